@@ -1,4 +1,4 @@
-"""What a handler gets beside its message."""
+"""The second argument of a handler: `MessageContext`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class MessageContext:
     """The message being handled and the ways to answer it. Valid while the handlers run, in their thread.
 
     Outgoing messages are collected and written when all handlers have returned: in the receive transaction, so that they are sent
-    if and only if it commits; in the modes receive_only and none in a transaction of their own.
+    if and only if it commits; in modes receive_only and none in their own transaction.
     """
 
-    # Of the class, so that it costs nothing where a body holds one message, as nearly all do.
+    # A class attribute, which is free for the usual body with one message.
     types_at_hand: list[str] | None = None
     """Set by who calls the handlers, for one of several messages in one body."""
 
@@ -59,12 +59,12 @@ class MessageContext:
 
     @cached_property
     def headers(self) -> dict[str, str | None]:
-        """A copy of the headers: changes are seen by nobody else and leave no trace."""
+        """A copy of the headers: changing it affects nothing else."""
         return dict(self._incoming.headers)
 
     @property
     def message_id(self) -> str:
-        """The header NServiceBus.MessageId, or the row's id where there is none."""
+        """The header NServiceBus.MessageId, or the row's id if there is none."""
         return self._incoming.message_id
 
     @property
@@ -74,7 +74,7 @@ class MessageContext:
 
     @property
     def message_types(self) -> list[str]:
-        """The names of the message's types, the concrete one first; of several messages in one body, those of the one at hand."""
+        """The type names of the message, the concrete one first. If a body holds several messages, those of the current one."""
         return self._incoming.message_types if self.types_at_hand is None else self.types_at_hand
 
     @property
@@ -100,11 +100,11 @@ class MessageContext:
         deliver_at: datetime | None = None,
         immediate: bool = False,
     ) -> str:
-        """Send by route, or to an address, when the receive transaction commits; returns the message id.
+        """Send by route, or to an address, when the receive transaction commits, and return the message id.
 
-        `immediate` sends at once, in a transaction of its own, whatever becomes of the message that is handled (on SQLite, which
-        has one writer, right after the receive transaction has ended). `delay` and `deliver_at` as in `send()`.
-        MessageTypeError for a type without a route, AddressError for a bad address, MessageBodyError for a bad body.
+        `immediate` sends at once, in its own transaction, even if the handled message fails (on SQLite, which has one writer,
+        right after the receive transaction ends). `delay` and `deliver_at` work as in `send()`. Raises MessageTypeError for a
+        type without a route, AddressError for a bad address, MessageBodyError for a bad body.
         """
         options = SendOptions(to, headers, time_to_be_received, as_delay(delay), deliver_at)
         outgoing = self._composer.compose(message, body, options, incoming=self._incoming)
@@ -121,7 +121,7 @@ class MessageContext:
     def send_local(self, message: object, **options: Unpack[ContextOptions]) -> str: ...
 
     def send_local(self, message: object, body: object = None, **options: Unpack[ContextOptions]) -> str:
-        """As `send`, to the queue of the endpoint that handles the message, whatever the routes say."""
+        """Send as `send`, but to the queue of the handling endpoint, regardless of routes."""
         return self.send(message, body, to=self._composer.identity.reply_to, **options)  # type: ignore[call-overload, no-any-return]
 
     @overload
@@ -139,10 +139,10 @@ class MessageContext:
         time_to_be_received: timedelta | None = None,
         immediate: bool = False,
     ) -> str:
-        """Send an event to all who have subscribed to its type or to one of its parents, as `send` does; returns the message id.
+        """Send an event, as `send` does, to all subscribers of its type or of one of its parents, and return the message id.
 
-        Without subscribers nothing is sent. QueueNotFound if there is no subscription table, AddressError if a row of it holds no
-        address, MessageTypeError for an unknown type, MessageBodyError for a bad body.
+        Sends nothing without subscribers. Raises QueueNotFound if there is no subscription table, AddressError if a row of it
+        holds no address, MessageTypeError for an unknown type, MessageBodyError for a bad body.
         """
         options = SendOptions(headers=headers, time_to_be_received=time_to_be_received)
         message_id, copies = self._composer.compose_event(message, body, options, incoming=self._incoming)
@@ -159,11 +159,11 @@ class MessageContext:
     def reply(self, message: object, *, headers: Mapping[str, str | None] | None = None) -> str: ...
 
     def reply(self, message: object, body: object = None, *, headers: Mapping[str, str | None] | None = None) -> str:
-        """Answer to the sender's reply-to address; returns the message id.
+        """Reply to the message's reply-to address, and return the message id.
 
-        The answer is a message, or an int or an Enum of ints for a requester that waits for a return code.
-        MessageTypeError if the message names no reply-to address; ConfigurationError if ALLOWED_DESTINATIONS forbids it;
-        WireFormatError for a return code above 32 bits. A queue that does not exist fails the message when the handlers are done.
+        The reply is a message, or an int or an Enum of ints for a requester that expects a return code. Raises MessageTypeError
+        if the message names no reply-to address; ConfigurationError if ALLOWED_DESTINATIONS forbids it; WireFormatError for a
+        return code above 32 bits. If the queue does not exist, the handled message fails when its handlers are done.
         """
         code = return_code_of(message, body)
         address = self._composer.reply_address(self._incoming)
@@ -184,9 +184,9 @@ class MessageContext:
         return outgoing.message_id or ""
 
     def forward(self, to: str) -> None:
-        """Send the message on, with the same id, headers and body, to the queue of an address.
+        """Forward the message, with the same id, headers and body, to the queue of an address.
 
-        What only the columns of its row said goes along in the headers. A header counts the forwards: Unrecoverable after 50.
+        Values that only the columns of its row held go into the headers. A header counts the forwards: Unrecoverable after 50.
         """
         destination = self._composer.destination(to)
         forwards = whole_number(self._incoming.headers.get(names.FORWARDS))

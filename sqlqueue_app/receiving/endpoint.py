@@ -1,4 +1,4 @@
-"""Putting an endpoint together from the settings: the only place that wires the parts."""
+"""Builds an endpoint from the settings: the only place that wires its parts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ logger = logging.getLogger("sqlqueue.worker")
 
 @dataclass(frozen=True, slots=True)
 class ReceivingQueue:
-    """One queue that an endpoint receives from, with the most threads; `follows_endpoint`: these change with the endpoint's."""
+    """One queue that an endpoint receives from, with its maximum of threads, which `follows_endpoint` ties to the endpoint's."""
 
     table: QueueTable
     maximum: int
@@ -74,7 +74,7 @@ class ReceivingQueue:
 
 
 class ReceivingEndpoint:
-    """An endpoint of the settings, ready to receive. Building it imports the handlers and reaches no database."""
+    """An endpoint of the settings, ready to receive. Building it imports the handlers but reaches no database."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class ReceivingEndpoint:
         self._policy: Policy = default_policy
         if self.config.recoverability is not None:
             self._policy = load_callable(self.config.recoverability, setting=f"RECOVERABILITY of endpoint {name!r}")
-        # SQLite has one writer: a second connection would wait for the receive forever, so sends commit with it.
+        # SQLite has one writer: a second connection would wait forever for the receive, so sends commit with it.
         self._separate: SeparateDispatcher | None = None
         if connection.vendor != "sqlite":
             self._separate = SeparateDispatcher(self.alias, self.book, endpoint=name)
@@ -130,23 +130,23 @@ class ReceivingEndpoint:
 
     @property
     def events(self) -> list[str]:
-        """The types that it handles as events, sorted: all but its commands, those that ROUTES sends here, and tasks."""
+        """The types handled as events, sorted: all except commands, types that ROUTES sends here, and tasks."""
         routes = Routes(self.settings.routes)
         return [name for name in self.handlers.message_types if name != TASK_MESSAGE and routes.find(name) != self.name]
 
     def queue_exists(self, name: str) -> bool:
-        """Whether the table of a literal queue name is there."""
+        """Whether the table of a literal queue name exists."""
         return queue_table(self.alias, self.book.of_queue(name)).exists()
 
     def make_callback_queue(self, name: str) -> None:
-        """Make the table of a literal queue name. DatabaseError if this process may not."""
+        """Create the table of a literal queue name. DatabaseError if this process may not."""
         planned = [PlannedTable(TableKind.QUEUE, self.book.of_queue(name))]
         dialect = dialect_of_connection(connection_of(self.alias)).name
         check_address(planned[0].address, dialect)
         install_tables(self.alias, planned, layout=self.settings.table_layout)
 
     def lease(self, *, concurrency: int) -> InstanceLease:
-        """Register this process with a callback queue. As `lease_instance`, which it calls."""
+        """Register this process with a callback queue, as `lease_instance` does."""
         return lease_instance(
             self.config,
             alias=managed_alias(),
@@ -166,7 +166,7 @@ class ReceivingEndpoint:
 
     @contextmanager
     def registering(self) -> Iterator[None]:
-        """A context for the registration of this process: turns database errors into ours; a missing table names `migrate`."""
+        """Context for registering this process: raises database errors as ours; the one for a missing table names `migrate`."""
         connection = connection_of(managed_alias())
         try:
             with database_errors(dialect_of_connection(connection), f"register an instance of {self.name!r}"):
@@ -212,8 +212,8 @@ class ReceivingEndpoint:
                 config,
                 stop=stop,
                 empty=empty,
-                # A thread of the monitor's pool may have nothing to do for a while, with the rows it would hold.
-                # Callbacks of requests run after the commit: the next receive must not have begun.
+                # A thread of the monitor's pool may idle for a while, and would hold its rows.
+                # Callbacks of requests run after the commit, before the next receive may begin.
                 receives_ahead=self.model != "monitor" and not queue.is_callback_queue,
                 new_processor=processor,
             )
@@ -231,18 +231,18 @@ class ReceivingEndpoint:
         return (FixedReceiver if self.model == "fixed" else AdaptiveReceiver)(queue.name, options)
 
     def _processor_class(self, queue: ReceivingQueue) -> NewProcessor | None:
-        """What processes the messages of a queue that is not an ordinary one."""
+        """The processor of a special queue; None for an ordinary one."""
         if queue.is_drained:
             return partial(SatelliteProcessor, routes=self._satellite_routes())
         return callback_processor(self.mode) if queue.is_callback_queue else None
 
     def callback_composer(self, queue: str) -> Composer:
-        """Composes requests whose replies go to the callback queue of this literal name."""
+        """The composer of requests whose replies go to the callback queue of this literal name."""
         reply_to = self.book.canonical(self.book.of_queue(queue))
         return Composer(self.settings, self.book, replace(self._composer.identity, reply_to=reply_to))
 
     def _wake_up(self, queue: ReceivingQueue, stop: StopSignal, empty: EmptyQueues | None) -> WakeUp | None:
-        """What new messages wake; nothing with --until-empty, which looks at each queue again and again."""
+        """The wake-up for new messages; None with --until-empty, which polls each queue continuously."""
         if empty is not None:
             return None
         listens = self.config.wake_up is not False and can_listen(self.alias)
@@ -253,11 +253,11 @@ class ReceivingEndpoint:
         return WakeUp(queue.name, queue.table.qualified, stop)
 
     def watching_jobs(self) -> list[BackgroundJob]:
-        """Background jobs that look for slow handlers and forget the ids of handled messages, as the settings say."""
+        """Background jobs that detect slow handlers and delete old ids of handled messages, as configured."""
         return [*self._slow_handlers.jobs(), *(each.job() for each in self._duplicates.values())]
 
     def purge_jobs(self, queues: list[ReceivingQueue]) -> list[BackgroundJob]:
-        """Background jobs that delete expired messages; none where PURGE_EXPIRED_EVERY is 0."""
+        """Background jobs that delete expired messages; none if PURGE_EXPIRED_EVERY is 0."""
         every = self.config.purge_expired_every_seconds
         if not every:
             return []
@@ -279,7 +279,7 @@ class ReceivingEndpoint:
             )
 
     def check_tables(self, queues: list[ReceivingQueue]) -> None:
-        """Look at the tables before receiving: QueueNotFound names all that are missing; what is merely slow is a warning."""
+        """Check the tables before receiving. QueueNotFound names all missing ones; what is merely slow is logged as a warning."""
         planned = [PlannedTable(TableKind.QUEUE, queue.table.address) for queue in queues]
         planned.append(PlannedTable(TableKind.QUEUE, self._error_address()))
         if (audit := self._audit_address()) is not None:
@@ -311,7 +311,7 @@ class ReceivingEndpoint:
         return self.book.parse(self.config.error_queue)
 
     def _duplicates_of(self, queue: ReceivingQueue) -> Duplicates | None:
-        """What is remembered of a queue; None where DEDUPLICATE_FOR is off. ConfigurationError for another database."""
+        """The duplicate detection of a queue; None if DEDUPLICATE_FOR is off. ConfigurationError for another database."""
         seconds = self.config.deduplicate_for_seconds
         if not seconds or queue.is_drained:
             return None
@@ -332,7 +332,7 @@ class ReceivingEndpoint:
         return ErrorQueue(self.alias, self._error_address(), failed_queue=failed_queue, processor=processor)
 
     def _destinations(self) -> Destinations:
-        """Where headers of received messages may send to."""
+        """The destinations that headers of received messages may name."""
         return Destinations(
             self.alias,
             self.book,
@@ -357,7 +357,7 @@ class ReceivingEndpoint:
         return RecoverabilityConfig(retries[0], config.error_queue, retries[1], increase)
 
     def processor_config(self, queue: ReceivingQueue, in_flight: InFlightRegistry | None = None) -> ProcessorConfig:
-        """What processing the messages of the queue needs, for who polls it."""
+        """The configuration for processing the messages of a queue."""
         own = queue.table.address
         own_text = self.book.canonical(own)
         return ProcessorConfig(
@@ -398,9 +398,9 @@ def endpoints_of(
     model: ConcurrencyModel | None = None,
     batch_size: int | Literal["auto"] | None = None,
 ) -> list[ReceivingEndpoint]:
-    """The endpoints of these names, or all of the settings but one that only sends, unless it is the only one.
+    """The named endpoints, or all in the settings except those that only send, unless there is only one.
 
-    ConfigurationError if there is none. None: as in the settings.
+    Raises ConfigurationError if there is none. Arguments of None keep the values of the settings.
     """
     receiving = [name for name in settings.endpoints if not _only_sends(settings, name)]
     chosen = list(dict.fromkeys(names or receiving or settings.endpoints))
@@ -416,7 +416,7 @@ def endpoints_of(
 
 
 def _only_sends(settings: Settings, name: str) -> bool:
-    """Whether an endpoint is only there for processes that send as it, with HANDLERS empty: messages to it are kept."""
+    """Whether an endpoint exists only for processes that send as it, with HANDLERS empty: messages to it are kept."""
     handles_nothing = settings.endpoints[name].handlers == () and not takes_tasks(settings, name)
     return name == settings.send_as and handles_nothing
 
@@ -428,22 +428,22 @@ def participants_of(log: TransactionLog, mode: TransactionMode, queue: str) -> T
 
 
 def transaction_log(alias: str) -> TransactionLog:
-    """The log of the queues' database, for one who asks from many threads. Reaches no database."""
+    """The log of the queues' database, for use from many threads. Reaches no database."""
     kept_in = router.db_for_write(DistributedTransaction)
     return TransactionLog(alias, DistributedTransaction._meta.db_table, TwoPhaseCoordinator._meta.db_table, kept_in=kept_in)
 
 
 def name_coordinator(log: TransactionLog) -> None:
-    """Have the log make its name before the first message, where other databases may take part. DatabaseError if it cannot.
+    """Create the log's name before the first message, if other databases may take part. DatabaseError if that fails.
 
-    Where the log is kept elsewhere nothing is made: a check reports that, and so does the first message that needs it.
+    Does nothing if the log is kept elsewhere: a check reports that, and so does the first message that needs the log.
     """
     if log.is_here and any(connections[alias].vendor in CAN_PREPARE for alias in aliases_beside(log.alias)):
         log.coordinator()
 
 
 def purge_expired(table: QueueTable, batch: int) -> None:
-    """Delete what has expired by now, in commits of at most `batch` messages. DatabaseError if the database refuses."""
+    """Delete all expired messages, in commits of at most `batch` messages. DatabaseError if the database refuses."""
     purged = 0
     while True:
         deleted = table.purge_expired(batch)

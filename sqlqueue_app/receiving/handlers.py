@@ -1,4 +1,4 @@
-"""Handlers: how functions are registered for message types, found by endpoints, wrapped in middleware and called with a message."""
+"""Handlers: registering functions for message types, finding them for an endpoint, wrapping and calling them."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ _Handler = TypeVar("_Handler", bound=HandlerFunction)
 class Handler:
     """A registered function. `target` is the class of its messages, or None where the body arrives as a dict.
 
-    `call` is what is called for a message, if not the function itself: the function with middleware around it.
-    `registered_at` is the module and line that registered it, which need not be those of the function.
+    `call`, if set, is called instead of the function: the function wrapped in middleware.
+    `registered_at` is the module and line of the registration, which may differ from those of the function.
     """
 
     message_type: str
@@ -71,16 +71,16 @@ class Handler:
 
 
 class HandlerRegistry:
-    """Handlers by message type, in the order of their registration. Registering and reading are safe from any thread."""
+    """Handlers by message type, in order of registration. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._handlers: dict[tuple[str, str, tuple[str, int]], Handler] = {}
 
     def add(self, handler: Handler) -> None:
-        """Register; the same function for the same type again, or its successor (a module imported twice), takes its own place.
+        """Register a handler. The same function for the same type, or its successor (a module imported twice), replaces itself.
 
-        Functions of one path are different ones where they were registered at different places: lambdas, what a factory makes.
+        Functions with the same path but registered at different places, such as lambdas, count as different.
         """
         with self._lock:
             self._handlers[self._key(handler)] = handler
@@ -92,12 +92,12 @@ class HandlerRegistry:
         return handler.message_type, handler.path, handler.registered_at
 
     def remove(self, handler: Handler) -> None:
-        """Take a registration back, for tests."""
+        """Remove a registration, for tests."""
         with self._lock:
             self._handlers.pop(self._key(handler), None)
 
     def all(self) -> list[Handler]:
-        """Every handler, in the order of registration."""
+        """Every handler, in order of registration."""
         with self._lock:
             return list(self._handlers.values())
 
@@ -108,9 +108,9 @@ registry = HandlerRegistry()
 def handles(*messages: type | str) -> Callable[[_Handler], _Handler]:
     """Register a handler `f(message, context)` for classes of a `message_type`, or for type names whose bodies arrive as dicts.
 
-    The handler runs inside the receive transaction; what it does on the queue's database commits or rolls back with the receive.
-    HandlerError for an `async def` function, which could not share that transaction, for one that does not take two positional
-    arguments, for a class that is no message type, and for a bare `@handles`.
+    The handler runs inside the receive transaction: its work on the queue's database commits or rolls back with the receive.
+    Raises HandlerError for an `async def` function, which could not share that transaction, for one that does not take two
+    positional arguments, for a class that is not a message type, and for a bare `@handles`.
     """
     if not messages:
         raise HandlerError(
@@ -130,7 +130,7 @@ def handles(*messages: type | str) -> Callable[[_Handler], _Handler]:
 
 
 def _named(message: Any) -> tuple[str, type | None]:
-    """The type name that an argument of `@handles` stands for, and its class; at once, so that nothing wrong is silent."""
+    """The type name and the class for an argument of `@handles`. Checked at registration, so that mistakes surface early."""
     if inspect.isroutine(message) or (inspect.isclass(message) and "__call__" in vars(message)):
         raise HandlerError(
             f"@handles decorates {_path(message)} without a message type: "
@@ -144,7 +144,7 @@ def _named(message: Any) -> tuple[str, type | None]:
 
 
 def handlers_of(modules: Iterable[str] | None) -> list[Handler]:
-    """Import modules (None: `handlers` of every app) and return their handlers; ConfigurationError for one that does not exist."""
+    """Import modules (None: `handlers` of every app) and return their handlers; ConfigurationError for a missing module."""
     if modules is None:
         autodiscover_modules("handlers")
         return registry.all()
@@ -186,7 +186,7 @@ _LONGEST_REMEMBERED = 4000
 
 
 def refuse_unrun(result: object, handler: Handler) -> None:
-    """HandlerError for what a handler returned if nothing of the handler has run yet: it was not to be seen at registration."""
+    """Raise HandlerError for a result that means that the handler has not run yet, which registration could not detect."""
     if inspect.iscoroutine(result):
         result.close()
         raise HandlerError(
@@ -199,7 +199,7 @@ def refuse_unrun(result: object, handler: Handler) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is the same for all messages of one text of types and one content type."""
+    """The parts shared by all messages with the same enclosed-types text and content type."""
 
     handlers: list[Handler]
     """In the order in which they are called."""
@@ -208,7 +208,7 @@ class _Plan:
 
 
 class HandlerTable:
-    """The handlers of one endpoint by message type. Immutable but for what it remembers; shared by all threads."""
+    """The handlers of one endpoint by message type. Immutable except for its cache; shared by all threads."""
 
     def __init__(
         self,
@@ -228,12 +228,12 @@ class HandlerTable:
 
     @property
     def message_types(self) -> list[str]:
-        """The types that have a handler, sorted; type arguments as they were written, for so they are topics of .NET."""
+        """The types that have a handler, sorted; type arguments as written, because .NET topics spell them so."""
         names = {handler.message_type for handlers in self._by_type.values() for handler in handlers}
         return sorted({name if "[" in name else plain_name(name) for name in names})
 
     def _plan(self, incoming: IncomingMessage) -> _Plan:
-        # A native sender may leave the header out, and name the type in the body (docs/internals/wire.md#native-senders).
+        # A native sender may omit the header and name the type in the body (docs/internals/wire.md#native-senders).
         enclosed = incoming.message_types or type_names_in(incoming.body, incoming.content_type, self._serializer)
         plan = _Plan(self._of_types(enclosed, incoming), {})
         for handler in plan.handlers:
@@ -243,7 +243,7 @@ class HandlerTable:
                     incoming.content_type, handler.target, names_of_members, self._serializer
                 )
         key = incoming.headers.get(ENCLOSED_MESSAGE_TYPES) or "", incoming.content_type
-        # The sender of a message decides how many different texts there are, and how long they are: remember the usual ones only.
+        # Senders control the number and length of these texts: cache only the usual ones.
         if key[0] and len(key[0]) + len(key[1] or "") <= _LONGEST_REMEMBERED and len(self._plans) < _REMEMBERED_TEXTS:
             self._plans[key] = plan
         return plan
@@ -262,10 +262,10 @@ class HandlerTable:
         return handlers
 
     def calls(self, incoming: IncomingMessage) -> list[tuple[Handler, Any]]:
-        """Each handler of the enclosed types, concrete type first, with its message; the body is read once per class.
+        """Each handler of the enclosed types, concrete type first, with its message. The body is read once per class.
 
-        Of several messages in one body the handlers of the first, then those of the next. MessageTypeError if there is no handler,
-        MessageBodyError if the body cannot be read.
+        For several messages in one body: the handlers of the first, then those of the next. Raises MessageTypeError if there is
+        no handler, MessageBodyError if the body cannot be read.
         """
         headers = incoming.headers
         control = self._subscriptions if CONTROL_MESSAGE in headers else None
@@ -277,13 +277,13 @@ class HandlerTable:
             bodies = {target: read(incoming.body) for target, read in plan.readers.items()}
         except SeveralMessages:
             bodies = {}
-        # An error that is raised there must not have this one as its context: it is no failure.
+        # Outside the except block: an error raised there must not have this one, which is no failure, as its context.
         return [(handler, bodies[handler.target]) for handler in plan.handlers] if bodies else self._calls_of_each(incoming)
 
     def _calls_of_each(self, incoming: IncomingMessage) -> list[tuple[Handler, Any]]:
         """The calls for several messages in one body, as cores 3 and 4 wrote them (docs/internals/wire.md#bodies).
 
-        All bodies are read before the first handler is called. If one message fails, the row is tried again as a whole.
+        All bodies are read before the first handler is called. If one message fails, the whole row is retried.
         """
         found: list[tuple[Handler, Any]] = []
         enclosed = incoming.message_types
@@ -298,7 +298,7 @@ class HandlerTable:
         return found
 
     def _names_for(self, handler: Handler) -> str:
-        """How the members of its messages are spelled."""
+        """The spelling of the members of the handler's messages."""
         known = message_types.by_name(handler.message_type) if handler.target is not None else None
         return (known.names if known else None) or self._body_names
 
@@ -308,7 +308,7 @@ Middleware = Callable[[HandlerFunction], HandlerFunction]
 
 
 def load_middleware(entries: Sequence[str | Callable[..., object]], *, setting: str) -> list[Middleware]:
-    """The callables of the setting, outermost first; ConfigurationError that names the setting for one that cannot be used."""
+    """The callables of the setting, outermost first. ConfigurationError, which names the setting, for an unusable one."""
     loaded: list[Middleware] = []
     for place, entry in enumerate(entries):
         where = f"{setting}[{place}]"
@@ -324,7 +324,7 @@ def load_middleware(entries: Sequence[str | Callable[..., object]], *, setting: 
 
 
 def around(handlers: Iterable[Handler], middleware: Sequence[Middleware], *, setting: str) -> list[Handler]:
-    """The handlers with the middleware, called once for each, around them; ConfigurationError if one does not make a function."""
+    """Wrap each handler in the middleware. ConfigurationError if a middleware does not return a function."""
     if not middleware:
         return list(handlers)
     return [replace(handler, call=_composed(handler, middleware, setting)) for handler in handlers]
@@ -349,7 +349,7 @@ def _composed(handler: Handler, middleware: Sequence[Middleware], setting: str) 
 
 
 def _checked(handler: Handler) -> HandlerFunction:
-    """What the handler returns is looked at here, since middleware may return something else."""
+    """Check the result of the handler itself, because middleware may return something else."""
 
     def call(message: Any, context: Any) -> Any:
         result = handler.function(message, context)
@@ -368,10 +368,10 @@ _BEFORE_NAME: Final = re.compile(r".*[.+]", re.DOTALL)
 
 
 def types_of(element: Element, enclosed: Sequence[str]) -> list[str]:
-    """The names of the type of one message, the concrete one first, then its bases; `enclosed` are those of all the messages.
+    """The type names of one message, the concrete one first, then its bases; `enclosed` lists those of all messages.
 
-    With enclosed types it is one of them, and so are its bases: those that its element declares, and those of its class. Without,
-    the element says all. MessageTypeError for an element that is none of the enclosed types, or could be two of them.
+    If there are enclosed types, the type and its bases (declared by its element, or those of its class) are among them; otherwise
+    the element alone decides. MessageTypeError for an element that matches none of the enclosed types, or two of them.
     """
     if not enclosed:
         return _with_bases(element.type_names, element)
@@ -387,7 +387,7 @@ def types_of(element: Element, enclosed: Sequence[str]) -> list[str]:
 
 
 def bound_to(handler: Handler, types: list[str]) -> Handler:
-    """The handler for one of several messages: while it runs, the context says the types of that message."""
+    """The handler for one of several messages: while it runs, the context returns the types of that message."""
     call = handler.call or handler.function
 
     def run(message: Any, context: MessageContext) -> Any:
@@ -398,7 +398,7 @@ def bound_to(handler: Handler, types: list[str]) -> Handler:
 
 
 def _may_be(element: Element, name: str) -> bool:
-    """Whether an enclosed type has the name of the element, and its namespace if it has one; a class may be inside of another."""
+    """Whether an enclosed type has the name of the element, and its namespace if any; the class may be nested."""
     if name == element.name:
         return True
     space = element.namespace.rpartition("/")[2]
@@ -417,7 +417,7 @@ _INTENTS = (Intent.SUBSCRIBE, Intent.UNSUBSCRIBE)
 
 
 def is_subscription_message(incoming: IncomingMessage) -> bool:
-    """Whether a control message has to do with subscriptions: by its intent, or by the header that names an event."""
+    """Whether a control message concerns subscriptions: by its intent, or by the header that names an event."""
     if not incoming.is_control_message:
         return False
     return names.SUBSCRIPTION_MESSAGE_TYPE in incoming.headers or incoming.intent in _INTENTS
@@ -437,11 +437,11 @@ class SubscriptionMessages:
         self._handler = Handler("Subscribe", self.handle, None)
 
     def handler_for(self, incoming: IncomingMessage) -> Handler | None:
-        """What handles the message, if it has to do with subscriptions."""
+        """The handler of the message, if the message concerns subscriptions."""
         return self._handler if is_subscription_message(incoming) else None
 
     def handle(self, incoming: IncomingMessage, _context: object) -> None:
-        """Subscribe or unsubscribe. Unrecoverable for a message that does not say what, who or to what."""
+        """Subscribe or unsubscribe. Unrecoverable for a message without intent, subscriber or event type."""
         topic = _topic(incoming)
         endpoint, address = self._subscriber(incoming)
         if incoming.intent is Intent.SUBSCRIBE:
@@ -457,12 +457,12 @@ class SubscriptionMessages:
         transaction.on_commit(log, using=self._table.alias)
 
     def _subscriber(self, incoming: IncomingMessage) -> tuple[str, str]:
-        """Its endpoint and the text of its address."""
+        """The subscriber's endpoint and the text of its address."""
         header = incoming.headers.get
         address, endpoint = header(names.SUBSCRIBER_ADDRESS), header(names.SUBSCRIBER_ENDPOINT)
         if address and not endpoint:
             raise Unrecoverable(f"the message has the header {names.SUBSCRIBER_ADDRESS}, but no {names.SUBSCRIBER_ENDPOINT}")
-        # Transport 2.x also names the callback queue of the process, which is gone when that ends.
+        # Transport 2.x also names the callback queue of the process, which disappears with the process.
         address = address or incoming.reply_address or incoming.reply_to
         if not address:
             raise Unrecoverable("the message names no subscriber: it has no reply-to address")
@@ -489,7 +489,7 @@ def _topic(incoming: IncomingMessage) -> str:
 
 
 def task_handlers(settings: Settings, endpoint: str) -> list[Handler]:
-    """What runs the tasks that Django's setting TASKS sends to this endpoint. Known by its path: nothing imports the backend."""
+    """The handlers of tasks that Django's setting TASKS sends to this endpoint, by path: nothing imports the backend."""
     if not takes_tasks(settings, endpoint):
         return []
     return [Handler(TASK_MESSAGE, load_callable(TASK_HANDLER, setting="TASKS"), None)]

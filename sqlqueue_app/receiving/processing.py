@@ -1,11 +1,11 @@
 """The life of a message: receive, decode, call the handlers, dispatch, commit; or undo, decide, and retry or move it.
 
-Read `MessageProcessor` from top to bottom; its methods stand in the order in which a message passes them. What is known about one
-message is in its `Delivery`, what is known about one receive transaction in its `ReceivedBatch`; both are handed from step to step.
+Read `MessageProcessor` from top to bottom: its methods are in the order in which a message passes them. A `Delivery` holds the
+state of one message, a `ReceivedBatch` that of one receive transaction; both are passed from step to step.
 
-Everything happens in the receive transaction, for one message or for several of a batch. The savepoint before the work of a message
-allows a failed attempt to be undone while the row stays received. So attempts are counted exactly, however many instances compete,
-and the work of earlier messages of the batch is kept.
+Everything happens in the receive transaction, for one message or for a batch. The savepoint before a message's work allows a
+failed attempt to be undone while the row stays received. So attempts are counted exactly, however many instances compete, and the
+work of earlier messages of the batch is kept.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ logger = logging.getLogger("sqlqueue.receive")
 
 
 class RowOutcome(enum.Enum):
-    """What became of a received row."""
+    """The outcome of a received row."""
 
     EXPIRED = "expired"
     POISON = "poison"
@@ -79,7 +79,7 @@ _NOT_HANDLED = (RowOutcome.POISON, RowOutcome.FAILED, RowOutcome.ROLLED_BACK)
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One received message, with what is known about its attempts. Used by one thread."""
+    """One received message and the state of its attempts. Used by one thread."""
 
     row: ReceivedRow
     incoming: IncomingMessage
@@ -98,7 +98,7 @@ class Delivery:
 
 @dataclass(slots=True, eq=False)
 class ReceivedBatch:
-    """The rows of one receive transaction, and what waits for the end of that transaction."""
+    """The rows of one receive transaction, and the work deferred to its end."""
 
     rows: Sequence[ReceivedRow]
     several: bool
@@ -152,17 +152,17 @@ class MessageProcessor:
     # receive
 
     def receive(self) -> list[ReceivedRow]:
-        """The next rows, their transaction open; [] if there are none. Database errors come as our kinds."""
+        """Receive the next rows and leave their transaction open; [] if there are none. Raises database errors as our types."""
         return self.transaction.receive_many(1 if self._size is None or self.transaction.rows_ahead else self._size.next())
 
     def give_back(self) -> None:
-        """Put rows that were received ahead into their queue again."""
+        """Return rows that were received ahead to their queue."""
         self.transaction.give_back()
 
     def process(self, rows: Sequence[ReceivedRow]) -> bool:
-        """Process received rows and end their transaction. Returns whether the poll counts as one that found work.
+        """Process received rows and end their transaction. Returns whether the poll counts as having found work.
 
-        DatabaseError if the error queue cannot be written or a poison row cannot be moved: the rows are in their queue again then.
+        Raises DatabaseError if the error queue cannot be written or a poison row cannot be moved; the rows return to their queue.
         """
         batch = ReceivedBatch(rows, len(rows) > 1)
         try:
@@ -171,7 +171,7 @@ class MessageProcessor:
             self._note_lost_batch(len(rows))
             raise
         finally:
-            # Nothing of these messages may be left: neither after an error, nor after a handler that closed the connection.
+            # Leave nothing behind, neither after an error nor after a handler that closed the connection.
             self.transaction.abandon()
             if self.config.in_flight is not None:
                 self.config.in_flight.end()
@@ -205,7 +205,7 @@ class MessageProcessor:
     # decode
 
     def process_row(self, batch: ReceivedBatch, row: ReceivedRow) -> RowOutcome:
-        """Process one row: an expired, unreadable or misdirected message ends here, any other is delivered."""
+        """Process one row: drop an expired message, move an unreadable or misdirected one, deliver any other."""
         if row.expired:
             self._complete(batch)
             logger.info("message expired", extra=self.config.log_extra("message_expired", str(row.id)))
@@ -220,7 +220,7 @@ class MessageProcessor:
         return self.deliver(batch, Delivery(row, incoming))
 
     def move_poison(self, batch: ReceivedBatch, row: ReceivedRow, poison: PoisonMessage) -> RowOutcome:
-        """Move a row that cannot be read to the error queue."""
+        """Move an unreadable row to the error queue."""
         text = "message cannot be read, moving it to the error queue: %s"
         logger.error(text, poison, extra=self.config.log_extra("message_poison", str(row.id)))
         if isinstance(poison, (NullHeaders, NullBody)):
@@ -234,7 +234,7 @@ class MessageProcessor:
     # attempt after attempt
 
     def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> RowOutcome:
-        """Attempt to handle the message until it is handled, recoverability gives it up, or the transaction is lost."""
+        """Attempt the message until it is handled, recoverability gives up, or the transaction is lost."""
         row, config = delivery.row, self.config
         if config.in_flight is not None and (died := config.in_flight.begin(row.id)) is not None:
             gives_up = MoveToError(config.recoverability.error_queue)
@@ -267,14 +267,14 @@ class MessageProcessor:
     # call the handlers
 
     def _attempt(self, batch: ReceivedBatch, delivery: Delivery) -> None:
-        """Call the handlers, unless the message is a copy or empty; what is to be sent is in `delivery.outgoing` then."""
+        """Call the handlers, unless the message is a duplicate or empty, and leave outgoing messages in `delivery.outgoing`."""
         config, incoming = self.config, delivery.incoming
         delivery.started = time.perf_counter()
         began = config.auditing.begins() if self._audits else None
         delivery.outgoing = []
         delivery.is_duplicate = config.duplicates is not None and bool(incoming.body) and not _is_first(config.duplicates, incoming)
         if delivery.is_duplicate:
-            # The first copy is in the audit queue; a retry is acknowledged again, because its sender waits for that.
+            # The audit queue has the first copy; acknowledge a retry again, because its sender waits for that.
             began = None
         elif incoming.body or is_subscription_message(incoming):
             delivery.outgoing = self._call_handlers(batch, delivery)
@@ -289,7 +289,7 @@ class MessageProcessor:
         delivery.completed = time.perf_counter()
 
     def _call_handlers(self, batch: ReceivedBatch, delivery: Delivery) -> list[OutgoingMessage]:
-        """Call every handler of the message. Returns what they sent that is not written yet; raises what a handler raises."""
+        """Call every handler of the message. Returns the messages that they sent and that are not written yet."""
         config, incoming = self.config, delivery.incoming
         delivery.called = None
         context = MessageContext(
@@ -326,20 +326,20 @@ class MessageProcessor:
                 refuse_unrun(result, handler)
 
     def check_usable(self) -> None:
-        """DoomedTransaction if the handlers have left the transaction in a state in which a commit would not commit."""
+        """Raise DoomedTransaction if the handlers have left the transaction in a state in which it cannot commit."""
         self.transaction.check_usable()
 
     # dispatch and commit
 
     def _complete(self, batch: ReceivedBatch, outgoing: Sequence[OutgoingMessage] = ()) -> Hooks:
-        """The message is done: write what it sent and commit, or leave both to the end of the batch."""
+        """Write the outgoing messages of a handled message and commit, or leave both to the end of the batch."""
         if batch.several:
             self.transaction.end_message()
             if outgoing:
                 batch.outgoing.append(outgoing)
             return []
         if outgoing:
-            # An error undoes the attempt, and what is written here with it.
+            # An error undoes the attempt together with what is written here.
             self.config.dispatcher.dispatch(outgoing, begun=True)
         return self._commit()
 
@@ -349,14 +349,14 @@ class MessageProcessor:
         return self.transaction.commit(then_receive=_one if self._size is None else self._size.next)
 
     def _commit_several(self, batch: ReceivedBatch) -> bool:
-        """Write what the messages sent, with one statement for each queue, and commit. True if the batch was lost instead."""
+        """Write all outgoing messages, with one statement for each queue, and commit. Returns True if the batch was lost."""
         count = len(batch.rows)
         try:
             if batch.outgoing:
                 self.config.dispatcher.dispatch_each(batch.outgoing, begun=True)
             hooks = self._commit()
         except Exception as error:
-            # Whatever it was, one of the messages is to blame, and alone it will show.
+            # One of the messages caused it; processing them one by one will show which.
             self._note_lost_batch(count)
             text = "the transaction of %s is lost, each is received again and handled alone: %s"
             logger.warning(text, counted(count, "message"), error, extra=self.config.log_extra("batch_lost", ""), exc_info=error)
@@ -372,7 +372,7 @@ class MessageProcessor:
             self._size.lost(count)
 
     def _note_success(self, batch: ReceivedBatch, delivery: Delivery, hooks: Hooks) -> RowOutcome:
-        """The message is handled, and committed unless it waits for its batch."""
+        """Record that a message is handled, and committed unless it waits for its batch."""
         config = self.config
         if delivery.attempt > 1:
             _when_committed(batch, lambda: config.failures.forget(delivery.row))
@@ -386,7 +386,7 @@ class MessageProcessor:
         return RowOutcome.HANDLED
 
     def run_hooks(self, hooks: Hooks, message_id: str) -> None:
-        """Run the `on_commit` hooks of a committed message; their errors are logged."""
+        """Run the `on_commit` hooks of a committed message, and log their errors."""
         for hook in hooks:
             try:
                 hook()
@@ -395,7 +395,7 @@ class MessageProcessor:
                 logger.exception(text, extra=self.config.log_extra("on_commit_hook_failed", message_id))
 
     def _measure(self, batch: ReceivedBatch) -> None:
-        """Count the handled messages, whose work is committed."""
+        """Count the handled messages after their commit."""
         if batch.handled:
             self.config.measures.handled(batch.handled, time.time() - time.perf_counter())
             batch.handled = []
@@ -410,7 +410,7 @@ class MessageProcessor:
         return failure_of(error, unrecoverable=isinstance(error, UNRECOVERABLE), facts=_facts(delivery))
 
     def _undo(self, batch: ReceivedBatch, delivery: Delivery, failure: Failure, error: BaseException) -> bool:
-        """Undo the attempt. False if the whole transaction is gone: the row is in its queue again, the failure remembered."""
+        """Undo the attempt. Returns False if the whole transaction is lost: the row is in its queue, the failure remembered."""
         row, attempt = delivery.row, delivery.attempt
         try:
             self.transaction.undo_handler()
@@ -431,9 +431,9 @@ class MessageProcessor:
         return True
 
     def _rescue(self, batch: ReceivedBatch, delivery: Delivery, failure: Failure) -> None:
-        """A handler has ended the transaction past Django. After a ROLLBACK the rows are in their queue; after a COMMIT in none.
+        """Recover after a handler ended the transaction past Django. A ROLLBACK leaves the rows in their queue, a COMMIT in none.
 
-        Then those that are not handled are written to the error queue, and what the ones before them sent is sent.
+        After a COMMIT, write unhandled rows to the error queue, and send the outgoing messages of those handled before them.
         """
         row, table = delivery.row, self.transaction.table
         self.transaction.abandon()
@@ -464,22 +464,22 @@ class MessageProcessor:
         return True
 
     def give_up(self, batch: ReceivedBatch, delivery: Delivery, action: Action, failure: Failure) -> RowOutcome:
-        """The message is not handled: do what recoverability decided, in the receive transaction."""
+        """Apply the decision of recoverability to a failed message, in the receive transaction."""
         self.recovery.write(action, delivery, failure)
         self._complete(batch)
         _when_committed(batch, lambda: self._report(delivery, action, failure))
         return RowOutcome.FAILED
 
     def _report(self, delivery: Delivery, action: Action, failure: Failure) -> None:
-        """The message was given up, and that is committed."""
+        """Log and count a message that was given up, after the commit."""
         self.config.failures.forget(delivery.row)
         self.recovery.report(action, delivery, failure)
 
 
 def read_message(row: ReceivedRow) -> IncomingMessage:
-    """The message of a row; PoisonMessage if its headers cannot be read or it has no body at all.
+    """Decode the message of a row. PoisonMessage if its headers are unreadable or its body is NULL.
 
-    A control message has none: transport 1.x writes NULL there, later ones no bytes (docs/internals/wire.md#receive).
+    Control messages are exempt: transport 1.x writes NULL there, later ones no bytes (docs/internals/wire.md#receive).
     """
     headers = read_headers(row.headers)
     if row.body is None and names.CONTROL_MESSAGE not in headers:
@@ -491,13 +491,13 @@ def _is_first(duplicates: Duplicates, incoming: IncomingMessage) -> bool:
     try:
         return duplicates.is_first(incoming)
     except TransientError as error:
-        # Two batches that hold the same two messages in opposite order wait for each other. A savepoint would keep the ids of the
-        # messages before this one, and with them the deadlock: the whole batch gives way, and its messages come alone.
+        # Two batches with the same two messages in opposite order wait for each other. Rolling back to a savepoint keeps the ids
+        # of earlier messages, and the deadlock: roll back the whole batch and process its messages one by one.
         raise _GaveWay from error
 
 
 def _when_committed(batch: ReceivedBatch, call: Callable[[], None]) -> None:
-    """Call it when the message is committed: after `_complete` that is now, or with the batch."""
+    """Call it when the message is committed: now, after `_complete`, or with the batch."""
     if batch.several:
         batch.after_commit.append(call)
     else:
@@ -505,7 +505,7 @@ def _when_committed(batch: ReceivedBatch, call: Callable[[], None]) -> None:
 
 
 def _facts(delivery: Delivery) -> dict[str, str]:
-    """What is known about the failed attempt, in the names of core 10 (docs/internals/wire.md#error-queue-headers)."""
+    """The facts about a failed attempt, with the names of core 10 (docs/internals/wire.md#error-queue-headers)."""
     incoming = delivery.incoming
     found = {"Message ID": incoming.message_id, "Transport message ID": str(incoming.row_id)}
     if types := incoming.message_types:
@@ -523,19 +523,19 @@ def _one() -> int:
 
 
 def _end_child() -> NoReturn:
-    # A handler forked, and this is the child: it has one thread, and the connection in the middle of the parent's transaction.
+    # The child of a handler that forked: it has one thread, and a connection amid the parent's transaction.
     os.write(2, b"a handler forked and its child came back: the child ends here; end it in the handler, by os._exit()\n")
     os._exit(1)
 
 
 class NonTransactionalProcessor(MessageProcessor):
-    """Transaction mode none: the receive commits before the handlers are called, once, outside of any transaction.
+    """Transaction mode none: the receive commits first; the handlers are called once, outside any transaction.
 
-    A failed message goes to the error queue in a transaction of its own, or is dropped, as the settings say. A process that crashes
-    in between loses the message (docs/internals/endpoints.md#transaction-modes).
+    Depending on the settings, a failed message is dropped or goes to the error queue in its own transaction. A process that
+    crashes in between loses the message (docs/internals/endpoints.md#transaction-modes).
     """
 
-    # A process that crashes loses what it has received: one message and not a batch.
+    # A crash loses what the process has received: one message, not a batch.
     takes_batches = False
     shares_transaction = False
 
@@ -560,7 +560,7 @@ class NonTransactionalProcessor(MessageProcessor):
         return RowOutcome.HANDLED
 
     def check_usable(self) -> None:
-        """DoomedTransaction if a handler has left a transaction open."""
+        """Raise DoomedTransaction if a handler has left a transaction open."""
         if self.transaction.connection.in_atomic_block:
             raise DoomedTransaction(LEFT_OPEN)
 
@@ -568,12 +568,12 @@ class NonTransactionalProcessor(MessageProcessor):
         """Close a connection on which a handler has left a transaction open."""
         connection = self.transaction.connection
         if connection.in_atomic_block:
-            # Nothing will ever leave that block; closing is the only way out of it that Django knows.
+            # Nothing will leave that block; closing is the only exit that Django offers.
             connection.in_atomic_block = False
             connection.close()
 
     def give_up(self, batch: ReceivedBatch, delivery: Delivery, action: Action, failure: Failure) -> RowOutcome:
-        """The message is not handled: do what recoverability decided, in a transaction of its own."""
+        """Apply the decision of recoverability to a failed message, in its own transaction."""
         try:
             with transaction.atomic(using=self.transaction.table.alias):
                 self.recovery.write(action, delivery, failure)
@@ -599,18 +599,18 @@ class SharedFailures:
     _memory: FailureMemory[Failure] = field(default_factory=FailureMemory)
 
     def failed(self, row: ReceivedRow, attempts: int, failure: Failure) -> None:
-        """Remember a failure whose transaction is gone."""
+        """Remember a failure whose transaction is lost."""
         with self._lock:
             self._memory.failed(row.id, attempts, failure)
             self.is_empty = False
 
     def recall(self, row: ReceivedRow) -> tuple[int, Failure] | None:
-        """What is remembered of the row."""
+        """The remembered attempts and failure of a row."""
         with self._lock:
             return self._memory.recall(row.id)
 
     def forget(self, row: ReceivedRow) -> None:
-        """The row is done."""
+        """Drop the memory of a finished row."""
         if self.is_empty:
             return
         with self._lock:
@@ -620,7 +620,7 @@ class SharedFailures:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorConfig:
-    """What the processing of one queue needs; shared by all its threads."""
+    """Everything that processing one queue requires; shared by all its threads."""
 
     endpoint: str
     queue: str

@@ -23,7 +23,7 @@ from sqlqueue_app.sending.sender import current_handling
 
 T = TypeVar("T")
 
-# What matches a reply with its request.
+# The headers that match a reply with its request.
 _OURS = (names.REPLY_TO_ADDRESS, names.CORRELATION_ID, names.CALLBACK_QUEUE)
 
 
@@ -53,17 +53,17 @@ def request(
     message_id: str | None = None,
     returns: type | None = None,
 ) -> Request[Any]:
-    """Send a message whose reply comes to this very process, and return the reply to be: `request(…).result(timeout=5)`.
+    """Send a message and return a future for the reply, which arrives in this process: `request(…).result(timeout=5)`.
 
-    Sends as `send()` does, as the endpoint SEND_AS; the message is committed on return. `returns` says what the reply becomes: int,
-    an Enum of return codes, dict, or a class; without it a return code is an int, an object is of its message type, else a dict.
+    Sends as `send()` does, as the endpoint SEND_AS; the message is committed on return. `returns` is the type of the reply: int,
+    an Enum of return codes, dict, or a class. Without it a return code becomes an int, an object its message type, else a dict.
     The first call leases a callback queue for the process and starts a thread that receives from it (see `close_callbacks`).
 
-    In a coroutine it is `await request(…)`: there the message is written by Django's thread for synchronous code, right after the
-    call, and what goes wrong with that comes out of the await.
+    In a coroutine use `await request(…)`: Django's thread for synchronous code writes the message right after the call, and the
+    await raises its errors.
 
-    Raises what `send()` raises, and ConfigurationError inside of a transaction or a handler (the reply could not come before their
-    end), where callbacks are off, and if no callback queue is free and none can be made; nothing is sent then.
+    Raises as `send()`, and ConfigurationError inside a transaction or a handler (the reply could not arrive before their end), if
+    callbacks are disabled, or if no callback queue is free and none can be created. Nothing is sent then.
     """
     _refuse_in_handler()
     _refuse_headers(headers)
@@ -74,7 +74,7 @@ def request(
     options = SendOptions(to, dict(headers or {}), time_to_be_received, message_id=chosen_id)
     send = partial(_send, waiting, message, body, options, returns)
     if in_event_loop():
-        # Kept, for the event loop itself holds tasks weakly.
+        # Keep a reference: the event loop holds tasks weakly.
         waiting.sending = asyncio.ensure_future(_send_from_coroutine(waiting, send))
     else:
         send()
@@ -91,21 +91,21 @@ async def _send_from_coroutine(waiting: Request[Any], send: Callable[[], None]) 
 
 
 def close_callbacks(timeout: float | None = None) -> None:
-    """End the callback receivers that `request()` has started in this process and give their queues back.
+    """Stop the callback receivers that `request()` has started in this process and release their queues.
 
-    Waits for their threads, at most so many seconds. Requests that still wait end with ReplyLost; the next `request()` starts
-    another receiver. Runs by itself when the interpreter exits; call it where a process ends by `os._exit` (such as those of
-    multiprocessing). Does nothing in a process without a request.
+    Waits at most `timeout` seconds for their threads. Waiting requests end with ReplyLost; the next `request()` starts a new
+    receiver. Runs automatically when the interpreter exits; call it where a process ends by `os._exit`, as those of
+    multiprocessing do. Does nothing in a process without a request.
     """
-    # Only now: see `_send`.
+    # Imported late: see `_send`.
     from sqlqueue_app.receiving.reply_listeners import close_listeners  # noqa: PLC0415
 
     close_listeners(timeout)
 
 
 def _send(waiting: Request[Any], message: object, body: object, options: SendOptions, returns: type | None) -> None:
-    """Compose and write, with the request in the table before the reply can come."""
-    # Not before the first request: they need the models, and `request` is there before Django's settings are.
+    """Compose and write the message; the request is registered before the reply can arrive."""
+    # Imported at the first request: they need the models, and `request` is importable before Django is set up.
     from sqlqueue_app.receiving.reply_listeners import reply_listener, reply_listeners  # noqa: PLC0415
 
     _refuse_in_transaction()

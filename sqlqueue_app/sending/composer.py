@@ -1,4 +1,4 @@
-"""From what a user hands to `send()` to a message with headers, body and destination."""
+"""Composes messages: turns the arguments of `send()` into headers, body and destination."""
 
 from __future__ import annotations
 
@@ -48,28 +48,28 @@ _REMEMBERED = 1_000
 
 
 class Options(typing.TypedDict, total=False):
-    """The options that all calls have which send, for their overloads."""
+    """The options that every sending call takes, for their overloads."""
 
     headers: Mapping[str, str | None] | None
     time_to_be_received: timedelta | None
 
 
 class RequestOptions(Options, total=False):
-    """Those of `request()`."""
+    """The options of `request()`."""
 
     to: str | None
     message_id: str | None
 
 
 class DelayOptions(RequestOptions, total=False):
-    """Those of `send()`."""
+    """The options of `send()`."""
 
     delay: timedelta | float | None
     deliver_at: datetime | None
 
 
 class ContextOptions(Options, total=False):
-    """Those of `context.send_local()`."""
+    """The options of `context.send_local()`."""
 
     delay: timedelta | float | None
     deliver_at: datetime | None
@@ -93,7 +93,7 @@ NO_OPTIONS = SendOptions()
 
 @dataclass(frozen=True, slots=True)
 class SenderIdentity:
-    """Who sends: an endpoint with its reply-to address, or a process that is none; the machine and its id for the headers."""
+    """The sender: an endpoint with its reply-to address, or a process without one; machine name and id for the headers."""
 
     endpoint: str | None
     reply_to: str | None
@@ -110,13 +110,13 @@ def sender_identity(endpoint: str | None, book: AddressBook) -> SenderIdentity:
 
 
 def utc_now() -> datetime:
-    """The instant for header stamps; due times and expiry are the database's business."""
+    """The current time for header timestamps; the database computes due times and expiry."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class TypeForm:
-    """What all messages of one type have in common when one sender sends them."""
+    """The parts that all messages of one type from one sender share."""
 
     name: str
     known: MessageType | None
@@ -149,7 +149,7 @@ class Composer:
         self._routed = lru_cache(_REMEMBERED)(lambda type_name: book.of_endpoint(routes.endpoint_for(type_name)))
         self._parsed = lru_cache(_REMEMBERED)(book.parse)
         self._forms = lru_cache(_REMEMBERED)(self._make_form)
-        # A tracer provider that the environment names is imported here: `_trace` looks only for what is imported.
+        # Import a tracer provider that the environment names: `_trace` only checks what is already imported.
         tracing()
 
     def compose(
@@ -161,10 +161,10 @@ class Composer:
         incoming: IncomingMessage | None = None,
         intent: Intent = Intent.SEND,
     ) -> OutgoingMessage:
-        """The message with its headers; the caller's headers win over ours.
+        """Compose a message with its headers; the caller's headers override ours.
 
-        MessageTypeError for an unknown type or one without a route, AddressError, MessageBodyError, WireFormatError for a header,
-        id, lifetime or time of another kind, and as `check_delay` raises.
+        Raises MessageTypeError for an unknown type or one without a route, AddressError, MessageBodyError, WireFormatError for a
+        header, id, lifetime or time of the wrong type, and the errors of `check_delay`.
         """
         if options.delay is not None or options.deliver_at is not None:
             self.check_delay(options)
@@ -178,16 +178,16 @@ class Composer:
     def compose_event(
         self, message: object, body: object = None, options: SendOptions = NO_OPTIONS, *, incoming: IncomingMessage | None = None
     ) -> tuple[str, list[OutgoingMessage]]:
-        """The id of an event, and a copy of it for each address that has subscribed to its type or to one of its parents.
+        """Compose an event: its id, and a copy for each address that has subscribed to its type or to one of its parents.
 
-        An event has no `to`, and is not delayed. Raises as `compose`, but for routes; QueueNotFound without a subscription table,
+        An event has no `to` and no delay. Raises as `compose` except for routes; QueueNotFound without a subscription table,
         AddressError for a row without an address.
         """
         payload = payload_of(message, body)
         form = self.form_of(message)
         headers = self.headers_of(form, options, incoming=incoming, intent=Intent.PUBLISH, sent_to=form.name)
         data = self.body_writer(form, options)(payload)
-        # What the header says is what receivers match their handlers with, also where a caller has written it.
+        # Receivers match their handlers with this header, also where the caller has written it.
         topics = tuple(dict.fromkeys(resolve_enclosed(headers[names.ENCLOSED_MESSAGE_TYPES])))
         copies: dict[QueueAddress, OutgoingMessage] = {}
         for subscription in self.subscribers.of(topics):
@@ -206,7 +206,7 @@ class Composer:
     def control(
         self, to: str, headers: Mapping[str, str | None], *, incoming: IncomingMessage | None = None, intent: Intent
     ) -> OutgoingMessage:
-        """A message of headers alone, for the infrastructure: no type, no body. AddressError for a bad address, WireFormatError."""
+        """Compose a control message: headers only, no type, no body. Raises AddressError for a bad address, WireFormatError."""
         check_custom_headers(headers)
         content = outgoing_headers(
             message_id=new_message_id(), now=self._now(), shared=self._shared(), intent=intent, incoming=incoming, custom=headers
@@ -214,20 +214,20 @@ class Composer:
         return OutgoingMessage(self.destination(to), content, b"")
 
     def check_delay(self, options: SendOptions) -> None:
-        """Raise what a send with a delay or a due time would fail with.
+        """Check the delay or due time of a send.
 
-        WireFormatError for another kind than a timedelta or an aware datetime, and for a time after the year 9999;
-        ConfigurationError for more than one of the three times, and where the settings name no endpoint and no SEND_AS.
+        Raises WireFormatError for anything but a timedelta or an aware datetime, and for a time after the year 9999;
+        ConfigurationError for more than one of the three times, and if the settings name no endpoint and no SEND_AS.
         """
         check_delay(options.delay, options.deliver_at, options.time_to_be_received)
         deliver_at_header(options.delay, options.deliver_at, self._now())
         check_can_delay(self.identity.endpoint or self._settings.delays_as)
 
     def form_of(self, message: object) -> TypeForm:
-        """What messages of this type have in common, by an object or a type name. MessageTypeError for what is no message type."""
+        """The shared parts of messages of a type, by object or type name. MessageTypeError for anything but a message type."""
         if isinstance(message, type):
             raise MessageTypeError(f"the message is the class {message.__qualname__}: hand in an object of it")
-        # A type that is registered later changes what its name and its subclasses mean.
+        # Registering a type later changes the meaning of its name and of its subclasses.
         kind = message if isinstance(message, str) else type(message)
         return self._forms(kind, registry.version)  # type: ignore[arg-type]  # the stubs give metaclasses no hash
 
@@ -256,7 +256,7 @@ class Composer:
         )
 
     def destination_of(self, form: TypeForm, options: SendOptions) -> QueueAddress:
-        """Where a message goes: to the address that the caller names, else by route. AddressError, MessageTypeError."""
+        """The destination of a message: the caller's address, else the route. Raises AddressError, MessageTypeError."""
         return self._routed(form.name) if options.to is None else self.destination(options.to)
 
     def destination(self, address: str) -> QueueAddress:
@@ -273,9 +273,9 @@ class Composer:
         sent_to: str,
         for_many: bool = False,
     ) -> Headers:
-        """The headers, and in traces the span, of what is sent to a queue or published under a type.
+        """Build the headers, and the span if tracing is on, of a message sent to a queue or published under a type.
 
-        `for_many`: they are those of many messages, and `message_id` stands for their ids.
+        `for_many`: many messages share the headers, and `message_id` is a placeholder for their ids.
         """
         custom, message_id = options.headers, options.message_id
         if message_id is not None or options.time_to_be_received is not None:
@@ -299,14 +299,14 @@ class Composer:
         )
 
     def body_writer(self, form: TypeForm, options: SendOptions) -> Writer:
-        """What writes the bodies of a type in the form that the headers name, those of the caller first."""
+        """The writer of a type's bodies in the format that the headers name; the caller's headers come first."""
         if options.headers is None or _HEADERS_OF_THE_BODY.isdisjoint(options.headers):
             return form.write_body
         headers = {**form.shared, **options.headers}
         return self._writer(form.known, headers[names.CONTENT_TYPE], headers[names.ENCLOSED_MESSAGE_TYPES])
 
     def _writer(self, known: MessageType | None, content_type: str | None, enclosed: str | None) -> Writer:
-        # A content type that is neither JSON nor XML is read as that of the settings, so it is written as that.
+        # Receivers read a content type that is neither JSON nor XML as that of the settings, so write it as that.
         as_xml = is_xml(content_type, self.serializer)
         spelling = self._spelling(known)
         # Only XML names the types in the body.
@@ -316,10 +316,10 @@ class Composer:
         return lambda payload: write(pascal_keys(payload, known.cls))
 
     def reply_address(self, incoming: IncomingMessage) -> str | None:
-        """The address that a reply to the message goes to; None if the message names none. AddressError for a bad one.
+        """The address for replies to a message; None if the message names none. AddressError for a bad one.
 
-        As it is written, unless the endpoint reads addresses as transports 1.x and 2.x do. Transport 2.x names its callback queue
-        in a header, as a bare name, cut at an @, in the schema of the queue beside it (docs/internals/endpoints.md#callback-queue).
+        Unchanged, unless the endpoint reads addresses as transports 1.x and 2.x do. Transport 2.x names its callback queue in a
+        header: a bare name, cut at an @, in the schema of the reply-to address (docs/internals/endpoints.md#callback-queue).
         """
         queue = incoming.headers.get(names.CALLBACK_QUEUE)
         if not queue:
@@ -336,7 +336,7 @@ class Composer:
         return self._settings.serializer
 
     def spelling(self, type_name: str) -> str:
-        """How the names of the members of a type are written."""
+        """The spelling of the member names of a type."""
         return self._spelling(registry.by_name(type_name))
 
     def _spelling(self, known: MessageType | None) -> str:
@@ -351,12 +351,12 @@ _HEADERS_OF_THE_BODY = frozenset({names.CONTENT_TYPE, names.ENCLOSED_MESSAGE_TYP
 
 
 def payload_of(message: object, body: object) -> object:
-    """What goes into the body: the message object, or the body beside a type name.
+    """The payload of the body: the message object, or the body given with a type name.
 
-    MessageTypeError if both are given, MessageBodyError for a list beside a type name.
+    Raises MessageTypeError if both are given, MessageBodyError for a list with a type name.
     """
     if isinstance(message, str):
-        # An array is what no type of .NET is written as, and what no handler is called with.
+        # No .NET type serializes to an array, and no handler accepts one.
         if isinstance(body, (list, tuple)) and not is_mappable(type(body)):
             raise MessageBodyError(f"the body of {message!r} is a {type(body).__name__}; expected an object: dict or dataclass")
         return {} if body is None else body
@@ -369,7 +369,7 @@ def payload_of(message: object, body: object) -> object:
 
 
 def check_can_delay(endpoint: str | None) -> str:
-    """The endpoint as which a process delays; ConfigurationError if it is none."""
+    """The endpoint whose table holds a process's delayed messages; ConfigurationError if there is none."""
     if endpoint is None:
         raise ConfigurationError(
             "a message cannot be delayed where the settings name no endpoint, for it would wait in the endpoint's table: "
@@ -379,13 +379,13 @@ def check_can_delay(endpoint: str | None) -> str:
 
 
 def _trace(sent_to: str, intent: Intent, message_type: str, message_id: str | None) -> Mapping[str, str | None] | None:
-    """The headers of the trace that the message belongs to; None without a tracer provider."""
+    """The trace headers of a message; None without a tracer provider."""
     active = tracing()
     return None if active is None else active.sent(sent_to, intent=intent, message_type=message_type, message_id=message_id)
 
 
 def _check_kinds(message_id: object, time_to_be_received: object) -> None:
-    """WireFormatError for what a caller without a type checker hands in: a UUID, a number of seconds."""
+    """Raise WireFormatError for values that a type checker would reject, such as a UUID or a number of seconds."""
     if message_id is not None and not isinstance(message_id, str):
         raise WireFormatError(f"message_id is {type(message_id).__name__} ({message_id!r}); expected str: convert it first")
     if time_to_be_received is not None and not isinstance(time_to_be_received, timedelta):
@@ -395,7 +395,7 @@ def _check_kinds(message_id: object, time_to_be_received: object) -> None:
 
 
 class Routes:
-    """Message type names and `Namespace.*` patterns to endpoint names: the exact name wins, then the longest pattern."""
+    """Maps message type names and `Namespace.*` patterns to endpoints: the exact name wins, then the longest pattern."""
 
     def __init__(self, routes: Mapping[str, str]) -> None:
         self._exact = {name: endpoint for name, endpoint in routes.items() if not name.endswith("*")}
@@ -403,7 +403,7 @@ class Routes:
         self._patterns = sorted(patterns, key=lambda entry: len(entry[0]), reverse=True)
 
     def endpoint_for(self, message_type: str) -> str:
-        """The endpoint that a type is routed to; MessageTypeError says how to route one that is not."""
+        """The endpoint that a type is routed to. Raises MessageTypeError, with the remedy, if there is no route."""
         endpoint = self.find(message_type)
         if endpoint is None:
             raise MessageTypeError(
@@ -424,9 +424,9 @@ _HEADERS_OF_THE_DELAY = (names.DELIVER_AT, names.FORWARD_DESTINATION)
 
 
 def new_row(message: OutgoingMessage, *, keep_id: bool) -> NewRow:
-    """The row of a message. Transports 1.x and 2.x take the message id from the row: it is kept there if it is a GUID.
+    """The row of a message. `keep_id` keeps a GUID as the row id, from which transports 1.x and 2.x take the message id.
 
-    On PostgreSQL the row id is the primary key, so a message sent again with its id would be refused: always a new one.
+    On PostgreSQL the row id is the primary key, which would reject a message sent again: use a new id there.
     """
     lifetime = message.time_to_be_received
     correlation_id, reply_to = columns_of(message.headers)
@@ -453,7 +453,7 @@ def _row_id(message_id: str | None) -> str:
 
 
 def delayed_row(message: OutgoingMessage, book: AddressBook, now: datetime) -> NewRow:
-    """The row of a delayed message: its headers say when and where to, as core 8 and later write them.
+    """The row of a delayed message, with due time and destination in its headers as core 8 and later write them.
 
     Raises as `check_delay` and `deliver_at_header` do (docs/internals/wire.md#delayed-messages).
     """
@@ -471,7 +471,7 @@ def delayed_row(message: OutgoingMessage, book: AddressBook, now: datetime) -> N
 
 
 def outgoing_of(destination: QueueAddress, row: NewRow) -> OutgoingMessage:
-    """A composed row as the message that it came from, for handlers whose messages are collected."""
+    """Turn a composed row back into its message, for handlers whose messages are collected."""
     headers = read_headers(row.headers)
     lifetime, delay = _duration(row.time_to_be_received_ms), _duration(row.delay_ms)
     return OutgoingMessage(destination, headers, row.body, lifetime, delay, row.due)
@@ -481,13 +481,13 @@ def _duration(milliseconds: int | None) -> timedelta | None:
     return None if milliseconds is None else timedelta(milliseconds=milliseconds)
 
 
-# An iterable may be slow: so many messages of one type at most are stamped with the same time sent.
+# An iterable may be slow: at most this many messages of one type share a time sent.
 MESSAGES_PER_TEMPLATE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """A composed message with a mark in the place of its id; a correlation id of None is the message's own."""
+    """A composed message with a placeholder for its id; a correlation id of None means the message's own id."""
 
     destination: QueueAddress
     headers: tuple[str, ...]
@@ -496,7 +496,7 @@ class _Template:
     sample: NewRow
 
     def row(self, payload: object) -> NewRow:
-        """The row of one message. Its id is the message id on every database: it is new, so no table can have it yet."""
+        """The row of one message. On every database its id is the message id, which is new and so in no table yet."""
         message_id = new_message_id()
         return NewRow(
             message_id,
@@ -518,10 +518,10 @@ def compose_rows(
     what: str = "messages",
     incoming: IncomingMessage | None = None,
 ) -> Iterator[tuple[QueueAddress, NewRow]]:
-    """Each message, given as to `Composer.compose`, as a row with its queue; composed when it is asked for.
+    """Yield each message, given as to `Composer.compose`, as a row with its queue; rows are composed lazily.
 
-    Up to MESSAGES_PER_TEMPLATE messages of one type have the same time sent. Raises as `compose`, the message's place in `what`
-    before the text, and ConfigurationError for headers with a message id; for the delay as `Composer.check_delay`, at once.
+    Up to MESSAGES_PER_TEMPLATE messages of one type share a time sent. Raises as `compose`, with the message's position in `what`
+    before the text, ConfigurationError for headers with a message id, and the errors of `Composer.check_delay` before any row.
     """
     if options.delay is not None or options.deliver_at is not None:
         composer.check_delay(options)

@@ -1,4 +1,4 @@
-"""Writing outgoing messages into their queue tables, all or none."""
+"""Writes outgoing messages into their queue tables, all or none."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ _REMEMBERED_ADDRESSES = 1_000
 class Dispatcher:
     """Writes into the tables of one alias, on the calling thread's connection, inside its transaction if there is one.
 
-    Delayed messages go into the table of `endpoint`; without one they are refused. `now` is for the header with the time at which
-    they arrive.
+    Delayed messages go into the table of `endpoint`; without one they are refused. `now` computes the header with their due time.
     """
 
     def __init__(
@@ -44,24 +43,23 @@ class Dispatcher:
         self.endpoint = endpoint
         self.book = book
         self._now = now
-        # The same few queues again and again; bounded, for peers' reply-to addresses come here too.
+        # Mostly the same few queues; bounded, because reply-to addresses of other endpoints are resolved here too.
         self._resolve = lru_cache(maxsize=_REMEMBERED_ADDRESSES)(book.resolve)
 
     def dispatch(self, messages: Sequence[OutgoingMessage], *, begun: bool = False) -> None:
-        """Insert the messages, those of each queue in the order given and with one statement for a few hundred: all or none.
+        """Insert the messages, all or none, in the given order per queue, with one statement for a few hundred.
 
-        Two messages of the same id to the same queue are one: the later wins, in the place of the first
-        (docs/internals/endpoints.md#dispatch), but for two that wait for different times. QueueNotFound if a queue is missing,
-        ConfigurationError for a delayed message of no endpoint, WireFormatError for a time beyond the year 9999: nothing is written
-        then. With `begun` the caller is in a transaction that it undoes on an error: several statements need no savepoint of their
-        own.
+        Two messages of the same id to the same queue count as one: the later wins, in the place of the first
+        (docs/internals/endpoints.md#dispatch), unless they wait for different times. Raises QueueNotFound if a queue is missing,
+        ConfigurationError for a delayed message without an endpoint, WireFormatError for a time beyond the year 9999; nothing is
+        written then. `begun`: the caller rolls back its open transaction on an error, so several statements need no savepoint.
         """
         self.dispatch_each([messages], begun=begun)
 
     def dispatch_each(self, groups: Sequence[Sequence[OutgoingMessage]], *, begun: bool = False) -> None:
-        """As `dispatch`, all groups at once; two messages of the same id are one within a group only.
+        """Insert all groups at once; otherwise as `dispatch`, but two messages of the same id count as one only within a group.
 
-        A group is what was sent while one message of a batch was handled: that some are handled together changes nothing.
+        A group holds the messages sent while one message of a batch was handled, so batching does not change the result.
         """
         try:
             if len(groups) == 1 and len(groups[0]) == 1 and not groups[0][0].is_delayed:
@@ -81,7 +79,7 @@ class Dispatcher:
             for message in messages:
                 name = message.message_id or new_message_id()
                 unique[number, self._table(message.destination), name, message.delay, message.deliver_at] = message
-        # Made before anything is written: a time that no table can hold is found here.
+        # Before anything is written: a time that no table can hold raises here.
         now = self._now()
         waiting = {place: delayed_row(message, self.book, now) for place, message in unique.items() if message.is_delayed}
         return (
@@ -89,10 +87,10 @@ class Dispatcher:
         )
 
     def dispatch_rows(self, rows: Iterable[tuple[QueueAddress, NewRow]], *, begun: bool = False) -> list[str]:
-        """Insert rows with new ids as they are made, all or none, and return the ids in order; few rows are in memory at a time.
+        """Insert rows with new ids as they are made, all or none, and return the ids in order. Holds few rows in memory.
 
-        With `begun` the caller has begun the transaction or savepoint, and rolls it back on an error. Then the rows may come from
-        the alias's own connection: they are asked for between the statements.
+        `begun`: the caller has begun the transaction or savepoint, and rolls it back on an error. The rows may then come from the
+        alias's own connection: they are read between the statements.
         """
         ids: list[str] = []
         try:
@@ -103,7 +101,7 @@ class Dispatcher:
         return ids
 
     def _with_tables(self, rows: Iterable[tuple[QueueAddress, NewRow]], ids: list[str]) -> Iterator[tuple[Inserts, NewRow]]:
-        """Each row with its table; its id is noted on the way."""
+        """Yield each row with its table, and append its id to `ids`."""
         for destination, row in rows:
             ids.append(row.id)
             yield self._delayed if row.is_delayed else self._table(destination), row
@@ -126,25 +124,25 @@ class Dispatcher:
         return own_delayed_table(self.alias, self.book, self.endpoint)
 
     def _because(self, groups: Sequence[Sequence[OutgoingMessage]], table: str | None) -> str | None:
-        """Which subscription brought a message to the table, if one did."""
+        """The subscription that sent a message to the table, if any."""
         reasons = (
             message.because for messages in groups for message in messages if self._table(message.destination).qualified == table
         )
         return next((because for because in reasons if because), None)
 
     def close(self) -> None:
-        """Give back what the calling thread holds for sending; nothing here."""
+        """Release what the calling thread holds for sending; nothing here."""
 
 
 class SeparateDispatcher(Dispatcher):
-    """Writes on a second connection of the calling thread: committed on return, whatever becomes of the thread's transaction."""
+    """Writes on a second connection of the calling thread: committed on return, independent of the thread's transaction."""
 
     def __init__(self, alias: str, book: AddressBook, *, endpoint: str | None = None) -> None:
         super().__init__(alias, book, endpoint=endpoint)
         self._second = SecondConnections(alias)
 
     def dispatch_each(self, groups: Sequence[Sequence[OutgoingMessage]], *, begun: bool = False) -> None:
-        """As Dispatcher.dispatch_each, but never inside the caller's transaction, whatever `begun` says."""
+        """Insert as Dispatcher.dispatch_each, but never inside the caller's transaction, whatever `begun` is."""
         with self._second.used():
             super().dispatch_each(groups)
 
@@ -154,7 +152,7 @@ class SeparateDispatcher(Dispatcher):
 
 
 def own_delayed_table(alias: str, book: AddressBook, endpoint: str | None) -> DelayedTable:
-    """The table that messages of this endpoint wait in; ConfigurationError as `check_can_delay`."""
+    """The delayed table of an endpoint. Raises ConfigurationError as `check_can_delay`."""
     return DelayedTable(alias, delayed_address(book, check_can_delay(endpoint)))
 
 
@@ -168,14 +166,14 @@ def near_miss(queue: str) -> str:
 
 
 class _Soonest:
-    """Rows on their way into tables, and in how many seconds, by our clock, the first delayed one is due; None: there is none."""
+    """Records in how many seconds, by our clock, the first delayed row is due; None if there is none."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
         self.seconds: float | None = None
 
     def of(self, rows: Iterable[tuple[Inserts, NewRow]]) -> Iterator[tuple[Inserts, NewRow]]:
-        """The rows as they are."""
+        """Pass the rows through unchanged."""
         for placed in rows:
             row = placed[1]
             if row.is_delayed:
@@ -191,7 +189,7 @@ _watchers_lock = threading.Lock()
 
 @contextmanager
 def notified_of_delays(alias: str, notify: Notify) -> Iterator[None]:
-    """While open, `notify` gets the seconds to wait when this process has committed a delayed message; it must never raise."""
+    """While open, call `notify` with the seconds to wait when this process commits a delayed message; it must never raise."""
     with _watchers_lock:
         _watchers.setdefault(alias, []).append(notify)
     try:
@@ -204,7 +202,7 @@ def notified_of_delays(alias: str, notify: Notify) -> Iterator[None]:
 
 
 def notify_of_delay(alias: str, seconds: float) -> None:
-    """Notify the watchers when the transaction of the calling thread on the alias commits; nothing without watchers."""
+    """Notify the watchers when the calling thread's transaction on the alias commits; does nothing without watchers."""
     if not _watchers.get(alias):
         return
     connection = connection_of(alias)

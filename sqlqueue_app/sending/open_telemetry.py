@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry; the one module that imports it. Headers are those of W3C, as NServiceBus writes and reads them.
+"""OpenTelemetry spans; the only module that imports it. Uses W3C headers, as NServiceBus writes and reads them.
 
 Names and attributes follow the semantic conventions for messaging.
 """
@@ -25,31 +25,31 @@ from sqlqueue_app.messages.headers import Intent
 SYSTEM = "sqlqueue"
 _TRACE = TraceContextTextMapPropagator()
 _BAGGAGE = W3CBaggagePropagator()
-# What core 10 writes (docs/internals/wire.md#headers): the handler of a command continues the trace, each subscriber begins one of
-# its own.
+# As core 10 writes it (docs/internals/wire.md#headers): the handler of a command continues the trace, each subscriber
+# starts its own.
 _STARTS_NEW_TRACE = {Intent.SEND: "False", Intent.PUBLISH: "True"}
 
-# Names a provider that OpenTelemetry makes when it is first asked for it.
+# Names a provider that OpenTelemetry creates on first use.
 _BY_ENVIRONMENT = bool(os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"))
 _PROVIDER: Callable[[], object] = object if _BY_ENVIRONMENT else partial(getattr, trace, "_TRACER_PROVIDER", "unknown")
 
 
 class OpenTelemetry:
-    """Makes spans. Has no state but what OpenTelemetry keeps for the process and the thread."""
+    """Creates spans. Has no state except what OpenTelemetry keeps for the process and the thread."""
 
     provider = staticmethod(_PROVIDER)
-    """Returns None while no tracer provider is set; any other result means: ask `is_on`. A C function, so that it costs little."""
+    """Returns None while no tracer provider is set; otherwise check `is_on`. A C function, because it is called often."""
 
     def is_on(self) -> bool:
-        """Whether the process has set a tracer provider. Asked for each message: without one it costs next to nothing."""
-        # The public question reads the environment each time, and makes a proxy.
+        """Whether the process has set a tracer provider. Called for each message: almost free without one."""
+        # The public function reads the environment on each call, and creates a proxy.
         if self.provider() is None:
             return False
         return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
     @contextmanager
     def processing(self, incoming: IncomingMessage, *, endpoint: str, queue: str, attempt: int) -> Iterator[None]:
-        """A consumer span under the sender's; or the first one of a trace, linked to the sender's, if the message asks for that."""
+        """Open a consumer span under the sender's, or in a new trace linked to the sender's span if the message requests that."""
         context, links = _sent_in(incoming)
         attributes: dict[str, str | int | list[str]] = {
             **_attributes("process", queue),
@@ -75,7 +75,7 @@ class OpenTelemetry:
             contexts.detach(token)
 
     def sent(self, sent_to: str, *, intent: Intent, message_type: str | None, message_id: str | None) -> dict[str, str | None]:
-        """The headers of a producer span, which is ended at once: messages are collected and written later.
+        """The headers of a producer span, which ends at once: messages are collected and written later.
 
         `message_id` is None for the span of several messages.
         """
@@ -98,7 +98,7 @@ class OpenTelemetry:
 
 
 def _sent_in(incoming: IncomingMessage) -> tuple[Context, list[Link]]:
-    """The context that the sender of the message was in, and what to link to."""
+    """The context of the message's sender, and the spans to link to."""
     carrier = {name: value for name in names.TRACE_CONTEXT if (value := incoming.headers.get(name))}
     baggage = _BAGGAGE.extract(carrier, Context())
     context = _TRACE.extract(carrier, baggage)

@@ -1,4 +1,4 @@
-"""Replies: what they hold (a return code or an object), and the requests of this process that wait for them."""
+"""Replies: their content (a return code or an object), and the requests of this process that wait for them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NO_CODE: Final = -(2**31)
 """The code of a reply with neither a code nor a body, as core 5 reads it."""
 
 _INT32: Final = range(-(2**31), 2**31)
-# From core 5 on a reply says that it is one.
+# Since core 5 the intent header marks a reply.
 _FIRST_WITH_INTENT: Final = 5
 
 
 def is_reply(incoming: IncomingMessage) -> bool:
-    """Whether the message answers another one: by its intent; from cores before 5, by a correlation id that is not its own."""
+    """Whether a message is a reply: by its intent; from cores before 5, by a correlation id that is not its own."""
     if incoming.intent is Intent.REPLY:
         return True
     major = (incoming.headers.get(names.VERSION) or "").partition(".")[0]
@@ -40,7 +40,7 @@ def is_reply(incoming: IncomingMessage) -> bool:
 
 
 def check_returns(returns: object) -> None:
-    """MessageTypeError for what no reply could become: expected is int, an Enum, dict, or a class of messages."""
+    """Raise MessageTypeError unless a reply can become `returns`: int, an Enum, dict, or a message class."""
     if returns is None or returns in (int, dict) or (isinstance(returns, type) and issubclass(returns, enum.Enum)):
         return
     if not isinstance(returns, type):
@@ -52,11 +52,11 @@ def check_returns(returns: object) -> None:
 
 
 def read_reply(incoming: IncomingMessage, returns: type | None, spelling: Callable[[str], str], serializer: str = "json") -> Any:
-    """The reply as `returns`; without it an int for a return code, else an object of the message type, else a dict.
+    """Read a reply as `returns`; without it an int for a return code, else an object of the message type, else a dict.
 
-    `spelling` says how the members of a type are written, `serializer` how the body of an unknown content type is. A code that is a
-    name is found in an Enum by its name, upper or lower case and with or without underscores; without an Enum it is text.
-    WireFormatError, MessageBodyError for what does not fit.
+    `spelling` gives the spelling of a type's members, `serializer` the format of a body of unknown content type. A code that is a
+    name matches a member of an Enum regardless of case and underscores; without an Enum it is text.
+    Raises WireFormatError or MessageBodyError for a reply that does not match.
     """
     code = incoming.headers.get(names.RETURN_MESSAGE_ERROR_CODE)
     wants_code = returns is not None and (returns is int or issubclass(returns, enum.Enum))
@@ -103,9 +103,9 @@ def _folded(name: str) -> str:
 
 
 def return_code_of(message: object, body: object = None) -> int | None:
-    """The code that `context.reply()` was given instead of a message: an int, or an Enum whose value is one; None for a message.
+    """The return code passed to `context.reply()`: an int, or an Enum whose value is one; None for a message.
 
-    MessageTypeError for a bool, an Enum of another kind, a body beside the code; WireFormatError for a number above 32 bits.
+    Raises MessageTypeError for a bool, any other Enum or a body with the code; WireFormatError for a number above 32 bits.
     """
     if not isinstance(message, (int, enum.Enum)):
         return None
@@ -120,23 +120,23 @@ def return_code_of(message: object, body: object = None) -> int | None:
 
 
 def return_code_headers(code: int, custom: Mapping[str, str | None] | None) -> dict[str, str | None]:
-    """The headers of a return code, after those of the caller."""
+    """The caller's headers, then those of a return code."""
     return {**(custom or {}), names.RETURN_MESSAGE_ERROR_CODE: str(code), names.CONTROL_MESSAGE: "True"}
 
 
 T = TypeVar("T")
 
-# While a reply is awaited, its queue is looked at again after an eighth of the time that the last request has waited: that makes
-# an answer at most an eighth slower than it is, and costs the database some 8 looks for each doubling of the time.
+# While a request waits, its queue is polled after an eighth of the time that the last request has waited. That delays a reply
+# by at most an eighth, and costs the database some 8 polls for each doubling of the time.
 SHARE_OF_WAITING = 8
 LEAST_WAIT_SECONDS = 0.005
 
 
 class Request(Future[T], Generic[T]):
-    """The reply to one request: a `concurrent.futures.Future` that can be awaited as well. Safe from any thread.
+    """The reply to one request: a `concurrent.futures.Future` that is also awaitable. Safe from any thread.
 
-    Callbacks run in the thread that receives replies, after the reply is committed: they must be quick, and start no other
-    request that they wait for. A request that nobody holds any more, and that has no callback, is forgotten.
+    Callbacks run in the thread that receives replies, after the reply is committed: they must be quick, and must not wait for
+    another request. A request without references and without a callback is dropped.
     """
 
     def __init__(self, pending: PendingRequests, *, message_id: str, what: str) -> None:
@@ -153,22 +153,22 @@ class Request(Future[T], Generic[T]):
         super().add_done_callback(pending.discard)
 
     def result(self, timeout: float | timedelta | None = None) -> T:
-        """The reply, waited for at most so many seconds (None: for ever).
+        """Wait for the reply, at most `timeout` seconds (None: no limit), and return it.
 
-        TimeoutError if none comes in time: the request has ended with that then, and a later reply is only logged. CancelledError
-        after `cancel()`; MessageBodyError, WireFormatError or MessageTypeError for a reply that is not what was asked for;
-        ReplyLost if the process lost its callback queue.
+        Raises TimeoutError if none arrives in time: this ends the request, and a later reply is only logged. Raises
+        CancelledError after `cancel()`; MessageBodyError, WireFormatError or MessageTypeError for a reply that does not match the
+        request; ReplyLost if the process lost its callback queue.
         """
         self._end_within(timeout)
         return super().result()
 
     def exception(self, timeout: float | timedelta | None = None) -> BaseException | None:
-        """What `result` would raise, or None; waits as that does."""
+        """Wait as `result`, and return the exception that it would raise, or None."""
         self._end_within(timeout)
         return super().exception()
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """Have `fn(request)` called once the request has ended, in whatever way; at once if it has."""
+        """Call `fn(request)` when the request ends, with or without a reply; at once if it has ended."""
         self._pending.keep(self)
         super().add_done_callback(fn)
 
@@ -177,7 +177,7 @@ class Request(Future[T], Generic[T]):
         return asyncio.wrap_future(self).__await__()
 
     def succeed(self, value: T) -> bool:
-        """End with the reply; False if the request has ended before."""
+        """End with the reply. Returns False if the request had ended before."""
         try:
             self.set_result(value)
         except InvalidStateError:
@@ -185,7 +185,7 @@ class Request(Future[T], Generic[T]):
         return True
 
     def fail(self, error: BaseException) -> bool:
-        """End with an error; False if the request has ended before."""
+        """End with an error. Returns False if the request had ended before."""
         try:
             self.set_exception(error)
         except InvalidStateError:
@@ -199,13 +199,13 @@ class Request(Future[T], Generic[T]):
         try:
             super().exception(seconds)
         except TimeoutError:
-            # If the reply has come at this very moment, it is the end, and this is none.
+            # Has no effect if the reply has arrived at this moment.
             self.fail(TimeoutError(f"no reply to {self._what} within {seconds:g} s; one that comes later is only logged"))
 
 
 @dataclass(frozen=True, slots=True)
 class CallbackCounts:
-    """How many requests wait in this process, and what became of replies since it started."""
+    """The number of waiting requests in this process, and the outcomes of replies since it started."""
 
     waiting: int
     answered: int
@@ -213,7 +213,7 @@ class CallbackCounts:
 
 
 class PendingRequests:
-    """The requests of this process that wait. Safe from any thread; a forked child begins with none.
+    """The waiting requests of this process. Safe from any thread; a forked child starts without any.
 
     A reply belongs to the request whose message id is its correlation id; the first one wins (docs/internals/wire.md#callbacks).
     """
@@ -223,9 +223,9 @@ class PendingRequests:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: this is another process now."""
+        """Drop everything, in a forked child."""
         self._lock = threading.Lock()
-        # A caller who dropped its request will never ask: nothing of it stays here.
+        # Weak: a caller that drops its request never reads the reply.
         self._waiting: WeakValueDictionary[str, Request[Any]] = WeakValueDictionary()
         self._kept: set[Request[Any]] = set()
         self._asked_at: dict[str, float] = {}
@@ -233,7 +233,7 @@ class PendingRequests:
         self._unclaimed = 0
 
     def add(self, request: Request[Any], queue: str, read: Callable[[IncomingMessage], Any]) -> None:
-        """Wait for its reply in the queue of this name from now on. ConfigurationError if another waits under its message id."""
+        """Register a request for its reply in the named queue. ConfigurationError if another waits under its message id."""
         with self._lock:
             if request.message_id in self._waiting:
                 raise ConfigurationError(
@@ -245,9 +245,9 @@ class PendingRequests:
             self._asked_at[request.queue] = self._clock()
 
     def keep(self, request: Request[Any]) -> None:
-        """Hold a request until it has ended, for its callbacks."""
+        """Hold a request until it ends, for its callbacks."""
         with self._lock:
-            # One that ends from here on is discarded after this.
+            # A request that ends from here on is discarded after this.
             if not request.done():
                 self._kept.add(request)
 
@@ -257,7 +257,7 @@ class PendingRequests:
             return self._waiting.get(message_id or "")
 
     def discard(self, request: Future[Any]) -> None:
-        """The request has ended."""
+        """Remove a request that has ended."""
         if isinstance(request, Request):
             with self._lock:
                 self._kept.discard(request)
@@ -265,7 +265,7 @@ class PendingRequests:
                     del self._waiting[request.message_id]
 
     def answer(self, request: Request[Any], value: Any) -> bool:
-        """End the request with its reply; False if it has ended meanwhile."""
+        """End the request with its reply. Returns False if it has ended meanwhile."""
         if request.succeed(value):
             with self._lock:
                 self._answered += 1
@@ -274,24 +274,24 @@ class PendingRequests:
         return False
 
     def lose(self, queue: str, error: SqlQueueError) -> None:
-        """End all requests whose replies were to come into this queue."""
+        """End all requests that expect their replies in this queue."""
         with self._lock:
             lost = [request for request in self._waiting.values() if request.queue == queue]
         for request in lost:
             request.fail(error)
 
     def count_unclaimed(self) -> None:
-        """A reply came that nobody waits for."""
+        """Count a reply that no request waits for."""
         with self._lock:
             self._unclaimed += 1
 
     def counts(self) -> CallbackCounts:
-        """What has happened so far."""
+        """The counts so far."""
         with self._lock:
             return CallbackCounts(len(self._waiting), self._answered, self._unclaimed)
 
     def longest_wait(self, queue: str) -> float | None:
-        """The seconds until this callback queue is to be looked at again; None if nobody waits for a reply from it."""
+        """The seconds until the next poll of this callback queue; None if no request waits for a reply from it."""
         with self._lock:
             if not any(request.queue == queue for request in self._waiting.values()):
                 return None
@@ -299,7 +299,7 @@ class PendingRequests:
 
 
 def in_event_loop() -> bool:
-    """Whether a coroutine calls."""
+    """Whether the caller runs in an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

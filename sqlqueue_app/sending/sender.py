@@ -1,4 +1,4 @@
-"""What a project calls: `send()`, `send_many()`, `publish()`, `subscribe()`, `unsubscribe()`, inside a transaction or out of it."""
+"""The public calls `send()`, `send_many()`, `publish()`, `subscribe()`, `unsubscribe()`, inside or outside a transaction."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def send(
     deliver_at: datetime | None = None,
     message_id: str | None = None,
 ) -> str:
-    """Send a message and return its id: an object of a `message_type`, or a type name with its body.
+    """Send a message, given as an object of a `message_type` or as a type name with its body, and return its id.
 
-    It goes where ROUTES says, or to the address `to`. Inside `atomic()` on the queue's database it commits and rolls back with your
-    rows; outside it is committed on return. While only another database is in `atomic()`, it is sent when that one commits.
+    The message follows ROUTES, or goes to the address `to`. Inside `atomic()` on the queue's database it commits and rolls back
+    with your rows; outside it is committed on return. While only another database is in `atomic()`, it is sent when that commits.
 
-    With `delay` (seconds or a timedelta, by the database's clock from the moment it is written; 0 or less: at once) or `deliver_at`
-    (an aware datetime) it waits in the delayed table of the endpoint that sends it, until a worker that knows this endpoint moves
-    it. A process that is none uses the table of SEND_AS, or of the first endpoint of the settings.
+    With `delay` (seconds or a timedelta, counted from the write by the database's clock; 0 or less: at once) or `deliver_at` (an
+    aware datetime) the message waits in the delayed table of the sending endpoint until a worker that knows this endpoint moves
+    it. A process that is not an endpoint uses the table of SEND_AS, or of the first endpoint in the settings.
 
-    Raises MessageTypeError (unknown type, no route), AddressError, MessageBodyError, QueueNotFound, WireFormatError (an argument of
-    another kind, a time after the year 9999), ConfigurationError (a delay without any endpoint, two of `delay`, `deliver_at` and
-    `time_to_be_received`); nothing is sent then.
+    Raises MessageTypeError (unknown type, no route), AddressError, MessageBodyError, QueueNotFound, WireFormatError (an argument
+    of the wrong type, a time after the year 9999) or ConfigurationError (a delay without any endpoint, two of `delay`,
+    `deliver_at` and `time_to_be_received`). Nothing is sent after an error.
     """
     handled = current_handling()
     chosen = _sender_in(handled)
@@ -81,14 +81,14 @@ def send_many(
     delay: timedelta | float | None = None,
     deliver_at: datetime | None = None,
 ) -> list[str]:
-    """Send many messages, all or none, a few hundred rows or more per statement; returns their ids in order.
+    """Send many messages, all or none, with a few hundred rows or more per statement, and return their ids in order.
 
     `messages` are objects of message types, `(type name, body)` pairs, or one type name with its `bodies`. Otherwise as `send()`.
 
-    Any iterable will do. It is read while messages are written, in the same transaction (inside `atomic()`: a savepoint), and few
-    messages are in memory at a time: 100,000 in one call need no more than 1,000, but for their ids. Not so where messages have to
-    wait: for the commit of another database, and in mode receive_only for the end of the handler. If the iterable raises or one
-    message is wrong, nothing is sent; the error names its place, as `messages[7]`, counted from 0.
+    The iterable is read while messages are written, in the same transaction (inside `atomic()`: a savepoint), and only a few
+    messages are in memory at a time: apart from their ids, 100,000 need no more than 1,000. This does not hold where messages
+    must wait: for the commit of another database, or in mode receive_only for the end of the handler. If the iterable raises or
+    a message is invalid, nothing is sent; the error gives its position, such as `messages[7]`, counted from 0.
     """
     handled = current_handling()
     chosen = _sender_in(handled)
@@ -108,7 +108,7 @@ def send_many(
 
 
 def _source(messages: Iterable[object], bodies: Iterable[object] | None) -> tuple[Iterable[object], str]:
-    """What is to be read, and its name; MessageTypeError for arguments that do not go together."""
+    """The iterable to read, and its name. Raises MessageTypeError for arguments that do not go together."""
     if isinstance(messages, str):
         if bodies is None:
             raise MessageTypeError(
@@ -127,7 +127,7 @@ def _source(messages: Iterable[object], bodies: Iterable[object] | None) -> tupl
 
 
 def _pairs(messages: Iterable[object], source: Iterable[object]) -> Iterator[tuple[object, object]]:
-    """Each message with its body, None for an object."""
+    """Yield each message with its body, which is None for an object."""
     if isinstance(messages, str):
         yield from ((messages, body) for body in source)
         return
@@ -152,13 +152,13 @@ def publish(
     time_to_be_received: timedelta | None = None,
     message_id: str | None = None,
 ) -> str:
-    """Send an event to all who have subscribed to its type or to one of its parents; returns the message id.
+    """Send an event to all subscribers of its type or of one of its parents, and return the message id.
 
-    Each address gets one copy, all with the same id; without subscribers nothing is written. The copies are written in the same
-    transactions as those of `send()`, all or none. Who has subscribed is remembered for 5 seconds.
+    Each address gets one copy, all with the same id; without subscribers nothing is written. The copies are written, all or none,
+    in the same transactions as messages of `send()`. Subscriptions are cached for 5 seconds.
 
-    Raises as `send()`, but for routes. QueueNotFound if the queue of a subscriber, or the subscription table, does not exist, and
-    AddressError if a row of the table holds no address: nothing is sent then; the error names the subscription.
+    Raises as `send()` except for routes. Also raises QueueNotFound if the queue of a subscriber or the subscription table does
+    not exist, and AddressError if a row of the table holds no address. The error names the subscription, and nothing is sent.
     """
     handled = current_handling()
     chosen = _sender_in(handled)
@@ -172,14 +172,14 @@ def publish(
 
 
 def subscribe(event: type | str, *, endpoint: str | None = None) -> None:
-    """Have events of a type, and of types derived from it, sent to the queue of an endpoint from now on.
+    """Subscribe an endpoint to a type of events and to the types derived from it: its queue receives them from now on.
 
-    `event` is a class of a message type, or a type name; `endpoint` the one whose message is handled, else SEND_AS.
-    Committed on return, whatever transaction is open (SQLite has one writer: there it joins an open one). Other processes that
-    publish see it within 5 seconds. To subscribe again changes nothing.
+    `event` is a class of a message type or a type name; `endpoint` defaults to the one whose message is handled, else SEND_AS.
+    The subscription is committed on return, whatever transaction is open (on SQLite, which has one writer, it joins an open one).
+    Other publishing processes see it within 5 seconds. Subscribing again changes nothing.
 
-    MessageTypeError for a class that is no message type, ConfigurationError without an endpoint, QueueNotFound if its queue, or the
-    subscription table, does not exist.
+    Raises MessageTypeError for a class that is not a message type, ConfigurationError without an endpoint, and QueueNotFound if
+    its queue or the subscription table does not exist.
     """
     topic, name = _topic(event), _endpoint(endpoint)
     chosen = sender_as(name)
@@ -191,7 +191,7 @@ def subscribe(event: type | str, *, endpoint: str | None = None) -> None:
 
 
 def unsubscribe(event: type | str, *, endpoint: str | None = None) -> bool:
-    """End the subscription of an endpoint to a type; whether there was one. Arguments, transactions and errors as of `subscribe`.
+    """End the subscription of an endpoint to a type. Returns whether there was one. Otherwise as `subscribe`.
 
     The queue need not exist. A worker of the endpoint that still handles the type subscribes again when it starts.
     """
@@ -216,7 +216,7 @@ def _endpoint(given: str | None) -> str:
 
 
 class Sender:
-    """Composes and writes under the settings of the process. Shared by all threads."""
+    """Composes and writes messages under the settings of the process. Shared by all threads."""
 
     def __init__(self, endpoint: str | None) -> None:
         settings = get_settings()
@@ -228,7 +228,7 @@ class Sender:
         self.dispatcher = Dispatcher(settings.database, book, endpoint=delays_as)
 
     def write(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Write now, in the transaction of the queue's alias if there is one; if only another alias has one, when it commits."""
+        """Write now, in the transaction of the queue's alias if one is open; if only another alias has one, when that commits."""
         handled = current_handling()
         if handled is not None and handled.collect is not None:
             handled.collect(messages)
@@ -238,7 +238,7 @@ class Sender:
             self._write_after(other, partial(self.dispatcher.dispatch, messages))
 
     def when_possible(self, write: Callable[[], None]) -> None:
-        """Call `write` now, where it joins the transaction of the queue's alias; if only another has one, when that commits."""
+        """Call `write` now, in the transaction of the queue's alias if one is open; if only another has one, after its commit."""
         other = self._other_alias_in_transaction()
         if other is None:
             write()
@@ -246,16 +246,16 @@ class Sender:
             self._write_after(other, write)
 
     def write_rows(self, rows: Iterable[tuple[QueueAddress, NewRow]], source: Iterable[object]) -> list[str]:
-        """As `write`, for rows that are made while they are written; returns their ids. Not while messages are collected.
+        """Write rows that are made on the way and return their ids; otherwise as `write`. Not while messages are collected.
 
-        `source` is what the rows are made from: reading anything but a list may run the caller's code.
+        The rows are made from `source`: reading anything but a list or tuple may run the caller's code.
         """
         other = self._other_alias_in_transaction()
         if other is None:
             if isinstance(source, (list, tuple)):
                 return self.dispatcher.dispatch_rows(rows)
-            # The transaction is there before the caller's code runs, and a generator is ended before it is rolled back: an
-            # atomic() of the caller's, open around a yield, lies inside of ours from its begin to its end.
+            # Begin before the caller's code runs, and close a generator before rolling back: an atomic() that the caller holds
+            # open around a yield must begin and end inside ours.
             ended = closing(source) if isinstance(source, Generator) else nullcontext()
             with all_or_none(self.alias), ended:
                 return self.dispatcher.dispatch_rows(rows, begun=True)
@@ -277,7 +277,7 @@ class Sender:
 
 @lru_cache(maxsize=32)
 def sender_as(endpoint: str | None) -> Sender:
-    """The sender of an endpoint, or of a process that is none."""
+    """The sender of an endpoint, or of a process that is not one."""
     return Sender(endpoint)
 
 
@@ -315,22 +315,22 @@ on_settings_changed(sender_as.cache_clear, "SQLQUEUE", "DATABASES", "TASKS")
 Collect = Callable[[Sequence[OutgoingMessage]], None]
 
 
-# Not frozen, which would double what one costs: there is one for each message. Nobody changes it.
+# Immutable by convention: one is created for each message, and frozen=True would double the cost.
 @dataclass(slots=True, eq=False)
 class Handling:
-    """What is handled, and by which endpoint."""
+    """The message in progress, and the endpoint that handles it."""
 
     incoming: IncomingMessage
     endpoint: str
     collect: Collect | None = None
-    """Where a plain `send()` leaves its messages, in modes in which they must not join the receive transaction."""
+    """Takes the messages of a plain `send()` in modes in which they must not join the receive transaction."""
 
 
 _handling: ContextVar[Handling | None] = ContextVar("sqlqueue_handling", default=None)
 
 
 def current_handling() -> Handling | None:
-    """What the calling thread handles, or None outside of a handler."""
+    """The message that the calling thread handles, or None outside a handler."""
     return _handling.get()
 
 

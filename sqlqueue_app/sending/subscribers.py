@@ -1,4 +1,4 @@
-"""Who gets an event: the subscription table, and what is remembered of it for a few seconds."""
+"""The subscribers of events: the subscription table, cached for a few seconds."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sqlqueue_app.tables.connections import on_settings_changed
 from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 
-# As long as NServiceBus remembers them by default (docs/internals/wire.md#subscription-table).
+# The default of NServiceBus (docs/internals/wire.md#subscription-table).
 SECONDS_REMEMBERED = 5.0
-# Type names may come from anywhere: the oldest entry makes room.
+# Type names may come from anywhere: the oldest entry is evicted.
 MOST_EVENT_TYPES = 1_000
 
 Topics = tuple[str, ...]
@@ -22,10 +22,10 @@ _Remembered = tuple[float, tuple[SubscriptionRow, ...]]
 
 
 class Subscribers:
-    """The subscribers of event types, each remembered for SECONDS_REMEMBERED, none found included. Shared by all threads.
+    """The subscribers of event types, cached for SECONDS_REMEMBERED, empty results included. Shared by all threads.
 
-    `clock` gives seconds from any beginning. What this process changes in the table is seen at once; what others change, when the
-    time is over. No lock is held while the database is asked, so threads that find nothing remembered ask it each for itself.
+    `clock` returns seconds from an arbitrary origin. Changes by this process are visible at once, those of others when the entry
+    expires. No lock is held during a query, so threads that miss the cache query the database independently.
     """
 
     def __init__(self, alias: str, book: AddressBook, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -43,7 +43,7 @@ class Subscribers:
             changes = self._changes
         if known is not None and now - known[0] < SECONDS_REMEMBERED:
             return known[1]
-        # Uncommitted changes of this thread are for this thread alone.
+        # Only this thread sees its uncommitted changes.
         private = self.table.has_joined_changes()
         found = tuple(self.table.subscribers(topics))
         if not private:
@@ -60,7 +60,7 @@ class Subscribers:
             self._remembered[topics] = found
 
     def forget(self) -> None:
-        """Ask the table again at the next publish."""
+        """Clear the cache: the next publish reads the table again."""
         with self._lock:
             self._changes += 1
             self._remembered.clear()
@@ -71,7 +71,7 @@ _shared_lock = threading.Lock()
 
 
 def subscribers_of(alias: str, book: AddressBook) -> Subscribers:
-    """The subscribers in the database of an alias: what is remembered is shared by the whole process. Asks no database."""
+    """The subscribers in the database of an alias, with one cache for the whole process. Reaches no database."""
     key = (alias, str(subscription_address(book)))
     with _shared_lock:
         if key not in _shared:
@@ -80,13 +80,13 @@ def subscribers_of(alias: str, book: AddressBook) -> Subscribers:
 
 
 def use_subscribers(subscribers: Subscribers) -> None:
-    """Ask these from now on about the same table: for tests. Until the settings change; senders made before ask on as they did."""
+    """Use these subscribers for their table until the settings change, for tests. Existing senders keep theirs."""
     with _shared_lock:
         _shared[subscribers.table.alias, str(subscribers.table.address)] = subscribers
 
 
 def forget_subscribers() -> None:
-    """Ask the table again at the next publish: for tests, and for whoever has changed it by hand."""
+    """Read the table again at the next publish: for tests, and after changing it by hand."""
     with _shared_lock:
         shared = list(_shared.values())
     for subscribers in shared:

@@ -1,7 +1,7 @@
 """Traces across messages: the headers `traceparent`, `tracestate` and `baggage`, and spans where OpenTelemetry is in use.
 
-Without OpenTelemetry, or without a tracer provider, there are no spans: the headers of a message that is handled are passed on as
-they are to what is sent meanwhile (`outgoing_headers`), so that a trace does not end here.
+Without OpenTelemetry or a tracer provider there are no spans: messages sent by a handler carry the trace headers of the handled
+message unchanged (`outgoing_headers`), so that a trace does not end here.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def _installed() -> OpenTelemetry | None:
 
 
 def tracer_provider() -> Callable[[], object] | None:
-    """A cheap test for hot paths: while it returns None, `tracing()` is None. None itself where OpenTelemetry is not installed."""
+    """A cheap test for hot paths: while it returns None, `tracing()` is None. None itself if OpenTelemetry is not installed."""
     installed = _installed()
     return None if installed is None else installed.provider
 
 
 def tracing() -> OpenTelemetry | None:
-    """The maker of spans; None without a tracer provider. Imports OpenTelemetry only if the environment names a provider."""
+    """The creator of spans; None without a tracer provider. Imports OpenTelemetry only if the environment names a provider."""
     if OPENTELEMETRY not in sys.modules and not _PROVIDER_OF_ENVIRONMENT:
         return None
     installed = _installed()

@@ -1,4 +1,4 @@
-"""One queue table: send, peek, count, purge. Receiving is in `receive_transaction`, because it owns a transaction."""
+"""One queue table: send, peek, count, purge. `receive_transaction` receives, because that owns a transaction."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from sqlqueue_app.tables.connections import (
 from sqlqueue_app.tables.listing import shape_of_table
 from sqlqueue_app.tables.rows import NewRow, PeekedRow, ReceivedRow, clamped, peeked_row, values_of
 
-# Depth is exact up to here; beyond, an estimate from the two ends of the index.
+# The depth is exact up to this limit, and beyond it an estimate from the two ends of the index.
 EXACT_COUNT_LIMIT = 10_000
 PEEKED_BODY_BYTES = 65_536
-# The largest bigint: no RowVersion lies above it, and the databases refuse a larger number.
+# The largest bigint: no RowVersion exceeds it, and the databases refuse a larger number.
 LAST_ROW_VERSION = 2**63 - 1
-# From so many rows on a COPY is faster than an INSERT; beyond ROWS_PER_COPY it gains nothing more.
+# COPY is faster than INSERT from this many rows on, and gains nothing more beyond ROWS_PER_COPY.
 COPY_FROM_ROWS = 50
 ROWS_PER_COPY = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How much is in a queue. Numbers are exact unless `exact` is False: then `waiting` is an estimate and the others lower bounds.
+    """The depth of a queue. If `exact` is False, `waiting` is an estimate and the other numbers are lower bounds.
 
-    `expiring` counts the rows that carry an expiry, `expired` those of them whose time has passed.
+    `expiring` counts the rows with an expiry, `expired` those of them whose time has passed.
     """
 
     waiting: int
@@ -68,7 +68,7 @@ class QueueTable(Table):
         self._sends: dict[int, Rendered] = {}
 
     def layout(self) -> QueueLayout:
-        """The layout of the table as it was found at the first call; QueueNotFound, or TableMismatch if it is no queue."""
+        """The layout of the table, read at the first call. QueueNotFound, or TableMismatch if the table is not a queue."""
         layout = self._layout
         if layout is None:
             with database_errors(self.dialect, f"look up the columns of {self.qualified}"):
@@ -82,32 +82,32 @@ class QueueTable(Table):
         return layout
 
     def remember_layout(self, layout: QueueLayout) -> None:
-        """The columns were looked up elsewhere, with those of other tables."""
+        """Store a layout that was read elsewhere, with those of other tables."""
         with self._lock:
             if self._layout != layout:
                 self._layout = layout
                 self._sends.clear()
 
     def forget_layout(self) -> None:
-        """Look the columns up again at the next use: the table was made or changed."""
+        """Read the columns again at the next use, after the table was created or changed."""
         with self._lock:
             self._layout = None
             self._sends.clear()
 
     def send(self, rows: Iterable[NewRow]) -> None:
-        """Insert the rows in their order: all or none; inside the caller's transaction if there is one, else committed on return.
+        """Insert the rows in order, all or none, inside the caller's transaction if there is one, else committed on return.
 
-        Rows are asked for while others are written, in the same transaction: few are in memory. QueueNotFound if there is no table.
+        Rows are read while others are written, in the same transaction: few are in memory. QueueNotFound if there is no table.
         """
         write_chunks(self.alias, chunks_by_table((self, row) for row in rows))
 
     def rows_per_statement(self) -> int:
-        """How many rows `insert` takes."""
+        """The maximum number of rows for `insert`."""
         with self.errors(f"send messages to {self.qualified}"):
             return ROWS_PER_COPY if can_copy(self.connection()) else self.dialect.rows_per_send
 
     def insert(self, rows: Sequence[NewRow]) -> None:
-        """Insert at most `rows_per_statement` rows with one statement, which is all or none by itself; otherwise as `send`."""
+        """Insert at most `rows_per_statement` rows with one statement, and so all or none; otherwise as `send`."""
         connection = connections[self.alias]
         try:
             if len(rows) >= COPY_FROM_ROWS and can_copy(connection):
@@ -127,18 +127,18 @@ class QueueTable(Table):
 
     def _send_statement(self, rows: int) -> Rendered:
         statement = self.dialect.send_statement(self.qualified, self.layout(), rows)
-        # Only the two sizes that come again are worth keeping: one row and a full statement.
+        # Cache only the two sizes that recur: one row and a full statement.
         if rows in (1, self.dialect.rows_per_send):
             with self._lock:
                 self._sends[rows] = statement
         return statement
 
     def peek(self, limit: int, *, after: int = 0, body_limit: int = PEEKED_BODY_BYTES) -> list[PeekedRow]:
-        """The first rows after a RowVersion, oldest first, without taking them or waiting for those that are being received."""
+        """The first rows after a RowVersion, oldest first. Takes none, and does not wait for rows that are being received."""
         return self._peek(limit, after, body_limit, compared=">", order="ASC")
 
     def peek_back(self, limit: int, *, before: int = LAST_ROW_VERSION, body_limit: int = PEEKED_BODY_BYTES) -> list[PeekedRow]:
-        """The last rows at and before a RowVersion, the newest first, as `peek`."""
+        """The last rows at or before a RowVersion, newest first; otherwise as `peek`."""
         return self._peek(limit, before, body_limit, compared="<=", order="DESC")
 
     def _peek(self, limit: int, place: int, body_limit: int, **texts: str) -> list[PeekedRow]:
@@ -148,7 +148,7 @@ class QueueTable(Table):
         return [peeked_row(row) for row in rows]
 
     def row_versions(self, limit: int, *, after: int = 0) -> list[int]:
-        """The RowVersions of the first rows after one, ascending; on SQL Server without rows that somebody holds."""
+        """The RowVersions of the first rows after a RowVersion, ascending; on SQL Server without locked rows."""
         with self.errors(f"list the rows of {self.qualified}"):
             return [int(number) for (number,) in self._read("row_versions", self.connection(), limit=limit, after=after)]
 
@@ -159,7 +159,7 @@ class QueueTable(Table):
         return int(found[0][0]) if found else None
 
     def depth(self, limit: int = EXACT_COUNT_LIMIT) -> Depth:
-        """How much is in the queue: exact up to `limit` rows, beyond that an estimate; never a scan of the whole table."""
+        """The depth of the queue: exact up to `limit` rows, beyond that an estimate. Never scans the whole table."""
         connection = self.connection()
         layout = self.layout()
         with self.errors(f"count {self.qualified}"):
@@ -172,23 +172,23 @@ class QueueTable(Table):
         return Depth(max(int(estimate or 0), waiting), expiring, expired, exact=False)
 
     def waiting(self) -> int:
-        """An upper bound of the rows that wait, from the two ends of the table; those that are being received do not count."""
+        """An upper bound of the waiting rows, from the two ends of the table, without those that are being received."""
         with self.errors(f"peek at the length of {self.qualified}"):
             (length,) = self._read("waiting", self.connection())[0]
         return int(length or 0)
 
     def purge(self) -> int:
-        """Delete every row and return how many there were."""
+        """Delete every row and return their number."""
         with self.errors(f"purge {self.qualified}"):
             return run(self.connection(), self.dialect.statement("purge", table=self.qualified))
 
     def purge_expired(self, batch: int) -> int:
-        """Delete at most `batch` expired rows and return how many; rows that are being received are stepped over."""
+        """Delete at most `batch` expired rows, skip those that are being received, and return the number deleted."""
         with self.errors(f"purge expired messages of {self.qualified}"):
             return run(self.connection(), self.dialect.statement("purge_expired", table=self.qualified), limit=batch)
 
     def holds(self, row: ReceivedRow) -> bool:
-        """Whether a row that was received is in the table still, or again."""
+        """Whether a received row is still, or again, in the table."""
         return any(found.row_version == row.row_version for found in self.peek(1, after=row.row_version - 1, body_limit=0))
 
     @property
@@ -197,7 +197,7 @@ class QueueTable(Table):
         return self.dialect.name == "postgresql"
 
     def id_of_copy(self, row_id: uuid.UUID) -> uuid.UUID:
-        """The id for a copy of a row, which may have been copied before."""
+        """The id for a copy of a row; earlier copies may exist."""
         return uuid.uuid4() if self.has_unique_ids else row_id
 
     def receive_statement(self, limit: int, *, begins: bool = False) -> Rendered:
@@ -213,7 +213,7 @@ class QueueTable(Table):
         return self.dialect.statement("receive", table=self.qualified, limit=str(limit), **texts)
 
     def deleted_correlation_columns(self) -> dict[str, str]:
-        """What stands for the correlation columns in a statement that deletes and returns rows; nothing but on SQL Server."""
+        """The correlation columns for a statement that deletes and returns rows; empty except on SQL Server."""
         return {name: f"deleted.{text}" if text != "NULL" else text for name, text in self._correlation_columns().items()}
 
     def _correlation_columns(self) -> dict[str, str]:
@@ -228,13 +228,13 @@ class QueueTable(Table):
 
 
 _tables: dict[tuple[str, str], QueueTable] = {}
-# The same tables by their addresses: to quote a name costs more than to send to it.
+# The same tables by address: quoting a name costs more than sending to it.
 _tables_by_address: dict[tuple[str, QueueAddress], QueueTable] = {}
 _tables_lock = threading.Lock()
 
 
 def queue_table(alias: str, address: QueueAddress) -> QueueTable:
-    """The shared description of a queue table: its columns are looked up once per process."""
+    """The shared description of a queue table, whose columns are read once per process."""
     table = _tables_by_address.get((alias, address))
     if table is None:
         key = (alias, dialect_of_connection(connection_of(alias)).qualified(address))
@@ -244,13 +244,13 @@ def queue_table(alias: str, address: QueueAddress) -> QueueTable:
 
 
 def used_tables(alias: str) -> list[QueueTable]:
-    """The queue tables of an alias that this process has sent to, received from or looked at since they were last forgotten."""
+    """The queue tables of an alias that this process has used since the last `forget_tables`."""
     with _tables_lock:
         return [table for (of_alias, _), table in _tables.items() if of_alias == alias]
 
 
 def forget_tables() -> None:
-    """Forget every looked-up layout: tables were made, dropped or altered."""
+    """Drop every cached layout, after tables were created, dropped or altered."""
     with _tables_lock:
         _tables.clear()
         _tables_by_address.clear()
@@ -259,8 +259,8 @@ def forget_tables() -> None:
 on_settings_changed(forget_tables, "SQLQUEUE", "DATABASES")
 
 
-# So many bytes of headers and bodies wait for a statement at most, so that memory and the server's packet limits hold with large
-# messages; one larger message goes alone.
+# The maximum bytes of headers and bodies that wait for a statement, which bounds memory and packets of the server; a larger
+# message is written alone.
 SEND_BYTES_PER_STATEMENT = 4 * 1024 * 1024
 
 
@@ -277,7 +277,7 @@ Chunk = tuple[Inserts, list[NewRow]]
 
 @dataclass(slots=True)
 class _Filling:
-    """A chunk that is not full yet: its rows, how many it takes, the bytes it holds."""
+    """A chunk that is not full yet: its rows, their maximum number, and their size in bytes."""
 
     room: int
     rows: list[NewRow] = field(default_factory=list)
@@ -285,9 +285,9 @@ class _Filling:
 
 
 def chunks_by_table(rows: Iterable[tuple[Inserts, NewRow]]) -> Iterator[Chunk]:
-    """The rows in chunks that one statement takes, those of each table in their order.
+    """Split the rows into chunks of one statement, with the rows of each table in order.
 
-    A chunk leaves when it is full, and all leave before they hold more than SEND_BYTES_PER_STATEMENT together.
+    Yields a chunk when it is full, and all chunks before they exceed SEND_BYTES_PER_STATEMENT together.
     """
     filling: dict[Inserts, _Filling] = {}
     weight = 0
@@ -312,10 +312,10 @@ def chunks_by_table(rows: Iterable[tuple[Inserts, NewRow]]) -> Iterator[Chunk]:
 
 
 def write_chunks(alias: str, chunks: Iterable[Chunk], *, begun: bool = False) -> None:
-    """Insert the chunks: all or none, also for a caller in a transaction who catches the error.
+    """Insert the chunks, all or none, also for a caller in a transaction that catches the error.
 
-    One chunk is one statement and needs nothing; more get a transaction, or a savepoint inside of the caller's. Not so with
-    `begun`: the caller has begun what it will roll back on any error. Chunks are asked for one at a time then.
+    One chunk is one statement; several get a transaction, or a savepoint inside the caller's. With `begun` they do not: the
+    caller rolls back what it has begun on any error, and chunks are read one at a time.
     """
     source = iter(chunks)
     if not begun:
@@ -328,7 +328,7 @@ def write_chunks(alias: str, chunks: Iterable[Chunk], *, begun: bool = False) ->
 
 @contextmanager
 def all_or_none(alias: str) -> Iterator[None]:
-    """`atomic()` on the alias whose own errors, of its begin and its commit, come as our kinds; what is raised inside passes."""
+    """Open `atomic()` on the alias. Raises errors of its begin and commit as our types; errors raised inside pass through."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
     by_statements = connection.vendor == "microsoft" and not connection.in_atomic_block
@@ -346,7 +346,7 @@ def all_or_none(alias: str) -> Iterator[None]:
 
 
 def can_copy(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the database has COPY and the driver streams into it: psycopg 3 does, psycopg 2 does not."""
+    """Whether the database has COPY and the driver can stream into it: psycopg 3 can, psycopg 2 cannot."""
     if connection.vendor != "postgresql":
         return False
     connection.ensure_connection()
@@ -354,9 +354,9 @@ def can_copy(connection: BaseDatabaseWrapper) -> bool:
 
 
 def copy_rows(connection: BaseDatabaseWrapper, dialect: Dialect, table: str, rows: Sequence[NewRow]) -> None:
-    """Write the rows in their order by COPY, three times as fast as INSERT; all or none, in the transaction of the caller if any.
+    """Write the rows in order by COPY, three times as fast as INSERT; all or none, in the caller's transaction if any.
 
-    Times to be received are added to the database's clock as it stood before the first row. Errors come as Django's.
+    Times to be received count from the database's clock before the first row. Raises Django's database errors.
     """
     connection.validate_no_broken_transaction()
     with connection.cursor() as cursor:

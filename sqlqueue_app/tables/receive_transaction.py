@@ -1,9 +1,9 @@
 """The transaction of one receive, on Django's own connection, so that the work of handlers joins it.
 
-The transaction begins with the receive of one or more rows. A savepoint after the receive allows the work of a failed handler to be
-undone while the rows stay received. It is taken when a handler first uses the database, so a handler that does not use it pays
-nothing. Django sees an ordinary outermost `atomic()`: nested `atomic()`, `on_commit` and `durable` behave as always.
-An object serves one thread.
+The transaction begins with the receive of one or more rows. A savepoint after the receive allows the work of a failed handler to
+be undone while the rows stay received. It is set when a handler first uses the database, so a handler that does not use it pays
+nothing. Django sees an ordinary outermost `atomic()`: nested `atomic()`, `on_commit` and `durable` behave as usual. An object
+serves one thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CANNOT_COMMIT = (
 
 
 class Savepoint(enum.Enum):
-    """Where the savepoint of a receive transaction is, relative to the work of the current message."""
+    """The position of a receive transaction's savepoint relative to the work of the current message."""
 
     NONE = "not taken"
     FRESH = "directly before the message's work"
@@ -39,7 +39,7 @@ class Savepoint(enum.Enum):
 
 
 class ReceiveTransaction:
-    """Receive, then for each row but the first `begin_message`, after each `end_message`; at last `commit` or `abandon`.
+    """Receive; call `begin_message` before each row but the first and `end_message` after each; then `commit` or `abandon`.
 
     This class serves SQLite and is the base of the others.
     """
@@ -64,19 +64,19 @@ class ReceiveTransaction:
         self.prepare()
 
     def prepare(self) -> None:
-        """Make ready what can be made ready before the first receive."""
+        """Prepare whatever is possible before the first receive."""
         probe = self.table.dialect.statement("peek", table=self.table.qualified, compared=">", order="ASC")
         self._probe = probe.sql, probe.bind({"limit": 1, "place": -(2**63), "body_limit": 0})
 
     def receive(self) -> ReceivedRow | None:
-        """The next row, with the transaction open; None, and no transaction, if there was none to get."""
+        """Receive the next row and leave the transaction open; None, without a transaction, if there is none."""
         rows = self.receive_many(1)
         return rows[0] if rows else None
 
     def receive_many(self, limit: int) -> list[ReceivedRow]:
-        """The next rows in their order, at most `limit`, the transaction open and the first message begun; [] if there are none.
+        """Receive at most `limit` rows in order, with the transaction open and the first message begun; [] if there are none.
 
-        Database errors come as our kinds; the transaction is gone then.
+        Raises database errors as our types; the transaction is then gone.
         """
         try:
             rows = self._receive(limit)
@@ -94,12 +94,12 @@ class ReceiveTransaction:
 
     def _receive(self, limit: int) -> list[ReceivedRow]:
         connection = self.connection
-        # An idle poll that began a transaction would take the write lock away from every other process.
+        # An idle poll must not begin a transaction: it would block every other writer.
         with connection.cursor() as cursor:
             cursor.execute(*self._probe)
             if not cursor.fetchall():
                 return []
-        # A deferred transaction that reads and then writes fails at once when another process wrote in between.
+        # A deferred transaction that reads and then writes fails if another process wrote in between.
         connection.transaction_mode = "IMMEDIATE"  # type: ignore[attr-defined]
         self._enter_atomic()
         with connection.cursor() as cursor:
@@ -116,7 +116,7 @@ class ReceiveTransaction:
         self._savepoint = Savepoint.NONE
 
     def begin_message(self) -> None:
-        """From here on statements belong to the next message: its savepoint is taken before the first of them."""
+        """Start the next message: its savepoint is set before its first statement."""
         connection = self.connection
         self._first_hook = len(connection.run_on_commit)
         connection.on_first_use = self._before_use
@@ -124,7 +124,7 @@ class ReceiveTransaction:
             self.participants.begin_message()
 
     def end_message(self) -> None:
-        """The message is done except for the commit: what follows is not undone with it."""
+        """End the message, except for its commit: later statements are not undone with it."""
         self.connection.on_first_use = None
         if self._savepoint is Savepoint.USED:
             self._savepoint = Savepoint.STALE
@@ -153,19 +153,19 @@ class ReceiveTransaction:
             cursor.execute(statement)
 
     def undo_handler(self) -> None:
-        """Undo the message's work: roll back to the savepoint and drop its `on_commit` hooks. The rows stay received, and so does
-        the work of the messages before it.
+        """Undo the message's work: roll back to the savepoint and drop its `on_commit` hooks. The rows stay received, and the
+        work of earlier messages is kept.
 
-        DoomedTransaction if the transaction can only be rolled back, or has ended; the caller then abandons it.
+        Raises DoomedTransaction if the transaction can only be rolled back, or has ended; the caller then abandons it.
         """
         if self._atomic is None:
-            # A rollback would open another session if the connection is lost, and `was_ended` would mistake it for this one.
+            # If the connection is lost, a rollback would open another session, and `was_ended` would mistake it for this one.
             raise DoomedTransaction("the commit of the receive transaction has failed: there is nothing to go back to")
         connection = self.connection
         connection.on_first_use = None
         del connection.run_on_commit[self._first_hook :]
         connection.needs_rollback = False
-        # An atomic() that the handler entered and never left is undone with the rest.
+        # Also undo an atomic() that the handler entered and never left.
         connection.savepoint_ids.clear()
         del connection.atomic_blocks[1:]
         if self._savepoint is Savepoint.USED:
@@ -177,7 +177,7 @@ class ReceiveTransaction:
             self.participants.undo_message()
 
     def check_usable(self) -> None:
-        """DoomedTransaction if a commit would not commit, because an error was swallowed on the way."""
+        """Raise DoomedTransaction if the transaction cannot commit because a handler has swallowed an error."""
         connection = self.connection
         if connection.in_atomic_block and len(connection.atomic_blocks) > 1:
             raise DoomedTransaction(LEFT_OPEN)
@@ -190,7 +190,7 @@ class ReceiveTransaction:
         return self._has_transaction() is not True
 
     def _has_transaction(self) -> bool | None:
-        """Whether the driver's connection has a transaction open; None where there is no such connection any more."""
+        """Whether the driver's connection has an open transaction; None if the connection is gone."""
         raw = self.connection.unwatched
         try:
             return None if raw is None else bool(raw.in_transaction)
@@ -198,19 +198,19 @@ class ReceiveTransaction:
             return None
 
     def was_ended(self) -> bool:
-        """Whether a handler has ended the transaction past Django, by a COMMIT or ROLLBACK of its own."""
+        """Whether a handler has ended the transaction with its own COMMIT or ROLLBACK, bypassing Django."""
         return self._has_transaction() is False
 
     def commit(self, *, then_receive: Callable[[], int] | None = None) -> Hooks:
-        """Commit, and return the `on_commit` hooks in their order, for the caller to run: an error in a hook undoes nothing.
+        """Commit, and return the `on_commit` hooks in order for the caller to run: an error in a hook undoes nothing.
 
-        If there are none and the database allows it, at most `then_receive()` rows are received in the same round trip, for the
-        next `receive_many`. A caller that asks for that receives again, or calls `give_back`.
+        If there are none and the database allows it, the same round trip receives at most `then_receive()` rows for the next
+        `receive_many`. A caller that passes it must receive again, or call `give_back`.
         """
         if self._atomic is None:
             return []
         participants = self.participants
-        # While everything can still be undone: an error of another database is an error of the message.
+        # Prepare while everything can still be undone: an error of another database is an error of the message.
         prepared = participants is not None and participants.prepare()
         atomic, self._atomic = self._atomic, None
         connection = self.connection
@@ -235,7 +235,7 @@ class ReceiveTransaction:
         if self.participants is not None:
             self.participants.ask_log()
         if is_lost:
-            # The log was read by another session, which `was_ended` must not mistake for the one of this transaction.
+            # Another session read the log; `was_ended` must not mistake it for the session of this transaction.
             self.connection.close()
 
     def _commit(self, atomic: Atomic) -> None:
@@ -245,10 +245,10 @@ class ReceiveTransaction:
         self._commit(atomic)
 
     def give_back(self) -> None:
-        """Roll back a receive whose rows nobody will process; never raises."""
+        """Roll back a receive whose rows will not be processed; never raises."""
 
     def abandon(self) -> None:
-        """Roll everything back, including the receive: the rows return to the queue. No-op without a transaction; never raises."""
+        """Roll back everything, including the receive: rows return to the queue. No-op without a transaction; never raises."""
         if self.participants is not None:
             self.participants.abandon()
         atomic, self._atomic = self._atomic, None
@@ -262,16 +262,16 @@ class ReceiveTransaction:
 
 
 def receive_transaction(table: QueueTable, bound: LowerBound | None = None) -> ReceiveTransaction:
-    """The receive transaction that fits the table's database; ConfigurationError for a driver that cannot do it.
+    """The receive transaction for the table's database. ConfigurationError for an unsuitable driver.
 
-    `bound` is shared by the threads that receive from the table, where the database makes use of it (PostgreSQL).
+    The threads that receive from the table share `bound`, which only PostgreSQL uses.
     """
     if table.dialect.name == "sqlserver":
         from sqlqueue_app.tables.sqlserver_receive import SqlServerReceiveTransaction  # noqa: PLC0415
 
         return SqlServerReceiveTransaction(table)
     if table.dialect.name == "postgresql":
-        # Here and not above: without PostgreSQL there may be no psycopg at all.
+        # Imported here: without PostgreSQL there may be no psycopg at all.
         from django.db.backends.postgresql.psycopg_any import is_psycopg3  # type: ignore[import-untyped]  # noqa: PLC0415
 
         if not is_psycopg3:

@@ -1,4 +1,4 @@
-"""Delayed messages: the thread of a worker that moves due messages to where they go, and when it looks for them."""
+"""Delayed messages: the worker thread that moves due messages to their destinations, and its polling."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from sqlqueue_app.tables.rows import NewRow, ReceivedRow
 logger = logging.getLogger("sqlqueue.receive")
 background_logger = logging.getLogger("sqlqueue.background")
 
-# As every version of NServiceBus has it: so many messages in a transaction.
+# Messages per transaction, as in every version of NServiceBus.
 BATCH = 100
 
 
 @dataclass(frozen=True, slots=True)
 class DueMessage:
-    """A message on its way: its headers without those of the delay, its destination as it is written."""
+    """A due message: its headers without those of the delay, and its destination as written."""
 
     headers: Headers
     body: bytes
@@ -49,29 +49,29 @@ class DueMessage:
 
     @classmethod
     def of(cls, headers: str | None, body: bytes, *, main: str) -> DueMessage:
-        """The message of a row of a delayed table, bound for `main` if it names no destination. Raises PoisonMessage."""
+        """The message of a row of a delayed table, sent to `main` if it names no destination. Raises PoisonMessage."""
         known = read_headers(headers)
         to = known.pop(names.FORWARD_DESTINATION, None) or main
         return cls(known, body, to)
 
     @property
     def row_id(self) -> uuid.UUID:
-        """The message id where it can be a row's id, which transports 1.x and 2.x take it from."""
+        """The message id if it can be a row id, from which transports 1.x and 2.x take it."""
         try:
             return uuid.UUID(self.headers.get(names.MESSAGE_ID) or "")
         except ValueError:
             return uuid.uuid4()
 
     def row(self, table: QueueTable) -> NewRow:
-        """The row in the destination."""
+        """The row for the destination."""
         row_id = uuid.uuid4() if table.has_unique_ids else self.row_id
         return NewRow(str(row_id), write_headers(self.headers), self.body, *columns_of(self.headers))
 
 
 class DueMessages:
-    """Moves what is due out of one delayed table straight to where it goes (docs/internals/wire.md#delayed-messages).
+    """Moves due messages from one delayed table directly to their destinations (docs/internals/wire.md#delayed-messages).
 
-    Several processes may do so side by side; an object serves one thread.
+    Several processes may work on one table; an object serves one thread.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class DueMessages:
         destinations: Destinations,
         error_queue_of: Callable[[str], ErrorQueue],
     ) -> None:
-        """`main` is the address text of the endpoint's own queue, where a message goes that names no destination."""
+        """`main` is the address text of the endpoint's own queue, for messages that name no destination."""
         self.endpoint = endpoint
         self.delayed = delayed
         self._main = main
@@ -91,9 +91,9 @@ class DueMessages:
         self._error_queue_of = error_queue_of
 
     def move_batch(self) -> int:
-        """Move at most BATCH due messages, the earliest, in one transaction; returns how many. 0: none, or others are at them.
+        """Move at most BATCH due messages, earliest first, in one transaction, and return their number. 0: none, or all locked.
 
-        What has no destination, and what cannot be read, goes to the error queue. Raises DatabaseError: nothing is moved then.
+        Messages without a destination and unreadable ones go to the error queue. Raises DatabaseError; nothing is moved then.
         """
         lost: list[tuple[str, Exception]] = []
         doing = database_errors(self.delayed.dialect, f"move due messages from {self.delayed.qualified}")
@@ -105,7 +105,7 @@ class DueMessages:
         return len(rows)
 
     def _read(self, row: DelayedRow, lost: list[tuple[str, Exception]]) -> DueMessage | None:
-        """The message of a row; None for one that cannot be read, which is in the error queue as it is."""
+        """The message of a row; None for an unreadable one, which goes to the error queue unchanged."""
         try:
             return DueMessage.of(row.headers, row.body, main=self._main)
         except PoisonMessage as poison:
@@ -115,7 +115,7 @@ class DueMessages:
             return None
 
     def _deliver(self, messages: list[DueMessage], lost: list[tuple[str, Exception]]) -> None:
-        """All with one statement for each destination; if that fails, one by one, so that one bad table holds up no other."""
+        """Write all with one statement for each destination; if that fails, one by one, so that one bad table blocks no other."""
         try:
             with transaction.atomic(using=self.delayed.alias):
                 placed: list[tuple[QueueTable, NewRow]] = []
@@ -137,7 +137,7 @@ class DueMessages:
         except TransientError:
             raise
         except (Unroutable, DatabaseError) as error:
-            # NServiceBus, too, gives the destination as the queue that failed: a retry goes there.
+            # Like NServiceBus, report the destination as the failed queue: a retry goes there.
             row = ReceivedRow(due.row_id, None, None, False, None, due.body)
             self._error_queue_of(due.to).move(row, due.headers, failure_of(error, unrecoverable=True))
             lost.append((due.headers.get(names.MESSAGE_ID) or str(row.id), error))
@@ -152,10 +152,10 @@ class DueMessages:
 
 
 def due_messages_of(settings: Settings) -> list[DueMessages]:
-    """One for each endpoint of the settings and for SEND_AS. Reaches no database; the tables need not be there.
+    """One object for each endpoint of the settings and for SEND_AS. Reaches no database; the tables need not exist.
 
-    Any worker on the database moves for all of them: a process that sends as SEND_AS runs no worker of its own. ConfigurationError
-    for a name that no address can hold.
+    Any worker on the database moves messages for all of them: a process that sends as SEND_AS runs no worker itself. Raises
+    ConfigurationError for a name that is not valid in an address.
     """
     connection = connection_of(settings.database)
     dialect, catalog = dialect_of_connection(connection).name, current_catalog(connection)
@@ -180,24 +180,24 @@ def _due_messages(settings: Settings, book: AddressBook, config: EndpointSetting
 
 
 def destinations_of_delayed(settings: Settings, book: AddressBook, endpoint: str) -> Destinations:
-    """Finds where the delayed messages of an endpoint go, which need not be one of the settings."""
+    """The destinations of the delayed messages of an endpoint, which need not be in the settings."""
     config = settings.senders.get(endpoint)
     return Destinations(
         settings.database,
         book,
         satellites=frozenset() if config is None else frozenset(config.legacy_satellite_names()),
         own=endpoint,
-        # ALLOWED_DESTINATIONS limits what the headers of received messages can do. These the endpoint has sent itself, and what it
-        # drained from an old peer's queue was checked then.
+        # ALLOWED_DESTINATIONS restricts the headers of received messages. The endpoint itself has sent these, and checked those
+        # that it drained from an old peer's queue.
         allowed=None,
     )
 
 
 class DelayedWakeUp:
-    """For one delayed table: whether everything in it is announced, and whether something was. Safe from any thread."""
+    """The wake-up of one delayed table: whether all new rows are announced, and whether one was. Safe from any thread."""
 
     def __init__(self, delayed: DelayedTable, wake: Callable[[], None], clock: Callable[[], float]) -> None:
-        """`wake` ends the wait of the thread that looks, `clock` measures seconds."""
+        """`wake` ends the wait of the polling thread, `clock` measures seconds."""
         self.queue = delayed.address.table
         self.qualified = delayed.qualified
         self.channel = wake_up_channel(delayed.qualified)
@@ -209,44 +209,44 @@ class DelayedWakeUp:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing was announced for QUIET_SECONDS: a look says little of what was stored since the last one."""
+        """Whether nothing was announced for QUIET_SECONDS: a poll shows little of what was stored since the last one."""
         return self._woken_at is None or self._clock() - self._woken_at >= QUIET_SECONDS
 
     def wake(self) -> None:
-        """There may be a message that is due earlier than those that are known."""
+        """Have the thread poll for a message that may be due earlier than the known ones."""
         self._woken_at = self._clock()
         self.wake_all()
 
     def wake_all(self) -> None:
-        """Announcements may have been missed, or will be: the thread looks."""
+        """Have the thread poll, because announcements may have been missed, or will be."""
         self._announced = True
         self._wake()
 
     def take(self) -> bool:
-        """Whether there was an announcement since the last call. Who takes it looks afterwards."""
+        """Return and reset whether there was an announcement since the last call; poll afterwards."""
         announced, self._announced = self._announced, False
         return announced
 
 
-# NServiceBus looks every second (3.1 to 6.2), or after 1 to 60 s (8.1); a short delay that a web process stores shall not wait.
+# NServiceBus polls every second (3.1 to 6.2), or after 1 to 60 s (8.1); short delays stored by a web process must not wait.
 POLL_SECONDS = 1.0
-# After a crowd of new delayed messages, each second one is looked for anyway.
+# While many delayed messages arrive, the table is polled every second anyway.
 QUIET_SECONDS = 5.0
-# A clock of the database and a timer of ours never agree to the last digit.
+# The database's clock and our timer never agree exactly.
 SHORTEST_WAIT_SECONDS = 0.001
 # See docs/internals/endpoints.md#circuit-breakers.
 FAILURE_FIRST_SECONDS = 1.0
 FAILURE_CAP_SECONDS = 10.0
-# A table of an endpoint that runs elsewhere need not be there; it may be made at any time.
+# The table of an endpoint that runs elsewhere need not exist; it may be created at any time.
 MISSING_SECONDS = 60.0
 
 
 class DelayedMover:
     """Moves due messages until the stop signal. Run by one thread; `stored` and `anything_due` may be called from any.
 
-    It sleeps until the earliest message that it knows of is due, at most POLL_SECONDS. The commit of an earlier one wakes it if
-    this process stores it, or if the table has the wake-up trigger; such a table is left alone for longer. A look is one statement
-    for each table, which reads the first entry of the index on the due times. The database's clock decides what is due.
+    It sleeps until the earliest known message is due, at most POLL_SECONDS. The commit of an earlier one wakes it if this process
+    stores it, or if the table has the wake-up trigger; such a table is polled less often. A poll is one statement for each table,
+    which reads the first entry of the index on the due times. The database's clock decides what is due.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class DelayedMover:
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] | None = None,
     ) -> None:
-        """`clock` measures seconds, `wait` waits so many of them or until it is woken."""
+        """`clock` measures seconds; `wait` waits for a number of them, or until it is woken."""
         self._stop = stop
         self._wake = threading.Event()
         self._wait = wait or self._wake.wait
@@ -267,16 +267,16 @@ class DelayedMover:
 
     @property
     def wake_ups(self) -> list[DelayedWakeUp]:
-        """What a listener notifies of new messages; a listener is optional."""
+        """The wake-ups for an optional listener to notify of new messages."""
         return [table.wake_up for table in self._tables]
 
     def report_to(self, empty: EmptyQueues) -> None:
-        """Report each move, before and after: a message on its way between two tables is in no queue."""
+        """Report the begin and the end of each move: a message between two tables is in no queue."""
         self._empty = empty
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While open, a thread moves what is due. It ends with the stop signal, which must be set when this is left."""
+        """While open, run a thread that moves due messages. It ends with the stop signal, which must be set on exit."""
         if not self._tables:
             yield
             return
@@ -290,7 +290,7 @@ class DelayedMover:
                 thread.join()
 
     def stored(self, seconds: float) -> None:
-        """This process has committed a message that is due in so many seconds: look earlier, if need be."""
+        """Poll earlier if needed, because this process has committed a message that is due in `seconds`."""
         if seconds < POLL_SECONDS:
             self._wake_all()
 
@@ -299,7 +299,7 @@ class DelayedMover:
             table.wake_up.wake()
 
     def anything_due(self) -> bool:
-        """Whether a message waits to be moved, by the calling thread's connection; then it is moved. Raises TransientError."""
+        """Whether a due message waits, read on the calling thread's connection; wakes the mover then. Raises TransientError."""
         found = any(table.anything_due() for table in self._tables)
         if found:
             self._wake_all()
@@ -307,7 +307,7 @@ class DelayedMover:
 
     def _run(self) -> None:
         try:
-            # Without it nothing would move what this worker has promised to move.
+            # Without this thread no delayed message of this worker would move.
             with self._stop.failing_with(background_logger, "the mover of delayed messages died"):
                 while not self._stop.is_set():
                     self._wake.clear()
@@ -318,7 +318,7 @@ class DelayedMover:
             connections.close_all()
 
     def move_due(self) -> float:
-        """Move what is due in every table, a batch from each in turn; how long to wait until the next look. Never raises."""
+        """Move due messages, a batch from each table in turn. Returns the seconds until the next poll. Never raises."""
         waits: dict[_WatchedTable, float] = {}
         while len(waits) < len(self._tables) and not self._stop.is_set():
             for table in self._tables:
@@ -328,7 +328,7 @@ class DelayedMover:
 
 
 class _WatchedTable:
-    """One delayed table as the mover sees it: whether it is there, and how long to leave it alone after an error."""
+    """The mover's state of one delayed table: whether it exists, and how long to wait after an error."""
 
     def __init__(self, due: DueMessages, clock: Callable[[], float], wake: Callable[[], None]) -> None:
         self.due = due
@@ -349,11 +349,11 @@ class _WatchedTable:
         return seconds is not None and seconds <= 0
 
     def move_due(self, empty: EmptyQueues | None) -> float | None:
-        """Move a batch if one is due; the seconds until the next look, None: at once, there may be more."""
+        """Move a batch if one is due. Returns the seconds until the next poll; None: at once, because there may be more."""
         if self._retry_at is not None and (wait := self._retry_at - self._clock()) > 0:
             return wait
         self._retry_at = None
-        # Cleared before the look: what is announced during it causes another one.
+        # Cleared before the poll, so that an announcement during it causes another poll.
         announced = self.wake_up.take()
         if not announced and self._alone_until is not None and (wait := self._alone_until - self._clock()) > 0:
             return wait
@@ -363,7 +363,7 @@ class _WatchedTable:
             seconds = self.due.delayed.seconds_until_due()
             moved = self._move(empty) if seconds is not None and seconds <= 0 else -1
         except LockTimeout as error:
-            # SQLite: a handler holds the write lock for long. Nothing is wrong, and nothing is lost.
+            # SQLite: a handler holds the write lock for long. This is harmless.
             extra = self._extra("delayed_locked")
             background_logger.debug("due messages of %s wait for a lock: %s", self.due.delayed.qualified, error, extra=extra)
             return POLL_SECONDS
@@ -373,7 +373,7 @@ class _WatchedTable:
         self._missing = False
         if moved > 0:
             return None
-        # Nothing could be taken of what is due: another process is at it.
+        # Due rows exist but none could be taken: another process is moving them.
         wait = POLL_SECONDS if moved == 0 else longest if seconds is None else min(seconds, longest)
         if self.wake_up.push_enabled:
             self._alone_until = self._clock() + wait

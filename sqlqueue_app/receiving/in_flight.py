@@ -1,9 +1,9 @@
-"""The in-flight registry: which row each thread is handling, so that a message that kills its process is not received forever.
+"""The in-flight registry: the row that each thread is handling, so that a message that kills its process is not retried forever.
 
-A process cannot count its own crashes, so its supervisor does: it reads from shared memory which rows were being handled. A row
-that was held at `MAX_CRASHES` of them goes to the error queue. Rows that were held at fewer are *poison suspects*: a process
-handles its suspects one at a time, so that the next crash counts for one of them only, and a message that merely ran beside the
-bad one is not taken for it.
+A process cannot count its own crashes, so its supervisor does: it reads from shared memory which rows were in progress. A row
+held at `MAX_CRASHES` crashes goes to the error queue. Rows held at fewer are *poison suspects*: a process handles its suspects
+one at a time, so that the next crash counts for only one of them, and an innocent message that ran at the same time is not
+blamed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from uuid import UUID
 from sqlqueue_app.messages.errors import ProcessDied
 
 MAX_CRASHES = 3
-# How long a suspect waits for another one. Its turn protects innocent messages and must not become a deadlock with database locks
-# that the other one's handler waits for.
+# How long a suspect waits for another. The wait protects innocent messages, and must not deadlock with database locks that the
+# other's handler waits for.
 SUSPECT_WAIT_SECONDS = 10.0
 SECONDS_BETWEEN_LOOKS = 0.005
 
 
 class _Thread(threading.local):
-    """What one thread holds."""
+    """The rows that one thread holds."""
 
     slot: int = -1
     has_turn: bool = False
@@ -39,7 +39,7 @@ class _Thread(threading.local):
 
 
 class InFlightRegistry:
-    """The rows that this process is handling: one slot in the shared memory for each receive thread, which calls it for itself."""
+    """The rows that this process is handling: one slot in shared memory for each receive thread, which calls it itself."""
 
     def __init__(self, memory: InFlightMemory, process: int, *, suspect_wait_seconds: float = SUSPECT_WAIT_SECONDS) -> None:
         self._memory = memory
@@ -50,16 +50,16 @@ class InFlightRegistry:
         self._suspect_wait_seconds = suspect_wait_seconds
 
     def begin(self, row_id: UUID) -> ProcessDied | None:
-        """From now on the calling thread handles this row, and no other; rows before it wait for the same commit.
+        """Record that the calling thread handles this row now; earlier rows await the same commit.
 
-        Returns an error if too many processes have crashed at the row: it must not be handled, but moved to the error queue.
+        Returns an error if too many processes have crashed at the row: the caller must move it to the error queue instead.
         Waits for its turn if a process has crashed at the row before.
         """
         thread = self._thread
         if thread.has_turn:
             self._end_turn(thread)
         if self._memory.has_suspects() and self._memory.crashes(row_id) is not None:
-            # Its count is cleared when the transaction is over, and not before: a later row of it may crash the process.
+            # Clear its count only after the transaction: a later row of the batch may crash the process.
             thread.suspects.append(row_id)
             self._release(thread)
             self._wait_for_the_count(row_id)
@@ -71,14 +71,14 @@ class InFlightRegistry:
         slot = thread.slot
         if slot < 0:
             if not self._free:
-                # More threads than slots: this one is not watched.
+                # More threads than slots: do not watch this one.
                 return None
             slot = thread.slot = self._free.pop()
         self._memory.hold(slot, row_id.bytes)
         return None
 
     def end(self) -> None:
-        """The calling thread has survived the rows that it began, and their transaction is over; a no-op if there are none."""
+        """Record that the calling thread survived its rows and their transaction has ended; a no-op without rows."""
         thread = self._thread
         self._release(thread)
         if thread.suspects:
@@ -89,11 +89,11 @@ class InFlightRegistry:
                 self._end_turn(thread)
 
     def abandon(self) -> None:
-        """The process ends now on purpose: nothing that it holds is to blame."""
+        """Release everything, because the process ends on purpose: no row is to blame."""
         self._memory.clear(self._process)
 
     def _wait_for_the_count(self, row_id: UUID) -> None:
-        """Wait while another process claims to handle the row: it has crashed and is not counted yet, or is about to release it."""
+        """Wait while another process holds the row: its crash is not counted yet, or it is about to release the row."""
         pause = threading.Event()
         for _ in range(int(self._suspect_wait_seconds / SECONDS_BETWEEN_LOOKS)):
             if not self._memory.is_held_by_another(row_id.bytes, self._process):
@@ -112,7 +112,7 @@ class InFlightRegistry:
 
 
 def way_of_ending(exit_code: int) -> str:
-    """An exit code in words, as subprocess gives it: negative for a signal."""
+    """Describe an exit code of subprocess, which is negative for a signal."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
     try:
@@ -121,9 +121,9 @@ def way_of_ending(exit_code: int) -> str:
         return f"signal {-exit_code}"
 
 
-# Receive threads of one process that can be watched; 41 is what an endpoint of version 2.0 with all its satellites has at level 10.
+# Watched receive threads per process; an endpoint of version 2.0 with all its satellites has 41 at level 10.
 SLOTS = 1024
-# As many rows as NServiceBus remembers failures of (docs/internals/endpoints.md#failure-memory).
+# The number of rows whose failures NServiceBus remembers (docs/internals/endpoints.md#failure-memory).
 MAX_SUSPECTS = 10_000
 
 _ID_BYTES = 16
@@ -139,24 +139,24 @@ _PROCESS_BYTES = SLOTS * _SLOT_BYTES
 
 
 class CrashCount(NamedTuple):
-    """How many processes crashed while they handled a row, and the exit code of the last one (negative: the signal)."""
+    """The number of processes that crashed while handling a row, and the last exit code (negative: the signal)."""
 
     times: int
     exit_code: int
 
 
 class InFlightMemory:
-    """The memory that a supervisor shares with its worker processes, mapped; it outlives a process that crashes in any way.
+    """The mapped memory that a supervisor shares with its worker processes; it survives any crash of a process.
 
-    `descriptor` is what another process opens it by; processes are numbered from 0. Layout:
+    Other processes open it by `descriptor`; processes are numbered from 0. Layout:
 
         8 bytes                   number of suspects and the checksum of their ids: changes with every new list
         MAX_SUSPECTS × 4 bytes    crash count of each suspect, 0 for a free place, and the exit code of the last one
         MAX_SUSPECTS × 16 bytes   row id of each suspect
         from a new page on        for each process SLOTS × 32 bytes: the id of a row and 1 while a thread handles it
 
-    Methods on slots are for the process that owns them, `held` and `publish` for the supervisor. No method takes a lock or waits:
-    what is read while it is written fails the checksum or names a row that does not exist, and both are harmless.
+    Methods on slots are for the process that owns them, `held` and `publish` for the supervisor. No method locks or waits: a read
+    during a write fails the checksum or names a row that does not exist, and both are harmless.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -167,13 +167,13 @@ class InFlightMemory:
 
     @classmethod
     def create(cls, processes: int) -> InFlightMemory:
-        """New memory for so many processes, all of it free; pages that nobody writes cost nothing."""
+        """Create empty memory for a number of processes; pages that are never written cost nothing."""
         descriptor = _anonymous_file()
         os.ftruncate(descriptor, _SLOTS_AT + processes * _PROCESS_BYTES)
         return cls(descriptor)
 
     def close(self) -> None:
-        """Unmap it; it is gone when the last process has closed it."""
+        """Unmap the memory, which disappears when the last process has closed it."""
         self._mapped.close()
         os.close(self.descriptor)
 
@@ -198,11 +198,11 @@ class InFlightMemory:
         self._mapped[start : start + _PROCESS_BYTES] = bytes(_PROCESS_BYTES)
 
     def held(self, process: int) -> list[bytes]:
-        """The ids of the rows that a process is handling, or was handling when it crashed."""
+        """The ids of the rows that a process is handling, or held when it crashed."""
         return [self._mapped[slot : slot + _ID_BYTES] for slot in self.slots(process) if self._mapped[slot + _ID_BYTES] == _HELD[0]]
 
     def is_held_by_another(self, row_id: bytes, process: int) -> bool:
-        """Whether another process holds the row. Scans all slots, so it is for suspects only."""
+        """Whether another process holds the row. Scans all slots, so use it only for suspects."""
         own = self.slots(process)
         slot = self._mapped.find(row_id, _SLOTS_AT)
         while slot >= 0:
@@ -214,13 +214,13 @@ class InFlightMemory:
     # suspects
 
     def has_suspects(self) -> bool:
-        """Whether any row was held by a process that crashed; costs next to nothing while the answer stays the same."""
+        """Whether a crashed process held any row; almost free while the answer does not change."""
         if self._mapped[: _HEADER.size] != self._seen:
             self._read_suspects()
         return bool(self._places)
 
     def crashes(self, row_id: UUID) -> CrashCount | None:
-        """The crash count of the row in the list that `has_suspects` read last; None if no process crashed at it."""
+        """The crash count of the row in the list last read by `has_suspects`; None if no process crashed at it."""
         place = self._places.get(row_id.bytes)
         if place is None:
             return None
@@ -228,7 +228,7 @@ class InFlightMemory:
         return found if found.times else None
 
     def forget(self, row_id: UUID) -> None:
-        """A process has survived the row: its crash count is 0 from now on, for every process."""
+        """Reset the crash count of a row that a process has survived, for every process."""
         place = self._places.get(row_id.bytes)
         if place is not None:
             _CRASHES.pack_into(self._mapped, _CRASHES_AT + place * _CRASHES.size, 0, 0)
@@ -253,7 +253,7 @@ class InFlightMemory:
         used, checksum = _HEADER.unpack(header)
         ids = self._ids(used)
         if zlib.crc32(ids) != checksum:
-            # Read in the middle of a change: the previous list serves until the next call.
+            # Read during a write: keep the previous list until the next call.
             return
         self._places = {ids[place * _ID_BYTES : (place + 1) * _ID_BYTES]: place for place in range(used)}
         self._seen = header
@@ -263,7 +263,7 @@ class InFlightMemory:
 
 
 def _anonymous_file() -> int:
-    """The descriptor of a file without a name; it is gone with its last descriptor."""
+    """The descriptor of an unnamed file, which disappears with its last descriptor."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("sqlqueue-in-flight")
     with tempfile.TemporaryFile() as file:

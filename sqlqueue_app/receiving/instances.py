@@ -1,7 +1,7 @@
-"""Instances: the row that says a process of an endpoint is alive, and the lease of its callback queue.
+"""Instances: the row that shows that a process of an endpoint is alive, and the lease of its callback queue.
 
 A callback queue belongs to one process at a time (docs/internals/decisions.md#callback-queues). A process takes the first name
-that is free, or whose holder was silent for a while, and makes the table where it is missing. The database's clock decides.
+that is free or whose holder has stopped sending heartbeats, and creates a missing table. The database's clock decides.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from sqlqueue_app.tables.connections import connection_of, database_errors, dial
 logger = logging.getLogger("sqlqueue.worker")
 
 HEARTBEAT_SECONDS = 10.0
-# Four heartbeats, as ServiceControl counts an endpoint as gone (docs/internals/operations.md#heartbeats).
+# Four heartbeats, after which ServiceControl considers an endpoint gone (docs/internals/operations.md#heartbeats).
 DEAD_AFTER_SECONDS = 40.0
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """What an operator asks of a process, by its row."""
+    """The state that an operator requests of a process through its row."""
 
     concurrency: int
     paused: bool
@@ -45,7 +45,7 @@ class DesiredState:
 
 @dataclass(slots=True)
 class InstanceLease:
-    """This process as the others see it. `callback_queue` is None if it holds none. Only the heartbeat's thread changes it."""
+    """This process as others see it. `callback_queue` is None if it holds none. Only the heartbeat's thread changes it."""
 
     alias: str
     row_id: int
@@ -53,40 +53,40 @@ class InstanceLease:
     callback_queue: str | None
 
     def heartbeat(self, threads: dict[str, int], busy: dict[str, int] | None = None) -> bool:
-        """Say that the process lives; False if its row is gone or taken over, because it was silent for too long."""
+        """Record that the process is alive. Returns False if its row was deleted or taken over after too long a silence."""
         json = Instance._meta.get_field("threads")
         return self._own().update(heartbeat_at=Now(), threads=Value(threads, json), busy=Value(busy or {}, json)) == 1
 
     def desired_state(self) -> DesiredState | None:
-        """What the row asks of the process; None if it is gone."""
+        """The desired state in the row; None if the row is gone."""
         row = self._own().values_list("concurrency", "paused").first()
         return None if row is None else DesiredState(*row)
 
     def write_concurrency(self, concurrency: int) -> None:
-        """Write how many messages are handled at once, at most."""
+        """Write the maximum number of messages that are handled at once."""
         self._own().update(concurrency=concurrency)
 
     def write_paused(self, paused: bool) -> None:
-        """Write that the process has paused now, or that it receives."""
+        """Write whether the process is paused."""
         self._own().update(paused_since=Now() if paused else None)
 
     def register_again(self, endpoint: EndpointSettings, concurrency: int) -> None:
-        """Make a new row in place of the one that is gone, without a callback queue, which another process may have now."""
+        """Create a new row for the lost one, without a callback queue, which another process may hold now."""
         registered = register_instance(endpoint, alias=self.alias, concurrency=concurrency)
         self.row_id, self.callback_queue = registered.row_id, None
 
     def release(self) -> None:
-        """Give the callback queue back: the process ends."""
+        """Release the callback queue when the process ends."""
         self.withdraw()
         if self.callback_queue:
             CallbackQueue.objects.using(self.alias).filter(callback_queue=self.callback_queue).update(used_at=Now())
 
     def withdraw(self) -> None:
-        """Delete the row, with the callback queue as if it had not been used."""
+        """Delete the row, and leave the callback queue as if it had not been used."""
         self._own().delete()
 
     def release_at_the_end(self, logger: logging.Logger) -> None:
-        """As `release`, for the end of a process, which must not fail on it: it is logged, and the lease runs out by itself."""
+        """Release at the end of a process, which must not fail: errors are logged, and the lease then expires."""
         try:
             self.release()
         except Exception as error:  # noqa: BLE001 - see above
@@ -111,10 +111,10 @@ def lease_instance(
     make: Callable[[str], object],
     may_receive: Callable[[str], bool] = lambda _: True,
 ) -> InstanceLease:
-    """Register this process as an instance of the endpoint that holds a callback queue: the first name that no live process holds.
+    """Register this process as an instance of the endpoint with a callback queue: the first that no live process holds.
 
-    `exists` says whether a queue's table is there, `make` makes it; a table from which this process may not receive is another
-    role's, and passed over. ConfigurationError with the remedy if a table would have to be made and cannot be; DatabaseError.
+    `exists` returns whether a queue's table exists, `make` creates it. A table from which this process may not receive belongs to
+    another role and is skipped. Raises ConfigurationError, with the remedy, if a table cannot be created; DatabaseError.
     """
     name = instance_name(endpoint)
     refusal: DatabaseError | None = None
@@ -124,7 +124,7 @@ def lease_instance(
             if number < endpoint.callback_queues:
                 continue
             break
-        # The row comes before the table: of the processes that want the name one makes it, and none drops it meanwhile.
+        # The row comes before the table: only one of the competing processes creates it, and none drops it meanwhile.
         if (lease := claim_callback_queue(queue, alias=alias, endpoint=endpoint.name, name=name, concurrency=concurrency)) is None:
             continue
         try:
@@ -151,13 +151,13 @@ def lease_instance(
 
 
 def claim_callback_queue(queue: str, *, alias: str, endpoint: str, name: str, concurrency: int = 0) -> InstanceLease | None:
-    """Lease a callback queue, to use it or so that no process takes it while it is removed; None if a live one has it."""
+    """Lease a callback queue, to use it or to reserve it during its removal; None if a live process holds it."""
     row_id = _take(queue, alias, _this_process(endpoint, name, concurrency))
     return None if row_id is None else InstanceLease(alias, row_id, endpoint, queue)
 
 
 def _this_process(endpoint: str, name: str, concurrency: int) -> dict[str, object]:
-    """The row of this process, which may take the place of that of a process that is gone."""
+    """The row of this process, which may replace that of a process that is gone."""
     return {
         "endpoint": endpoint,
         "name": name,
@@ -178,7 +178,7 @@ def _this_process(endpoint: str, name: str, concurrency: int) -> dict[str, objec
 
 
 def _take(queue: str, alias: str, fields: dict[str, object]) -> int | None:
-    """The row that holds the queue now for this process; None if a live one has it."""
+    """Take the queue for this process and return its row; None if a live process holds it."""
     try:
         with transaction.atomic(using=alias):
             return int(Instance.objects.using(alias).create(callback_queue=queue, **fields).pk)
@@ -186,17 +186,17 @@ def _take(queue: str, alias: str, fields: dict[str, object]) -> int | None:
         pass
     dead = Instance.objects.using(alias).filter(callback_queue=queue, heartbeat_at__lt=_dead_before())
     row = dead.first()
-    # Several processes may see the same dead holder: the first update is a heartbeat, and the others find no dead one any more.
+    # Several processes may see the same dead holder: the first update is a heartbeat, so the others find none.
     if row is not None and dead.filter(pk=row.pk).update(**fields) == 1:
         return int(row.pk)
     return None
 
 
 def is_dead(instance: Instance, now: datetime) -> bool:
-    """Whether nothing was heard of the instance for longer than four heartbeats.
+    """Whether the instance has sent no heartbeat for longer than four intervals.
 
-    On SQLite a handler that writes keeps every heartbeat out, so there a process of this machine counts as alive while it runs, up
-    to INSTANCE_EXPIRY. Elsewhere silence is a fault.
+    On SQLite a writing handler blocks every heartbeat, so there a process of this machine counts as alive while it runs, up to
+    INSTANCE_EXPIRY. Elsewhere silence is a fault.
     """
     silent = now - instance.heartbeat_at
     if silent <= timedelta(seconds=DEAD_AFTER_SECONDS):
@@ -208,10 +208,10 @@ def is_dead(instance: Instance, now: datetime) -> bool:
 
 
 def is_gone(instance: Instance, now: datetime) -> bool:
-    """Whether the row counts for nothing any more: silent for INSTANCE_EXPIRY, or of an ended process that only awaited replies.
+    """Whether the row is obsolete: silent for INSTANCE_EXPIRY, or of an ended process that only awaited replies.
 
-    Nobody misses the latter, such as a web process: it leaves no row behind when it ends in order, but may end without Python's
-    exit hooks. On this machine that is seen at once, else when it is dead.
+    The latter, such as a web process, deletes its row when it ends normally, but may end without Python's exit hooks. On this
+    machine that is detected at once, on others when it counts as dead.
     """
     if now - instance.heartbeat_at > timedelta(seconds=get_settings().instance_expiry_seconds):
         return True
@@ -227,9 +227,9 @@ def _has_ended_here(instance: Instance) -> bool:
 
 
 def _identity(pid: int) -> str | None:
-    """Identify a running process beyond the reuse of its pid; None if it has ended or is suspended, and on systems without /proc.
+    """An identity of a running process that survives reuse of its pid; None if it is ended or suspended, or without /proc.
 
-    A pid counts only in the pid namespace that it is from: containers may share a host name and the file of the database.
+    It includes the pid namespace, because containers may share a host name and the file of the database.
     """
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
@@ -237,28 +237,28 @@ def _identity(pid: int) -> str | None:
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
         return None
-    # Ended but not waited for (X, Z), suspended (T); the 22nd field is when it started, in ticks since the boot.
+    # Ended but not waited for (X, Z), suspended (T); the 22nd field is the start time in ticks since boot.
     return None if state in "TXZ" else f"{machine} {namespace} {fields[18]}"
 
 
 def dead_instances(alias: str) -> QuerySet[Instance]:
-    """The rows of processes that were not heard of for longer than four heartbeats, by the clock of the database."""
+    """The rows of processes without a heartbeat for longer than four intervals, by the database's clock."""
     return Instance.objects.using(alias).filter(heartbeat_at__lt=_dead_before())
 
 
 def gone_instances(alias: str) -> list[Instance]:
-    """The rows that count for nothing any more. One statement."""
+    """The obsolete rows, in one statement."""
     return [each for each in Instance.objects.using(alias).annotate(database_now=Now()) if is_gone(each, each.database_now)]
 
 
 def forget_gone() -> int:
-    """Delete the rows that count for nothing any more; how many. What is locked is left to the next time."""
+    """Delete the obsolete rows and return their number. Locked rows are left for the next call."""
     alias = managed_alias()
     with (
         suppress(TransientError),
         database_errors(dialect_of_connection(connection_of(alias)), "delete the rows of dead instances"),
     ):
-        # Mostly there is none, and on SQLite a DELETE would wait for a handler that is at work.
+        # Usually there is none, and on SQLite a DELETE would wait for a busy handler.
         found = [each for each in gone_instances(alias) if _same(alias, each).delete()[0]]
         for each in found:
             logger.warning(
@@ -274,7 +274,7 @@ def forget_gone() -> int:
 
 
 def _same(alias: str, instance: Instance) -> QuerySet[Instance]:
-    """The row, unless its process was heard of meanwhile."""
+    """The row, unless its process has sent a heartbeat meanwhile."""
     return Instance.objects.using(alias).filter(pk=instance.pk, heartbeat_at__lte=instance.heartbeat_at, pid=instance.pid)
 
 
@@ -292,11 +292,11 @@ def managed_alias() -> str:
 
 
 class Heartbeat:
-    """The heartbeats of one instance: each reports that the process lives, and follows `concurrency` and `paused` of its row.
+    """The heartbeats of one instance: each renews its row and applies the `concurrency` and `paused` found there.
 
-    `receivers` are those of its endpoint; `following` are those whose number is the endpoint's, the main queue's first: callback
-    queues and satellites that were set apart keep their own. `unpaused` are those that go on during a pause: that of the callback
-    queue, because requests wait for its replies. `on_lost` is called at each beat once another process has taken over.
+    `receivers` are those of the endpoint. `following` use the endpoint's concurrency, the main queue's first; callback queues and
+    satellites with their own setting keep theirs. `unpaused` continue during a pause: the callback queue's receiver, because
+    requests wait for its replies. `on_lost` is called at each beat once another process has taken over.
     """
 
     def __init__(
@@ -320,12 +320,12 @@ class Heartbeat:
         return BackgroundJob(f"heartbeat of {self._lease.endpoint}", HEARTBEAT_SECONDS, self.beat)
 
     def beat(self) -> None:
-        """Renew the row, then do what it asks. Raises DatabaseError; a lock that was not granted is left to the next beat."""
+        """Renew the row, then apply its desired state. Raises DatabaseError; a lock timeout is left to the next beat."""
         busy = {receiver.queue: receiver.busy_threads for receiver in self._receivers}
         threads = {receiver.queue: receiver.live_threads for receiver in self._receivers}
         try:
             with database_errors(dialect_of_connection(connection_of(self._lease.alias)), "write the heartbeat"):
-                # An idle worker should cost a server few transactions.
+                # One transaction, to keep idle workers cheap for the server.
                 with transaction.atomic(using=self._lease.alias):
                     alive = self._lease.heartbeat(threads, busy)
                     desired = self._lease.desired_state() if alive else None
@@ -333,7 +333,7 @@ class Heartbeat:
                     self._follow_pause(desired.paused)
                     self._follow_concurrency(desired.concurrency)
         except LockTimeout:
-            # SQLite, and a handler that takes long.
+            # SQLite, with a slow handler.
             return
         if not alive:
             logger.error(
@@ -353,7 +353,7 @@ class Heartbeat:
     def _follow_concurrency(self, wanted: int) -> None:
         now = self._following[0].maximum
         if now != self._written:
-            # The program itself has changed it: the row follows.
+            # The program has changed it: update the row.
             self._lease.write_concurrency(now)
             self._written = now
             return
@@ -374,15 +374,15 @@ class Heartbeat:
         self._written = wanted
 
 
-# A claim that is further ahead was made before the clock was put back, and would keep everybody from the work until it comes.
+# A claim further ahead dates from before the clock was set back, and would block the work until then.
 AHEAD_AT_MOST = timedelta(minutes=15)
 
 
 def claim(alias: str, name: str, until: datetime) -> bool:
-    """Claim work of a cluster up to an instant of the database's clock; False if another process has, or is faster.
+    """Claim work of a cluster until an instant of the database's clock. Returns False if another process holds the claim.
 
-    Who is too late has paid one SELECT. Inside of a transaction the claim is given back when that is rolled back, and others
-    who want it wait until then.
+    A failed claim costs one SELECT. Inside a transaction a rollback returns the claim, and competing processes wait until the
+    transaction ends.
     """
     claims = Claim.objects.using(alias).filter(name=name)
     before = claims.values_list("until", flat=True).first()
@@ -399,14 +399,14 @@ def claim(alias: str, name: str, until: datetime) -> bool:
 
 
 def due(alias: str, pieces: Mapping[str, datetime]) -> list[str]:
-    """Of pieces of work, each up to an instant, those that this process takes on: as `claim`, with one SELECT for all."""
+    """Claim several pieces of work, each until an instant, and return those obtained: as `claim`, with one SELECT for all."""
     until = dict(Claim.objects.using(alias).filter(name__in=list(pieces)).values_list("name", "until"))
     waiting = [name for name, wanted in pieces.items() if not _is_claimed(until.get(name), wanted)]
     return [name for name in waiting if claim(alias, name, pieces[name])]
 
 
 def one_at_a_time(alias: str, name: str, now: datetime) -> None:
-    """Keep others who call this with the same name waiting until the end of the transaction, which must be open."""
+    """Block other callers with the same name until the end of the transaction, which must be open."""
     claims = Claim.objects.using(alias).filter(name=name)
     if not claims.update(until=now):
         try:
@@ -421,5 +421,5 @@ def _is_claimed(before: datetime | None, until: datetime) -> bool:
 
 
 def forget_claims(alias: str, before: datetime) -> None:
-    """Delete claims that nobody has moved since: of work that is not done any more, or under another name."""
+    """Delete claims not renewed since, of work that has been dropped or renamed."""
     Claim.objects.using(alias).filter(until__lt=before).delete()

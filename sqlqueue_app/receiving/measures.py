@@ -1,4 +1,4 @@
-"""What an endpoint does, measured in memory: messages by type with their times, and handlers that run for long."""
+"""In-memory measurements of an endpoint: messages and their times by type, and slow handlers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sqlqueue_app.receiving.handlers import Handler
 logger = logging.getLogger("sqlqueue.receive")
 
 
-# Whoever writes headers decides how many types there are: those after the first 200 are counted together.
+# Senders control the number of types: those after the first 200 are counted together.
 MOST_TYPES: Final = 200
 OTHER_TYPES: Final = "(other types)"
 _REMEMBERED_TEXTS: Final = 1000
@@ -40,14 +40,14 @@ Done = tuple[str | None, str | None, float, float]
 
 
 def done(headers: Headers, started: float, completed: float) -> Done:
-    """What is counted of a message once it is committed."""
+    """The values to count for a committed message."""
     get = headers.get
     return get(names.ENCLOSED_MESSAGE_TYPES), get(names.DELIVER_AT) or get(names.TIME_SENT), started, completed
 
 
 @dataclass(slots=True)
 class Counted:
-    """What was counted of one message type since the last time. Seconds are sums; `critical_measured` messages have a time."""
+    """The counts of one message type since the last `take`. Seconds are sums; `critical_measured` messages have a time."""
 
     handled: int = 0
     failures: int = 0
@@ -61,7 +61,7 @@ class Counted:
     critical_max: float | None = None
 
     def add(self, other: Counted) -> None:
-        """Count what the other has counted, too."""
+        """Add the counts of another."""
         longest = [each for each in (self.critical_max, other.critical_max) if each is not None]
         slowest = max(self.processing_max, other.processing_max)
         for field in fields(Counted):
@@ -74,11 +74,11 @@ _NOTHING: Final = Counted()
 
 
 class Measures:
-    """Counts for one endpoint in one process, by message type. Safe from any thread; it reaches no database and asks no clock.
+    """Counts for one endpoint in one process, by message type. Safe from any thread; reads no database and no clock.
 
-    Definitions are those of NServiceBus (docs/internals/operations.md#metrics): times of successes only. The processing time is
-    that of the attempt that succeeded, without the receive, the writing of what was sent and the commit. The critical time goes
-    from the header DeliverAt, else TimeSent, to the end of the processing; it is negative where the clock of the sender is ahead.
+    The definitions are those of NServiceBus (docs/internals/operations.md#metrics): times of successes only. The processing time
+    is that of the successful attempt, without the receive, the writing of outgoing messages and the commit. The critical time
+    runs from the header DeliverAt, else TimeSent, to the end of the processing; it is negative if the sender's clock is ahead.
     """
 
     def __init__(self) -> None:
@@ -86,14 +86,14 @@ class Measures:
         self._counted: dict[str, Counted] = {}
         self._names: dict[str, str] = {}
         self._types: set[str] = set()
-        # Since the start of the process, whatever is taken.
+        # Since the start of the process; `take` does not reset them.
         self.all_handled = self.all_failures = 0
         self._minute = ""
         self._minute_begin = 0.0
 
     def handled(self, messages: Sequence[Done], ahead: float) -> None:
-        """Messages were handled, their work is committed. `ahead`: the time since 1970 less that of `perf_counter`."""
-        # Of a batch most are of the type of the one before.
+        """Count handled messages after their commit. `ahead`: the time since 1970 less that of `perf_counter`."""
+        # In a batch most messages have the type of the previous one.
         last: str | None = None
         counted = _NOTHING
         with self._lock:
@@ -107,7 +107,7 @@ class Measures:
                 if took > counted.processing_max:
                     counted.processing_max = took
                 if at:
-                    # Most were sent in the minute of the one before: a small number to read instead of a whole date.
+                    # Most were sent in the same minute as the previous one: parse a small number, not a whole date.
                     if at[:_MINUTE] == self._minute and len(at) == _WHOLE and (digits := at[17:19] + at[20:26]).isdecimal():
                         sent = self._minute_begin + int(digits) * 1e-6
                     elif (instant := self._instant(at)) is not None:
@@ -121,11 +121,11 @@ class Measures:
                         counted.critical_max = critical
 
     def failed(self, headers: Headers) -> None:
-        """An attempt has failed."""
+        """Count a failed attempt."""
         self._count(headers, "failures")
 
     def decided(self, headers: Headers, action: Action) -> None:
-        """What became of a failed attempt."""
+        """Count the decision on a failed attempt."""
         if isinstance(action, RetryNow):
             self._count(headers, "immediate_retries")
         elif isinstance(action, RetryLater):
@@ -134,13 +134,13 @@ class Measures:
             self._count(headers, "moved_to_error")
 
     def take(self) -> dict[str, Counted]:
-        """What was counted since the last `take`, by message type; nothing of it is left here."""
+        """Return and reset the counts since the last `take`, by message type."""
         with self._lock:
             taken, self._counted = self._counted, {}
         return taken
 
     def put_back(self, taken: Mapping[str, Counted]) -> None:
-        """Have the next `take` bring this, too: it could not be written."""
+        """Add counts that could not be written to the next `take`."""
         with self._lock:
             for name, counted in taken.items():
                 (self._counted.get(name) or self._begin(name)).add(counted)
@@ -152,7 +152,7 @@ class Measures:
             setattr(counted, what, getattr(counted, what) + 1)
 
     def _of_type(self, text: str) -> Counted:
-        """What is counted of the types that a header encloses. Called under the lock."""
+        """The counts of the types that a header encloses. Called under the lock."""
         name = self._names.get(text)
         if name is None:
             name = self._new_name(text)
@@ -163,9 +163,9 @@ class Measures:
         return counted
 
     def _new_name(self, text: str) -> str:
-        """The type as it is counted; empty for a message that names none. Called under the lock."""
+        """The name under which a type is counted; empty for a message without a type. Called under the lock."""
         found = resolve_enclosed(text) if text else []
-        # A database may refuse NUL in a text, and each text is cut where the column ends.
+        # Databases may refuse NUL in text, and the column limits the length.
         name = found[0].replace("\0", "\N{SYMBOL FOR NULL}")[:_LONGEST_NAME] if found else ""
         if name not in self._types and len(self._types) >= MOST_TYPES:
             name = OTHER_TYPES
@@ -176,7 +176,7 @@ class Measures:
         return name
 
     def _instant(self, text: str) -> float | None:
-        """Seconds since 1970; None for text that is no instant. Called under the lock."""
+        """Seconds since 1970; None for text that is not an instant. Called under the lock."""
         try:
             instant = parse_time(text)
         except ValueError:
@@ -185,7 +185,7 @@ class Measures:
         return instant.timestamp()
 
 
-# A slow handler is logged at most so much later than SLOW_HANDLER, and sooner if SLOW_HANDLER is short.
+# A slow handler is logged at most this much later than SLOW_HANDLER, and sooner if SLOW_HANDLER is short.
 MOST_SECONDS_BETWEEN_LOOKS = 1.0
 LEAST_SECONDS_BETWEEN_LOOKS = 0.1
 _CALLER = "sqlqueue_app/receiving/processing.py"
@@ -195,7 +195,7 @@ Running = tuple[Handler, IncomingMessage, float, int]
 
 
 class CallSlot:
-    """What one thread calls. The thread assigns `running` before each call, and None after the last; the watcher reads it."""
+    """The current call of one thread, which assigns `running` before each call and None after the last; the watcher reads it."""
 
     __slots__ = ("__weakref__", "clock", "logged", "queue", "running")
 
@@ -207,10 +207,10 @@ class CallSlot:
 
 
 class SlowHandlers:
-    """Logs handlers of one endpoint that run for long, with the stack of their thread, while they still run.
+    """Logs slow handlers of one endpoint, with the stack of their thread, while they still run.
 
-    `after_seconds` of 0 watches nothing. Shared by all threads: each notes in a slot what it calls, by one assignment before and
-    one after the calls, without a lock; a background job checks the slots.
+    With `after_seconds` of 0 it watches nothing. Shared by all threads: each records its call in a slot, by one assignment before
+    and one after the calls, without a lock; a background job checks the slots.
     """
 
     def __init__(self, endpoint: str, after_seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -229,7 +229,7 @@ class SlowHandlers:
         return [BackgroundJob(f"slow handlers of {self._endpoint}", every, self.probe, uses_database=False)]
 
     def slot(self, queue: str) -> CallSlot | None:
-        """A slot for one thread that handles messages of the queue; None if nobody watches."""
+        """A slot for one thread that handles messages of the queue; None if nothing is watched."""
         if not self._after:
             return None
         slot = CallSlot(queue, self._clock)
@@ -238,7 +238,7 @@ class SlowHandlers:
         return slot
 
     def probe(self) -> None:
-        """Log each call that runs for longer than it should, once."""
+        """Log each slow call once."""
         with self._lock:
             slots = list(self._slots)
         for slot in slots:
@@ -250,7 +250,7 @@ class SlowHandlers:
             if seconds < self._after:
                 continue
             frame = sys._current_frames().get(thread)
-            # The stack is that of this call only if the call has not ended meanwhile.
+            # The stack belongs to this call only if the call has not ended meanwhile.
             if frame is not None and slot.running is running:
                 slot.logged = running
                 self._log(slot, handler, incoming.message_id, seconds, frame)

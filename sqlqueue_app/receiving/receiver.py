@@ -1,4 +1,4 @@
-"""A receiver: the threads that receive from one queue, what each of them does, and how they get through an outage."""
+"""A receiver: the threads that receive from one queue, the work of each, and their behaviour during an outage."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CIRCUIT_BREAKER_SECONDS = 30.0
 
 
 class Poller(Protocol):
-    """What one receive thread does; made, used and closed in that thread alone. Other threads may read its attributes."""
+    """The work of one receive thread; created, used and closed only there. Other threads may read its attributes."""
 
     handling: bool
     """Whether a message is being handled."""
@@ -43,26 +43,26 @@ class Poller(Protocol):
     """How many messages it has received."""
 
     def poll(self, received: Callable[[bool], None] | None = None) -> bool:
-        """Receive and process a batch of messages; True if there was one. DatabaseError when the database cannot be asked.
+        """Receive and process a batch of messages; True if there was one. DatabaseError if the database cannot be queried.
 
-        `received` is called with whether there was a row as soon as that is known, before the message is processed.
+        Calls `received` with whether there was a row as soon as that is known, before the message is processed.
         """
 
     def peek(self) -> int:
-        """An upper bound of the messages that wait; DatabaseError when the database cannot be asked."""
+        """An upper bound of the waiting messages. DatabaseError if the database cannot be queried."""
 
     def close(self) -> None:
-        """Give back what the thread holds: its connections. Another poll opens them again."""
+        """Close the thread's connections. Another poll opens them again."""
 
 
 NewProcessor = Callable[[ProcessorConfig, ReceiveTransaction], MessageProcessor]
 
-# SQLite has one writer: the threads of a process take turns here instead of waiting for each other's lock.
+# SQLite has one writer: the threads of a process take turns instead of waiting for each other's lock.
 _sqlite_turn = threading.Lock()
 
 
 class QueuePoller:
-    """Polls one queue in one thread. The thread's connection is opened by the first poll and given back by `close`."""
+    """Polls one queue in one thread. The first poll opens the thread's connection, `close` closes it."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class QueuePoller:
         self._turn = _sqlite_turn if table.dialect.name == "sqlite" else None
 
     def poll(self, received: Callable[[bool], None] | None = None) -> bool:
-        """See `Poller`. With `receives_ahead` a poll that found work may leave the next rows received: poll again, or `close`."""
+        """See `Poller`. With `receives_ahead` a poll that found work may hold the next rows: poll again, or `close`."""
         limit = self._config.rate_limit
         if limit is not None and limit.limited:
             return self._poll_limited(limit, received)
@@ -126,7 +126,7 @@ class QueuePoller:
         return bool(found)
 
     def _poll(self, received: Callable[[bool], None] | None) -> bool | None:
-        """Whether there was a message; None for a receive that gave way to another session, and knows nothing."""
+        """Whether there was a message; None if the receive gave way to another session and does not know."""
         processor = self._processor or self._open()
         try:
             rows = processor.receive()
@@ -145,7 +145,7 @@ class QueuePoller:
         try:
             found = processor.process(rows)
             if not found:
-                # The thread may wait now, and must hold nothing meanwhile.
+                # The thread may wait now, and must hold nothing.
                 processor.give_back()
             return found
         except DatabaseError as error:
@@ -155,12 +155,12 @@ class QueuePoller:
         finally:
             self.handling = False
             self.received += len(rows)
-            # Rows that were received ahead are in no queue, so that an empty one proves nothing yet.
+            # Rows received ahead are in no queue, so an empty queue proves nothing yet.
             self._set_busy(bool(processor.transaction.rows_ahead))
             self._tidy()
 
     def peek(self) -> int:
-        """An upper bound of the messages that wait; rows that are being received do not count."""
+        """An upper bound of the waiting messages, without rows that are being received."""
         mark = None if self._empty is None else self._empty.poll_begins()
         waiting = -1
         try:
@@ -171,7 +171,7 @@ class QueuePoller:
         return waiting
 
     def close(self) -> None:
-        """Close every connection of the calling thread; rows that were received ahead are in their queue again."""
+        """Close every connection of the calling thread; rows received ahead return to their queue."""
         self._give_back()
         self._processor = None
         for dispatcher in (self._config.dispatcher, self._config.immediate_dispatcher):
@@ -180,7 +180,7 @@ class QueuePoller:
         connections.close_all()
 
     def _open(self) -> MessageProcessor:
-        # Not in the constructor: on SQL Server it reads the table, and the database may be unavailable like everywhere else.
+        # Not in the constructor: on SQL Server it reads the table, and the database may be unavailable.
         with self._table.errors(f"look at {self._table.qualified}"):
             opened = receive_transaction(self._table, self._config.bound)
             opened.participants = self._config.participants()
@@ -199,7 +199,7 @@ class QueuePoller:
             (self._empty.message_begins if busy else self._empty.message_ends)()
 
     def _tidy(self) -> None:
-        """What Django does at the end of a request: forget the query log, close connections that are broken or too old."""
+        """Clear the query log and close broken or old connections, as Django does at the end of a request."""
         if django_settings.DEBUG:
             reset_queries()
         if not self._has_other_aliases:
@@ -222,10 +222,10 @@ def _processor_of_mode(config: ProcessorConfig, opened: ReceiveTransaction) -> M
 
 
 class Outage:
-    """Logs once that receiving fails, that it has failed for too long, and that it works again, however many threads notice.
+    """Logs once that receiving fails, has failed for too long, and works again, however many threads notice.
 
-    Each poll passes the `mark` from before it began. A poll that worked but began before the outage does not end it, and one that
-    failed but began before the end of the outage does not start a new one.
+    Each poll passes the `mark` from before its begin. A successful poll that began before the outage does not end it, and a
+    failed one that began before the end of the outage does not start another.
     """
 
     def __init__(self, queue: str, *, circuit_breaker_seconds: float, clock: Callable[[], float]) -> None:
@@ -240,11 +240,11 @@ class Outage:
 
     @property
     def is_critical(self) -> bool:
-        """Whether the circuit breaker is triggered."""
+        """Whether the circuit breaker has triggered."""
         return self._breaker.triggered
 
     def noticed(self, error: DatabaseError, mark: int) -> None:
-        """A poll failed."""
+        """Record a failed poll."""
         with self._lock:
             if not self.is_on and mark != self.mark:
                 return
@@ -265,7 +265,7 @@ class Outage:
             logger.warning(text, error, extra={"event": "receive_failed", "queue": self._queue})
 
     def over(self, mark: int) -> None:
-        """A poll worked."""
+        """Record a successful poll."""
         if not self.is_on:
             return
         with self._lock:
@@ -280,7 +280,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverOptions:
-    """What a receiver of any concurrency model needs."""
+    """The options of a receiver of any concurrency model."""
 
     maximum: int
     """The most threads."""
@@ -294,7 +294,7 @@ class ReceiverOptions:
 
 
 class Receiver(ABC):
-    """Receives from one queue with threads of its own, at most `maximum`. Started once; `join` after the stop signal is set."""
+    """Receives from one queue with at most `maximum` threads of its own. Started once; `join` after setting the stop signal."""
 
     def __init__(self, queue: str, options: ReceiverOptions) -> None:
         self.queue = queue
@@ -317,40 +317,40 @@ class Receiver(ABC):
 
     @property
     def maximum(self) -> int:
-        """The most threads there may be."""
+        """The maximum number of threads."""
         return self._budget.maximum
 
     @property
     def live_threads(self) -> int:
-        """The receive threads there are now; those that sit out a pause do not count."""
+        """The current number of receive threads, without those that wait during a pause."""
         with self._lock:
             return self._budget.live - self._sitting_out
 
     @property
     def busy_threads(self) -> int:
-        """The receive threads that handle a message now."""
+        """The number of receive threads that are handling a message."""
         with self._lock:
             return sum(poller.handling for poller in self._pollers)
 
     @property
     def received(self) -> int:
-        """How many messages its threads have received."""
+        """The number of messages that its threads have received."""
         with self._lock:
             return self._received_by_ended_threads + sum(poller.received for poller in self._pollers)
 
     def pause(self) -> None:
-        """Receive nothing from now on; messages that are being handled are finished. Safe from any thread, and returns at once.
+        """Stop receiving; messages in progress are finished. Safe from any thread, and returns at once.
 
-        A thread that is just receiving may still get a message. The threads wait without a connection, for `resume` or the stop.
+        A thread that is receiving may still get a message. The threads wait without a connection for `resume` or the stop.
         """
         if self.gate.close():
             logger.info("receiving from %s is paused", self.queue, extra={"event": "receiving_paused", "queue": self.queue})
             if self.wake_up is not None:
-                # Idle threads give their connections back now.
+                # Idle threads close their connections now.
                 self.wake_up.wake_all()
 
     def resume(self) -> None:
-        """Receive again after a `pause`; every thread polls at once. Safe from any thread."""
+        """Resume receiving after a `pause`; every thread polls at once. Safe from any thread."""
         if self.gate.open():
             logger.info("receiving from %s again", self.queue, extra={"event": "receiving_resumed", "queue": self.queue})
 
@@ -359,11 +359,11 @@ class Receiver(ABC):
         """Start the first threads."""
 
     def change_concurrency(self, maximum: int) -> None:
-        """Have at most `maximum` threads from now on; the last call counts. Safe from any thread, and returns at once.
+        """Set the maximum number of threads; the last call counts. Safe from any thread, and returns at once.
 
-        More: the fixed model starts the missing threads now, the others may start them when there is work. Fewer: a thread too
-        many ends after the message at hand, or after the wait that it is in; none is interrupted.
-        ConfigurationError unless it is an integer of at least 1.
+        If it grows, the fixed model starts the missing threads now, the others when there is work. If it shrinks, surplus threads
+        end after their current message or wait; none is interrupted.
+        Raises ConfigurationError unless it is an integer of at least 1.
         """
         if isinstance(maximum, bool) or maximum < 1:
             raise ConfigurationError(
@@ -384,20 +384,20 @@ class Receiver(ABC):
         self._concurrency_changed()
 
     def _concurrency_changed(self) -> None:
-        """What follows at once from a new maximum."""
+        """Apply a new maximum."""
         if self.wake_up is not None:
-            # Idle threads may be too many.
+            # There may be too many idle threads.
             self.wake_up.wake_all()
 
     def tick(self) -> None:  # noqa: B027 - most models have nothing to watch
-        """Called every few seconds, for models that watch how long messages take."""
+        """Observe processing times, in models that do so; called every few seconds."""
 
     def look(self) -> bool:
-        """Called every BUSY_LOOK_SECONDS after `message` was set, for as long as it returns True."""
+        """Probe the receiver; called every BUSY_LOOK_SECONDS after `message` was set, while it returns True."""
         return False
 
     def join(self) -> None:
-        """Wait until every thread has finished the message it was at."""
+        """Wait until every thread has finished its current message."""
         while threads := self._not_ended():
             for thread in threads:
                 thread.join()
@@ -407,13 +407,13 @@ class Receiver(ABC):
             return [thread for thread in self._threads if thread.is_alive()]
 
     def _start_thread(self, reason: str) -> bool:
-        """Start one more thread that runs `_work`, if the maximum allows it and no stop was asked for."""
+        """Start another thread that runs `_work`, if the maximum allows it and no stop is requested."""
         with self._lock:
             if self._stop.is_set() or not self._budget.may_start():
                 return False
             number = next(self._numbers)
             thread = threading.Thread(target=self._run, args=(number,), name=f"{self._name}-{number}")
-            # Threads that have ended are forgotten here, and not by themselves: a thread still closes its connection then.
+            # Drop ended threads here, not in the threads themselves, which still have to close their connections.
             self._threads = {other for other in self._threads if other.is_alive()} | {thread}
             live = self._budget.live
             try:
@@ -428,12 +428,12 @@ class Receiver(ABC):
         return True
 
     def _not_started(self, number: int, thread: threading.Thread, error: Exception) -> None:
-        """The system has no thread for us now: those that are there go on. Raises `error` where there is none. Under the lock."""
+        """Continue with the existing threads if the system refuses another. Raises `error` if there is none. Under the lock."""
         self._threads.discard(thread)
         self._ended(number)
         if not self._budget.live:
             raise error
-        # Once, and not at each message that asks for one more.
+        # Log it once, not for each message that needs another thread.
         refused, self._threads_refused = self._threads_refused, True
         if refused:
             return
@@ -464,10 +464,10 @@ class Receiver(ABC):
 
     @abstractmethod
     def _work(self, number: int, poller: Poller) -> None:
-        """What a thread does until it ends; it calls `_ended` under the lock before it returns."""
+        """The main function of a thread, which calls `_ended` under the lock before it returns."""
 
     def _ends_as_surplus(self, number: int) -> bool:
-        """Give the thread's place back if there are more threads than there may be; it ends then. Called without the lock."""
+        """Release the thread's place if there are too many threads; the thread then ends. Called without the lock."""
         with self._lock:
             if not self._budget.has_surplus or self._stop.is_set():
                 return False
@@ -475,11 +475,11 @@ class Receiver(ABC):
         return True
 
     def _ended(self, number: int) -> None:
-        """Give the thread's place back. Called under the lock."""
+        """Release the thread's place. Called under the lock."""
         self._budget.ended()
 
     def _sit_out(self, number: int, poller: Poller) -> None:
-        """Wait until the pause or the worker ends, and hold nothing meanwhile. Called without the lock."""
+        """Wait, without holding anything, until the pause or the worker ends. Called without the lock."""
         self._give_back(poller)
         with self._lock:
             self._sitting_out += 1
@@ -490,25 +490,25 @@ class Receiver(ABC):
                 self._sitting_out -= 1
 
     def _wait(self, seconds: float) -> None:
-        """Wait between two polls: so long, or until a new message is announced, or until the stop."""
+        """Wait between two polls, at most `seconds`, or until a new message is announced or the stop is set."""
         if self.wake_up is None:
             self._stop.wait(seconds)
         else:
             self.wake_up.wait(seconds)
 
     def _idle_wait(self, seconds: float) -> None:
-        """`_wait` at a queue that was seen empty: longer, while push is enabled."""
+        """Wait as `_wait` at an empty queue, but longer while push is enabled."""
         if self.wake_up is None:
             self._stop.wait(seconds)
         else:
             self.wake_up.idle_wait(seconds)
 
     def _noticed(self, error: DatabaseError, poller: Poller, mark: int) -> None:
-        """A poll failed that began at this mark of the outage: log it once, and start over with a new connection."""
+        """Log once that a poll that began at this mark failed, and start over with a new connection."""
         self._give_back(poller)
         self._outage.noticed(error, mark)
 
     def _give_back(self, poller: Poller) -> None:
-        """Close the thread's connections, whatever state they are in; rows received ahead are in their queue again."""
+        """Close the thread's connections in any state; rows received ahead return to their queue."""
         with contextlib.suppress(Exception):
             poller.close()

@@ -1,7 +1,7 @@
-"""Reply listeners: the callback queues that this process receives from, where the replies to its requests can go.
+"""Reply listeners: the callback queues from which this process receives the replies to its requests.
 
-A process leases one at its first `request()` and gives it back at its end, unless it runs a worker with CALLBACKS True. Nothing
-starts before that, so nothing is lost by a fork before it; a child that is forked later starts with none.
+A process leases one at its first `request()` and releases it at its end, unless it runs a worker with CALLBACKS True. Nothing
+starts earlier, so an earlier fork loses nothing; a child that is forked later starts without any.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger("sqlqueue.callbacks")
 
 @dataclass(frozen=True, slots=True)
 class ReplyListener:
-    """A callback queue that is leased and received from."""
+    """A leased callback queue with its receiver."""
 
     endpoint: str
     queue: str
@@ -47,7 +47,7 @@ class ReplyListener:
 
 
 def reply_listener_of(endpoint: ReceivingEndpoint, queue: str, receiver: Receiver) -> ReplyListener:
-    """The listener of a callback queue, by its literal name, that the receiver receives from."""
+    """The listener of a receiver's callback queue, given by its literal name."""
     hurry = receiver.wake_up.hurry if isinstance(receiver.wake_up, CallbackWakeUp) else lambda: None
     return ReplyListener(
         endpoint.name,
@@ -60,13 +60,13 @@ def reply_listener_of(endpoint: ReceivingEndpoint, queue: str, receiver: Receive
 
 
 class ReplyListeners:
-    """The listeners of this process. Safe from any thread; a forked child begins with none."""
+    """The listeners of this process. Safe from any thread; a forked child starts without any."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: this is another process now."""
+        """Drop everything, in a forked child."""
         self._lock = threading.Lock()
         self._listeners: list[ReplyListener] = []
         self.running: Sequence[str] = ()
@@ -77,28 +77,28 @@ class ReplyListeners:
             return next((listener for listener in self._listeners if listener.endpoint == endpoint), None)
 
     def has(self, listener: ReplyListener) -> bool:
-        """Whether replies can still come there."""
+        """Whether replies can still arrive there."""
         with self._lock:
             return any(other is listener for other in self._listeners)
 
     def only(self) -> str | None:
-        """The endpoint that a worker in this process receives for, if it is one that has callbacks."""
+        """The endpoint of the worker in this process, if it is a single one with callbacks."""
         return self.running[0] if len(self.running) == 1 else None
 
     def add(self, listener: ReplyListener) -> None:
-        """Requests may name the queue from now on."""
+        """Allow requests to name the queue."""
         with self._lock:
             self._listeners.append(listener)
 
     def remove(self, listener: ReplyListener, why: str) -> None:
-        """No request names the queue any more; those that wait for a reply from it end with ReplyLost. May be called again."""
+        """Stop requests from naming the queue, and end waiting ones with ReplyLost. May be called repeatedly."""
         with self._lock:
             self._listeners = [other for other in self._listeners if other is not listener]
         pending.lose(listener.queue, ReplyLost(f"the reply cannot come any more: {why}"))
 
 
 class WorkerReplyListeners:
-    """The callback queues that a worker receives from: requests of its process may name them while the context is open."""
+    """The callback queues of a worker: requests of its process may name them while the context is open."""
 
     def __init__(self, endpoints: list[tuple[ReceivingEndpoint, list[Receiver], list[ReceivingQueue], PartOfStop]]) -> None:
         self._names = [endpoint.name for endpoint, *_ in endpoints if endpoint.config.callbacks]
@@ -120,7 +120,7 @@ class WorkerReplyListeners:
             reply_listeners.remove(listener, f"the worker that received from {listener.queue!r} has ended")
 
     def lost(self, endpoint: str) -> None:
-        """Another process has the endpoint's callback queue now: leave its replies alone."""
+        """Stop using the endpoint's callback queue, which another process holds now."""
         if endpoint in self._listeners:
             listener, part = self._listeners[endpoint]
             part.retire()
@@ -135,12 +135,12 @@ reply_listeners = ReplyListeners()
 os.register_at_fork(after_in_child=reply_listeners.reset)
 
 
-# An orderly end of the process waits so long for a message of the callback queue that is being handled.
+# The time that a normal exit waits for a message of the callback queue in progress.
 CLOSE_SECONDS = 10.0
 
 
 class CallbackReceiver:
-    """Receives from a callback queue of one endpoint in threads of its own, and keeps its lease. Started once."""
+    """Receives from a callback queue of one endpoint in its own threads, and renews its lease. Started once."""
 
     def __init__(self, endpoint: ReceivingEndpoint) -> None:
         self._endpoint = endpoint
@@ -149,9 +149,9 @@ class CallbackReceiver:
         self._why = "the process ends"
 
     def start(self) -> ReplyListener:
-        """Lease a queue and start receiving; uses the calling thread's connections for that.
+        """Lease a queue and start receiving, with the calling thread's connections.
 
-        ConfigurationError if no queue is free and none can be made, QueueNotFound without an error queue, DatabaseError.
+        ConfigurationError if no queue is free and none can be created, QueueNotFound without an error queue, DatabaseError.
         """
         each = self._endpoint
         with each.registering():
@@ -174,7 +174,7 @@ class CallbackReceiver:
         return self.listener
 
     def close(self, timeout: float | None = None) -> None:
-        """Stop receiving and give the queue back; returns when the threads have ended, or after so many seconds."""
+        """Stop receiving and release the queue. Returns when the threads have ended, or after `timeout` seconds."""
         self._stop.set()
         self._thread.join(timeout)
 
@@ -193,7 +193,7 @@ class CallbackReceiver:
 
     def _lost(self) -> None:
         self._why = "it was silent for too long, and another process has the queue now"
-        # At once, and not when the thread has ended: the next request needs another queue.
+        # Now, not after the thread has ended: the next request needs another queue.
         self._leave()
         self._stop.set()
 
@@ -202,7 +202,7 @@ class CallbackReceiver:
 
 
 class _OfThisProcess:
-    """The callback receivers that this process has started, one for each endpoint that it sends as."""
+    """The callback receivers started by this process, one for each endpoint that it sends as."""
 
     def __init__(self) -> None:
         self.reset()
@@ -223,8 +223,8 @@ class _OfThisProcess:
             started = CallbackReceiver(ReceivingEndpoint(get_settings(), name))
             listener = started.start()
             self._receivers[name] = started
-            # Registered last, called first. mssql-python closes its connections in a hook that dates from its import, and a thread
-            # that still uses one then crashes the process.
+            # Registered last, called first. mssql-python closes its connections in a hook registered at import; a thread that
+            # still uses one then crashes the process.
             atexit.unregister(close_listeners)
             atexit.register(close_listeners, CLOSE_SECONDS)
             return listener
@@ -241,10 +241,10 @@ os.register_at_fork(after_in_child=_of_this_process.reset)
 
 
 def reply_listener(endpoint: str | None) -> ReplyListener:
-    """Where replies to a process that sends as the endpoint go; starts the receiver if the process has none.
+    """The listener for replies to a process that sends as the endpoint; starts a receiver if the process has none.
 
-    Without an endpoint a worker's own is taken. ConfigurationError if there is none, if its CALLBACKS is False, or if no callback
-    queue is free and none can be made.
+    Without an endpoint, uses that of a worker. ConfigurationError if there is none, if its CALLBACKS is False, or if no callback
+    queue is free and none can be created.
     """
     settings = get_settings()
     endpoint = endpoint or reply_listeners.only()

@@ -1,4 +1,4 @@
-"""How receivers wait: the stop signal, the gate of a pause, the wake-up by announcements of new messages, turns of threads."""
+"""Waiting in receivers: stop signal, pause gate, wake-up by announcements of new messages, turns of threads."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ logger = logging.getLogger("sqlqueue.receive")
 
 
 class StopSignal:
-    """Set once, by a signal or by the end of the work; every wait ends at once then.
+    """Set once, by a signal or at the end of the work, and ends every wait at once.
 
-    Safe from any thread, but not from a handler of operating-system signals: those go through `stop_on_signals`.
+    Safe from any thread, but not from a handler of operating-system signals: use `stop_on_signals` there.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class StopSignal:
         self._failed = False
 
     def set(self) -> None:
-        """Stop fetching; messages that are being handled are finished."""
+        """Stop fetching; messages in progress are finished."""
         with self._lock:
             self._event.set()
             subscribers = list(self._subscribers)
@@ -41,14 +41,14 @@ class StopSignal:
             call()
 
     def fail(self) -> None:
-        """As `set`, because something of ours broke: whoever runs the worker finds `has_failed`. After a `set` that alone."""
+        """Stop as `set`, and set `has_failed` because of an internal error. After a `set`, only set `has_failed`."""
         self._failed = self._failed or not self.is_set()
         self.set()
 
     @contextmanager
     def failing_with(self, logger: logging.Logger, text: str, *values: object) -> Iterator[None]:
-        """What a thread does that must not die unnoticed: whatever is raised inside is logged with this text and its values (event
-        `thread_died`), is a `fail`, and goes on.
+        """Guard a thread that must not die unnoticed: log an exception raised inside with this text and its values (event
+        `thread_died`), call `fail`, and raise it again.
         """
         try:
             yield
@@ -59,13 +59,13 @@ class StopSignal:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the stop came by `fail`."""
+        """Whether `fail` was called."""
         return self._failed
 
     def subscribe(self, call: Callable[[], None]) -> None:
-        """Have `call` called at each `set`, in the thread that sets, or at once if it is set: it must be quick and never raise.
+        """Call `call` at each `set`, in the setting thread, or at once if already set: it must be quick and never raise.
 
-        For waits on something else than this signal, which the stop has to end too.
+        For waits on anything other than this signal that the stop must end too.
         """
         with self._lock:
             self._subscribers.append(call)
@@ -78,12 +78,12 @@ class StopSignal:
         return self._event.is_set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait so long, or for ever; True at once when the stop comes."""
+        """Wait at most `seconds`, without limit if None. Returns True as soon as the stop is set."""
         return self._event.wait(seconds)
 
 
 class PartOfStop(StopSignal):
-    """The stop of a part that may end before the whole: `set` stops the whole, `retire` this part alone."""
+    """The stop of a part that may end before the whole: `set` stops the whole, `retire` only this part."""
 
     def __init__(self, whole: StopSignal) -> None:
         super().__init__()
@@ -106,12 +106,12 @@ class PartOfStop(StopSignal):
 
 
 class EmptyQueues:
-    """Detects that every queue was found empty while nothing was being handled, so that no handler can have sent anything since.
+    """Detects that every queue was empty while no message was in progress, so that no handler can have sent anything since.
 
     Threads report the begin and the end of each poll and each message. An empty poll proves something only if no message was
-    received or handled meanwhile. Another poll may have received one and not reported it yet: it does so before it ends, and then
-    nothing is proved any more; so the end is detected only while no poll is under way. Finally `anything_due` returns whether
-    something waits elsewhere that will be in a queue at once.
+    received or handled meanwhile. Another poll may have received one without having reported it, which it does before it ends; so
+    the end is detected only while no poll is in progress. Finally `anything_due` returns whether a message waits elsewhere that
+    is about to be put into a queue.
     """
 
     def __init__(self, queues: Iterable[str], *, anything_due: Callable[[], bool] = lambda: False) -> None:
@@ -124,30 +124,30 @@ class EmptyQueues:
         self._empty: set[str] = set()
 
     def poll_begins(self) -> int:
-        """A mark to hand to `poll_ends`."""
+        """Record the begin of a poll. Returns a mark for `poll_ends`."""
         with self._lock:
             self._polls += 1
             return self._generation
 
     def message_begins(self) -> None:
-        """The poll received a row; reported before `poll_ends`."""
+        """Record that a poll received a row; call it before `poll_ends`."""
         with self._lock:
             self._busy += 1
             self._generation += 1
             self._empty.clear()
 
     def message_ends(self) -> None:
-        """Its transaction is over."""
+        """Record the end of a message's transaction."""
         with self._lock:
             self._busy -= 1
             self._generation += 1
 
     def poll_ends(self, queue: str, mark: int, *, empty: bool) -> bool:
-        """True when with this poll the last of the queues was found empty. Raises what `anything_due` raises."""
+        """Record the end of a poll. Returns True if it found the last queue empty. Raises as `anything_due`."""
         with self._lock:
             self._polls -= 1
             if not empty:
-                # It may have failed with a row in its hand, which is in the queue again.
+                # It may have failed after receiving a row, which has returned to the queue.
                 self._empty.discard(queue)
                 return False
             if mark != self._generation or self._busy:
@@ -155,7 +155,7 @@ class EmptyQueues:
             self._empty.add(queue)
             if self._polls or self._empty != self._queues:
                 return False
-        # Not under the lock: it asks the database.
+        # Outside the lock: it queries the database.
         if self._anything_due():
             return False
         with self._lock:
@@ -163,9 +163,9 @@ class EmptyQueues:
 
 
 class PauseGate:
-    """The threads of a receiver pass it before each poll; closed while an operator has paused them. Safe from any thread.
+    """The gate that a receiver's threads pass before each poll; closed during a pause. Safe from any thread.
 
-    A stop lets every thread through, so that a paused worker ends like any other.
+    A stop lets every thread through, so that a paused worker also ends.
     """
 
     def __init__(self, stop: StopSignal) -> None:
@@ -177,7 +177,7 @@ class PauseGate:
 
     @property
     def is_closed(self) -> bool:
-        """Whether threads that arrive now have to wait; False once the stop was requested."""
+        """Whether threads that arrive now must wait; False once a stop is requested."""
         return self._closed and not self._stop.is_set()
 
     @property
@@ -187,20 +187,20 @@ class PauseGate:
             return self._waiting
 
     def close(self) -> bool:
-        """Hold every thread back from now on; False if it was closed."""
+        """Hold every thread back from now on. Returns False if the gate was closed."""
         with self._condition:
             before, self._closed = self._closed, True
         return not before
 
     def open(self) -> bool:
-        """Let every thread through again; False if it was open."""
+        """Let every thread through again. Returns False if the gate was open."""
         with self._condition:
             before, self._closed = self._closed, False
             self._condition.notify_all()
         return before
 
     def wait(self) -> None:
-        """Wait until the gate is open, or until the stop."""
+        """Wait until the gate opens or the stop is set."""
         with self._condition:
             self._waiting += 1
             try:
@@ -217,15 +217,15 @@ RECONNECT_FIRST_SECONDS = 1.0
 RECONNECT_CAP_SECONDS = 10.0
 # How often the listener checks which tables have the trigger. The same query shows whether the connection still works.
 FIND_TRIGGERS_SECONDS = 60.0
-# How often it looks whether a receiver without push has become quiet; that asks no database.
+# How often it checks whether a receiver without push has become quiet; that queries no database.
 LOOK_SECONDS = 0.05
-# Between two questions whether all senders are asked, while a transaction that has sent goes on.
+# Between two checks whether all senders announce, while a transaction that has sent is still open.
 ASK_FIRST_SECONDS = 0.05
 ASK_CAP_SECONDS = 1.0
 
 
 class Woken(Protocol):
-    """What a listener notifies of the announcements on one channel. Called by the thread of the listener."""
+    """The target of a listener's notifications about one channel. Called by the listener's thread."""
 
     queue: str
     qualified: str
@@ -235,7 +235,7 @@ class Woken(Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether messages come so seldom that each should be announced."""
+        """Whether messages are so rare that each should be announced."""
         ...
 
     def wake(self) -> None:
@@ -250,8 +250,8 @@ class Woken(Protocol):
 class WakeUp:
     """Ends the idle waits of one receiver's threads. Safe from any thread.
 
-    So that no message is overlooked, a thread clears the flag when its wait ends, before it polls, and raises it again if it found
-    something: one notification wakes one thread, and that one wakes the next only if there was something to find.
+    To miss no message, a thread clears the flag when its wait ends, before it polls, and raises it again if it found something:
+    one notification wakes one thread, which wakes the next only if it found a message.
     """
 
     listens = True
@@ -289,10 +289,10 @@ class WakeUp:
             return self._waiting
 
     def wake(self) -> None:
-        """There may be a message: one thread polls for it, now, or as soon as it would have waited."""
-        # As `looked`, which is one call more for each message.
+        """Have one thread poll for a possible message, now or as soon as it would have waited."""
+        # Inlined from `looked`, to save a call for each message.
         self.is_quiet, self._empty_since = False, None
-        # The thread that clears the flag polls afterwards: a flag that is up needs not be raised again.
+        # The thread that clears the flag polls afterwards, so a raised flag is enough.
         if self._flag:
             return
         with self._condition:
@@ -300,7 +300,7 @@ class WakeUp:
             self._condition.notify()
 
     def looked(self, found: bool) -> None:
-        """A poll found a message, or the queue empty."""
+        """Record whether a poll found a message."""
         if found:
             self.is_quiet, self._empty_since = False, None
             return
@@ -311,19 +311,19 @@ class WakeUp:
             self.is_quiet = True
 
     def wake_all(self) -> None:
-        """Announcements may have been missed, or will be: every thread polls for itself."""
+        """Have every thread poll, because announcements may have been missed, or will be."""
         with self._condition:
             self._flag = True
             self._round += 1
             self._condition.notify_all()
 
     def wait(self, seconds: float) -> None:
-        """Wait so long, or until a wake-up, or until the stop."""
+        """Wait at most `seconds`, or until a wake-up or the stop."""
         with self._condition:
             self._wait(seconds)
 
     def idle_wait(self, seconds: float) -> None:
-        """`wait`, but much longer while push is enabled: one thread then keeps the time for all idle ones."""
+        """Wait as `wait`, but much longer while push is enabled: one thread then keeps time for all idle ones."""
         with self._condition:
             if not self.push_enabled:
                 self._wait(seconds)
@@ -352,7 +352,7 @@ class WakeUp:
 
 
 class Watch:
-    """What one thread saw at its last poll, where new messages wake the thread. Each thread has its own."""
+    """The result of one thread's last poll, where new messages wake the thread. Each thread has its own."""
 
     def __init__(self, wake_up: WakeUp) -> None:
         self._wake_up = wake_up
@@ -360,12 +360,12 @@ class Watch:
         """Whether it saw an empty queue. False before each poll: one that gives way to another session knows nothing."""
 
     def begin(self) -> Callable[[bool], None]:
-        """What the next poll calls."""
+        """Start a poll and return the callback for its result."""
         self.saw_nothing = False
         return self.received
 
     def received(self, found: bool) -> None:
-        """A poll knows whether there was a row; to be called as early as it does."""
+        """Record whether a poll received a row; call it as soon as that is known."""
         self.saw_nothing = not found
         if found:
             self._wake_up.wake()
@@ -375,7 +375,7 @@ class Watch:
 
 @dataclass(slots=True)
 class _Channel:
-    """What a listener knows of one channel."""
+    """A listener's state of one channel."""
 
     woken: Woken
     has_trigger: bool = False
@@ -387,12 +387,12 @@ class _Channel:
 
 
 class WakeUpListener:
-    """Listens for the queues of one process on one connection of its own, in one thread.
+    """Listens for the queues of one process on its own connection, in one thread.
 
-    It asks senders to announce what they send only while messages come seldom, and enables push when all senders are asked
+    It requests announcements from senders only while messages are rare, and enables push when all senders announce
     (docs/internals/performance.md#announcements). A lost connection is reopened, with a back-off. Without push the receivers poll
-    as if there were no wake-up. Whenever push begins or ends every thread polls for itself, because something may have been
-    committed in between.
+    as if there were no wake-up. Whenever push begins or ends every thread polls once, because something may have been committed
+    in between.
     """
 
     def __init__(
@@ -416,7 +416,7 @@ class WakeUpListener:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While open, the thread listens, once it has connected. At the end the stop is set and the connection closed."""
+        """While open, run the listening thread. Sets the stop and closes the connection at the end."""
         self._thread.start()
         try:
             yield
@@ -469,7 +469,7 @@ class WakeUpListener:
             self._line.stop_asking(name)
 
     def _find_triggers(self) -> None:
-        """Find out which tables have the trigger: only for those push can be enabled."""
+        """Find the tables that have the trigger: push can be enabled only for those."""
         tables = {each.woken.qualified: name for name, each in self._channels.items()}
         covered = self._line.channels_with_trigger(tables)
         for name, channel in self._channels.items():
@@ -479,7 +479,7 @@ class WakeUpListener:
         self._log_without_push(frozenset(self._channels.keys() - covered))
 
     def _ask(self) -> None:
-        """Have senders announce on the quiet channels, and enable push where all of them do."""
+        """Request announcements on the quiet channels, and enable push where all senders announce."""
         now = self._clock()
         without = {name: each for name, each in self._channels.items() if each.has_trigger and not each.woken.push_enabled}
         wanted = {name: each for name, each in without.items() if now >= each.ask_at and (each.asks or each.woken.is_quiet)}
@@ -495,7 +495,7 @@ class WakeUpListener:
     def _push(self, channel: _Channel, enabled: bool) -> None:
         if channel.woken.push_enabled != enabled:
             channel.woken.push_enabled = enabled
-            # No announcement comes for what was committed before, and without push idle threads must keep polling.
+            # Earlier commits are not announced, and without push idle threads must keep polling.
             channel.woken.wake_all()
 
     def _end_push(self) -> None:
@@ -529,12 +529,12 @@ class WakeUpListener:
 
 @contextmanager
 def listening(alias: str, wake_ups: Iterable[WakeUp | None], stop: StopSignal, *, also: Iterable[Woken] = ()) -> Iterator[None]:
-    """While open, new messages wake these receivers, and what is handed in as `also`; does nothing where no receiver listens.
+    """While open, new messages wake these receivers and `also`; does nothing where no receiver listens.
 
-    The stop comes before its end.
+    The stop must be set before it ends.
     """
     known: list[Woken] = [each for each in wake_ups if each is not None and each.listens]
-    # Every change of a SQLite file would have those look, too.
+    # On SQLite every change of the file would wake those, too.
     if known and connection_of(alias).vendor != "sqlite":
         known += also
     if not known:
@@ -544,27 +544,27 @@ def listening(alias: str, wake_ups: Iterable[WakeUp | None], stop: StopSignal, *
         yield
 
 
-# A turn is for batches that take a few milliseconds. A longer one waits for something, and others can work meanwhile.
+# A turn is for batches of a few milliseconds. A longer batch waits for something, and others can work meanwhile.
 TURN_SECONDS: Final = 0.02
 # The handler of the holder may wait for what this thread holds, so no thread waits for its turn for longer.
 TURN_WAIT_SECONDS: Final = 0.05
-# A thread that waited for a turn in vain, or took too long for one, does without for so many batches: so turns cost slow handlers
-# nothing that can be measured.
+# A thread that waited for a turn in vain, or exceeded its turn, skips turns for this many batches, so that turns cost slow
+# handlers nothing measurable.
 BATCHES_WITHOUT: Final = 64
 
-# The lock of the interpreter is one for the process, whatever its queues.
+# The interpreter has one lock per process, whatever its queues.
 TURNS: Final = threading.Lock()
 
 
 class BatchTurn:
-    """The turns of one thread, which holds one while it is `with` this, or does without: a turn is for one whole batch.
+    """The turns of one thread: a context manager that holds the turn for one whole batch, or runs without one.
 
-    Threads that only compute share one interpreter. Each call that releases its lock for a moment, a write to a file, say, hands it
-    to another thread, at every message, which costs half as much as the message itself. With turns they change places once a batch,
-    and another thread waits for the database meanwhile: 1.2 to 1.3 times as many messages with eight threads, of handlers that do
-    next to nothing (measured 2026-11-22, batches of 64, two cores).
+    Threads that only compute share one interpreter. Each call that briefly releases its lock, such as a write to a file, hands it
+    to another thread, at every message, at half the cost of the message itself. With turns the threads switch once a batch, while
+    another thread waits for the database: 1.2 to 1.3 times as many messages with eight threads and almost empty handlers
+    (measured 2026-11-22, batches of 64, two cores).
 
-    `lock` is shared by the threads of the process, seconds are those of a monotonic clock.
+    The threads of the process share `lock`; seconds are those of a monotonic clock.
     """
 
     def __init__(
@@ -573,14 +573,14 @@ class BatchTurn:
         self._lock = lock
         self._clock = clock
         self._wait_seconds = wait_seconds
-        # A free-threaded Python has no lock of the interpreter (PEP 703): there threads work at once.
+        # A free-threaded Python has no interpreter lock (PEP 703), so threads run in parallel.
         self._is_of_use = getattr(sys, "_is_gil_enabled", lambda: True)()
         self._without = 0
         self._held = False
         self._until = 0.0
 
     def __enter__(self) -> None:
-        """Wait for the turn, but not for long, and not where that is of no use."""
+        """Wait briefly for the turn, if turns are useful."""
         if not self._is_of_use:
             return
         if self._without:
@@ -593,13 +593,13 @@ class BatchTurn:
             self._without = BATCHES_WITHOUT
 
     def between(self) -> None:
-        """Between two messages of the batch: a turn that takes too long ends here."""
+        """End a turn that takes too long; called between two messages of the batch."""
         if self._held and self._clock() > self._until:
             self._without = BATCHES_WITHOUT
             self._end()
 
     def __exit__(self, *_: object) -> None:
-        """The messages of the batch are handled, or it is lost."""
+        """End the turn after the batch, whether handled or lost."""
         self._end()
 
     def _end(self) -> None:

@@ -1,4 +1,4 @@
-"""How idle receivers hear of new rows: announcements by triggers on PostgreSQL, changes of the file on SQLite."""
+"""Notification of idle receivers about new rows: by triggers on PostgreSQL, by changes of the file on SQLite."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, LockTime
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all
 from sqlqueue_app.tables.installation import Finding, FindingKind
 
-# Whoever writes into the table waits behind us while we wait, so not for long.
+# Keep it short: writers of the table queue behind our lock request.
 LOCK_SECONDS = 10.0
 
 
 def install_wake_up_triggers(alias: str, tables: list[PlannedTable]) -> list[PlannedTable]:
-    """Add the trigger to the tables that lack it, which others have made, and return those; each in a transaction of its own.
+    """Add the trigger to tables without it, created by others, and return those; each in its own transaction.
 
-    Adding one waits for every transaction that has written into the table, and whoever writes meanwhile waits too: after
-    LOCK_SECONDS it gives up with LockTimeout. QueueNotFound if a table is missing. Nothing else of a table is altered.
+    Adding one waits for every transaction that has written into the table, and new writers wait too: raises LockTimeout after
+    LOCK_SECONDS. Raises QueueNotFound if a table is missing. Alters nothing else of a table.
     """
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
@@ -43,9 +43,9 @@ def install_wake_up_triggers(alias: str, tables: list[PlannedTable]) -> list[Pla
 
 
 def inspect_wake_up_triggers(alias: str, tables: list[PlannedTable], others: Iterable[Finding]) -> list[Finding]:
-    """The tables that lack the trigger, each with the SQL that adds it. Reads only.
+    """The tables without the trigger, each with the SQL that adds it. Only reads.
 
-    Those that `others`, the findings of `inspect_tables`, call missing or somebody else's are left out.
+    Skips tables that `others`, the findings of `inspect_tables`, report as missing or foreign.
     """
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
@@ -73,7 +73,7 @@ def _trigger_statement(dialect: Dialect) -> Rendered:
     return dialect.statement("wake_up_triggers", trigger=f"'{TRIGGER}'")
 
 
-# For a connection where the alias sets no connect_timeout, and for an answer.
+# For connecting, if the alias sets no connect_timeout, and for a response.
 CONNECT_SECONDS = 30.0
 ANSWER_SECONDS = 10.0
 
@@ -81,49 +81,47 @@ T = TypeVar("T")
 
 
 class Interrupted(Exception):
-    """`interrupt` was called: no wait works any more."""
+    """`interrupt` was called: every wait raises this from now on."""
 
 
 class ListeningConnection:
-    """A connection that only listens for notifications, made from the alias's parameters, TCP keepalive among them.
+    """A connection that only listens for notifications, with the alias's parameters, including TCP keepalive.
 
-    Each of its waits, for the connection, an answer or a notification, ends at once when it is interrupted. psycopg's blocking
-    connections cannot do that, and a server that does not answer would hold up the stop of a worker; so this is an asynchronous one
-    on an event loop of its own. It needs psycopg 3. Used by one thread, which alone opens and closes it; `interrupt` may be called
-    from any.
+    `interrupt` ends each of its waits, for the connection, a response or a notification, at once. psycopg's blocking connections
+    cannot do that, and an unresponsive server would block the stop of a worker; so this one is asynchronous, on its own event
+    loop. It requires psycopg 3. Only one thread opens, uses and closes it; `interrupt` may be called from any.
     """
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
         self._dialect = dialect("postgresql")
         self._connection: Any = None
-        # Not the default loop: psycopg cannot use that of Windows.
+        # Not the default loop: psycopg does not support that of Windows.
         self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
         self._loop = self._runner.get_loop()
-        # What the thread waits for.
+        # The task that the thread waits for.
         self._task: asyncio.Task[Any] | None = None
         self._is_interrupted = False
         self._asking: set[str] = set()
         self._session = 0
 
     def interrupt(self) -> None:
-        """End the wait that goes on, and every later one: they raise Interrupted."""
+        """End the current wait and every later one: they raise Interrupted."""
         self._is_interrupted = True
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
             self._loop.call_soon_threadsafe(self._give_up)
 
     def open(self, channels: Iterable[str]) -> None:
-        """Connect and listen on the channels. ConnectionLost or DatabaseError if that cannot be."""
+        """Connect and listen on the channels. Raises ConnectionLost or DatabaseError if that fails."""
         self.close()
         conninfo, seconds = _conninfo(self._alias)
         self._run(self._connect(conninfo), seconds)
         self._ask("; ".join(self._dialect.script("listen", channel=self._dialect.quote(channel)) for channel in channels))
 
     def channels_with_trigger(self, tables: Mapping[str, str]) -> frozenset[str]:
-        """Of the tables (channel by quoted name) the channels on which a trigger announces every new row.
+        """The channels of the tables (channel by quoted name) on which a trigger announces every new row.
 
-        None of them where a pooler stands between us and the server: it may hand our session to others, and what is announced then
-        reaches nobody.
+        Empty behind a connection pooler: it may give our session to other clients, and announcements would get lost.
         """
         found = self._ask(
             _trigger_statement(self._dialect).sql, [json.dumps({channel: qualified for qualified, channel in tables.items()})]
@@ -133,10 +131,10 @@ class ListeningConnection:
         return frozenset(channel for channel, has_trigger, _ in found if has_trigger)
 
     def ask(self, channels: Iterable[str]) -> set[str]:
-        """Ask senders to announce what they send, on channels with the trigger. Those on which everything will be announced.
+        """Request announcements on channels with the trigger. Returns the channels on which everything will be announced.
 
-        On the others a transaction is under way that has sent before it was asked: ask again later. What was committed before
-        this returns is announced to nobody.
+        On the others an open transaction has sent before the request: ask again later. Commits before the return of this call are
+        not announced.
         """
         locks = {channel: wake_up_locks(channel) for channel in channels}
         if new := locks.keys() - self._asking:
@@ -148,12 +146,12 @@ class ListeningConnection:
         return {channel for (channel,) in found}
 
     def stop_asking(self, channel: str) -> None:
-        """Ask for no announcements on the channel any more; others may still do."""
+        """Withdraw the request for announcements on the channel; others may still request them."""
         self._ask(self._dialect.statement("stop_asking").sql, [str(wake_up_locks(channel).asking)])
         self._asking.discard(channel)
 
     def wait(self, seconds: float) -> set[str]:
-        """The channels on which something was announced; empty after so many seconds. ConnectionLost, Interrupted."""
+        """Wait for announcements and return their channels; empty after `seconds`. ConnectionLost, Interrupted."""
         return self._run(self._announced(seconds), seconds + ANSWER_SECONDS)
 
     def close(self) -> None:
@@ -164,21 +162,21 @@ class ListeningConnection:
             self._connection = None
 
     def dispose(self) -> None:
-        """Close everything, for good."""
+        """Close everything permanently."""
         self.close()
         self._runner.close()
 
     def _ask(self, statement: str, values: Sequence[str] | None = None) -> list[tuple[Any, ...]]:
-        """The rows of a statement; DatabaseError for what the server refused."""
+        """The rows of a statement; DatabaseError if the server refuses it."""
         return self._run(self._rows(statement, values), ANSWER_SECONDS)
 
     async def _connect(self, conninfo: str) -> None:
-        # Here and not above: without PostgreSQL there may be no psycopg at all.
+        # Imported here: without PostgreSQL there may be no psycopg at all.
         from psycopg import AsyncConnection  # noqa: PLC0415
 
-        # Nothing is prepared: a pooler may give each statement another session.
+        # No prepared statements: a pooler may give each statement another session.
         self._connection = await AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
-        # Asked for here, where no `interrupt` can close the connection in between.
+        # Read here, where no `interrupt` can close the connection in between.
         self._session = self._connection.info.backend_pid
 
     async def _rows(self, statement: str, values: Sequence[str] | None) -> list[tuple[Any, ...]]:
@@ -194,7 +192,7 @@ class ListeningConnection:
                 return channels
 
     async def _readable(self, deadline: float) -> bool:
-        """Wait for something to read; False if there is nothing until the deadline."""
+        """Wait until there is something to read; False if the deadline passes first."""
         line, readable = self._connection.fileno(), asyncio.Event()
         self._loop.add_reader(line, readable.set)
         try:
@@ -206,7 +204,7 @@ class ListeningConnection:
             self._loop.remove_reader(line)
 
     def _run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
-        """Do the work and return its result. Interrupted; ConnectionLost, also after so many seconds; DatabaseError."""
+        """Run the coroutine and return its result. Interrupted; ConnectionLost, also after `seconds`; DatabaseError."""
         from psycopg import Error  # noqa: PLC0415 - as in `_connect`
 
         self._task = task = self._loop.create_task(work)
@@ -226,22 +224,22 @@ class ListeningConnection:
             timer.cancel()
 
     def _give_up(self) -> None:
-        # Closed before the task is cancelled: psycopg would ask the server to end the statement, and wait for that.
+        # Close before cancelling the task: psycopg would ask the server to cancel the statement, and wait for that.
         if self._connection is not None:
             self._connection.pgconn.finish()
         if self._task is not None:
             self._task.cancel()
 
 
-# Between two looks at a SQLite file. A look takes 2 microseconds in SQLite, and no transaction.
+# Between two checks of a SQLite file. A check takes 2 microseconds in SQLite, and no transaction.
 CHANGE_SECONDS = 0.02
 
 
 class WatchedFile:
-    """Notices that another connection has changed a SQLite file, with the interface of a `ListeningConnection`.
+    """Detects that another connection has changed a SQLite file, with the interface of a `ListeningConnection`.
 
-    `PRAGMA data_version` (https://www.sqlite.org/pragma.html#pragma_data_version) says whether, not what: each change is one of
-    every channel. Used by one thread; `interrupt` may be called from any.
+    `PRAGMA data_version` (https://www.sqlite.org/pragma.html#pragma_data_version) shows only that something changed, so each
+    change concerns every channel. Used by one thread; `interrupt` may be called from any.
     """
 
     def __init__(self, alias: str) -> None:
@@ -251,32 +249,32 @@ class WatchedFile:
         self._version: int | None = None
 
     def interrupt(self) -> None:
-        """End the wait that goes on, and every later one: they raise Interrupted."""
+        """End the current wait and every later one: they raise Interrupted."""
         self._interrupted.set()
 
     def open(self, channels: Iterable[str]) -> None:
-        """Connect. DatabaseError if that cannot be."""
+        """Connect. Raises DatabaseError if that fails."""
         self.close()
         self._channels = set(channels)
         connection = connection_of(self._alias)
         with database_errors(dialect_of_connection(connection), "watch the database file"), connection.cursor() as cursor:
-            # A writer that locks the whole file must not hold up the stop.
+            # A writer that locks the whole file must not delay the stop.
             cursor.execute("PRAGMA busy_timeout = 0")
         self._version = self._data_version()
 
     def channels_with_trigger(self, tables: Mapping[str, str]) -> frozenset[str]:
-        """All channels: every change of the file is noticed, whoever makes it."""
+        """All channels: every change of the file is detected."""
         return frozenset(tables.values())
 
     def ask(self, channels: Iterable[str]) -> set[str]:
-        """All of them: nobody needs to be asked."""
+        """All channels: no request is necessary."""
         return set(channels)
 
     def stop_asking(self, channel: str) -> None:
-        """Nothing to do: nobody was asked."""
+        """Do nothing: there was no request."""
 
     def wait(self, seconds: float) -> set[str]:
-        """All channels as soon as the file has changed; empty after so many seconds. DatabaseError, Interrupted."""
+        """Wait until the file changes and return all channels; empty after `seconds`. DatabaseError, Interrupted."""
         deadline = time.monotonic() + seconds
         while not self._interrupted.wait(CHANGE_SECONDS):
             version = self._data_version()
@@ -303,7 +301,7 @@ class WatchedFile:
 
 
 def can_listen(alias: str) -> bool:
-    """Whether this process can hear of new rows in the database of the alias. PostgreSQL needs psycopg 3 for it."""
+    """Whether this process can detect new rows in the alias's database. PostgreSQL requires psycopg 3."""
     connection: Any = connection_of(alias)
     if connection.vendor == "postgresql":
         return connection.Database is sys.modules.get("psycopg")
@@ -311,31 +309,31 @@ def can_listen(alias: str) -> bool:
 
 
 def why_not_woken(alias: str) -> str | None:
-    """Why no announcement reaches a worker in the database of this alias, on PostgreSQL; None where they do."""
+    """The reason why announcements of this alias's database do not reach a worker, on PostgreSQL; None if they do."""
     if not can_listen(alias):
         return "psycopg 3 is not installed"
     connection = connection_of(alias)
     with database_errors(dialect_of_connection(connection), "look for a pooler"), connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (session,) = cursor.fetchone()
-        # A pooler gives its clients numbers of its own for their sessions.
+        # A pooler gives its clients its own session numbers.
         is_direct = session == cursor.connection.info.backend_pid
     return None if is_direct else "a pooler such as PgBouncer stands between Django and the server"
 
 
 def listening_connection(alias: str) -> ListeningConnection | WatchedFile:
-    """What hears of new rows in the database of this alias, PostgreSQL or SQLite; not connected."""
+    """The listener for new rows in the alias's database, PostgreSQL or SQLite; not connected."""
     return (WatchedFile if connection_of(alias).vendor == "sqlite" else ListeningConnection)(alias)
 
 
 def _conninfo(alias: str) -> tuple[str, float]:
-    """What libpq needs of the alias's parameters, and how long connecting may take. ConnectionLost if there are none to get."""
+    """The alias's parameters for libpq, and the seconds to connect. ConnectionLost if they cannot be determined."""
     from psycopg import pq  # noqa: PLC0415 - as in `ListeningConnection._connect`
     from psycopg.conninfo import make_conninfo  # noqa: PLC0415
 
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
     try:
-        # Asked anew for each connection: a backend may hand out passwords that expire.
+        # Read for each connection: a backend may issue passwords that expire.
         given: Mapping[str, Any] = connection_of(alias).get_connection_params()
         conninfo = make_conninfo(**{name: value for name, value in given.items() if name in known})
     except Exception as error:

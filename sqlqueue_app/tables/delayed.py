@@ -1,4 +1,4 @@
-"""Tables of delayed messages: put in, take what is due, list and remove rows by hand. The database's clock says what is due."""
+"""Tables of delayed messages: add, take due rows, list and remove rows. The database's clock decides what is due."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from sqlqueue_app.tables.rows import NewRow, bytes_of, delayed_values_of, text_o
 
 @dataclass(frozen=True, slots=True)
 class DelayedRow:
-    """A row that was taken: its headers as text, its body."""
+    """A taken row: its headers as text, and its body."""
 
     headers: str
     body: bytes
 
 
 class DelayedTable(Table):
-    """The table of an endpoint's delayed messages. Every call raises DatabaseErrors, QueueNotFound if the table is missing.
+    """The table of an endpoint's delayed messages. Every call may raise DatabaseError; QueueNotFound if the table is missing.
 
-    The database's clock says what is due (docs/internals/decisions.md#database-clock).
+    The database's clock decides what is due (docs/internals/decisions.md#database-clock).
     """
 
     def add(self, headers: str, body: bytes, due: datetime) -> None:
-        """Keep a message until `due`, aware, to the millisecond; in the caller's transaction, if any, else committed on return."""
+        """Store a message until `due`, aware, to the millisecond; in the caller's transaction, else committed on return."""
         self.insert([NewRow("", headers, body, due=due)])
 
     def rows_per_statement(self) -> int:
-        """How many rows `insert` takes."""
+        """The maximum number of rows for `insert`."""
         return self.dialect.rows_per_send
 
     def insert(self, rows: Sequence[NewRow]) -> None:
-        """Keep at most `rows_per_statement` messages, each with a delay or a due time, by one statement, which is all or none."""
+        """Store at most `rows_per_statement` messages, each with a delay or due time, all or none, by one statement."""
         connection = self.connection()
         with self.errors(f"delay {counted(len(rows), 'message')} in {self.qualified}"):
             statement = self.dialect.delay_statement(self.qualified, len(rows))
@@ -49,43 +49,43 @@ class DelayedTable(Table):
                 pass
 
     def seconds_until_due(self) -> float | None:
-        """Seconds until the earliest message is due, below 0 since then, None if there is none.
+        """Seconds until the earliest message is due, negative if it is overdue, None if there is none.
 
-        Takes nothing and, on SQLite, not the write lock; a message that somebody is taking counts still.
+        Takes nothing and, on SQLite, not the write lock; a message that another process is taking still counts.
         """
         with self.errors(f"look for due messages in {self.qualified}"):
             (seconds,) = fetch_all(self.connection(), self._statement("next_due"))[0]
         return None if seconds is None else float(seconds)
 
     def take_due(self, limit: int) -> list[DelayedRow]:
-        """Delete and return the first due messages, in the caller's transaction, without those that another process is taking."""
+        """Delete and return the first due messages, in the caller's transaction; skips those that another process is taking."""
         with self.errors(f"take due messages from {self.qualified}"):
             rows = fetch_all(self.connection(), self._statement("take_due"), limit=limit)
         found = sorted(rows, key=lambda row: row[2])
         return [DelayedRow(text_of(headers) or "", bytes_of(body) or b"") for headers, body, _ in found]
 
     def cancel(self, headers: Headers) -> int:
-        """Delete the messages that carry these two headers, as we write them, and return how many there were.
+        """Delete the messages with these two headers, as we write them, and return their number.
 
-        Reads the whole table. In the caller's transaction if there is one; messages that are being moved may escape.
+        Reads the whole table, in the caller's transaction if there is one; may miss messages that are being moved.
         """
         one, other = (write_headers({name: value})[1:-1] for name, value in headers.items())
         with self.errors(f"cancel messages in {self.qualified}"):
             return run(self.connection(), self._statement("cancel"), one=one, other=other)
 
     def peek(self, limit: int) -> list[DelayedRow]:
-        """The first messages that will be due, in that order, without taking them."""
+        """The first messages by due time, without taking them."""
         with self.errors(f"peek into {self.qualified}"):
             rows = fetch_all(self.connection(), self._statement("peek_delayed"), limit=limit)
         return [DelayedRow(text_of(headers) or "", bytes_of(body) or b"") for headers, body in rows]
 
     def bring_nearer(self, time: timedelta) -> None:
-        """Have every message due so much earlier, for tests: the database's clock, which says what is due, goes on as ever."""
+        """Make every message due earlier by `time`, for tests, which cannot change the database's clock."""
         with self.errors(f"change due times in {self.qualified}"):
             run(self.connection(), self._statement("bring_nearer"), milliseconds=time // timedelta(milliseconds=1))
 
     def count(self, limit: int) -> tuple[int, int]:
-        """How many messages wait, and how many of them are due; each number ends at the limit."""
+        """The number of waiting messages, and of due ones among them, each at most `limit`."""
         with self.errors(f"count {self.qualified}"):
             waiting, overdue = fetch_all(self.connection(), self._statement("count_delayed"), limit=limit)[0]
         return int(waiting), int(overdue)
@@ -96,14 +96,14 @@ class DelayedTable(Table):
 
 _LARGEST_NUMBER: Final = 2**63 - 1
 _INFINITE: Final = ("infinity", "-infinity")
-# Before it SQL Server's `datetime` holds nothing.
+# SQL Server's `datetime` starts here.
 _FIRST_YEAR: Final = 1753
 _PRECISION: Final = {"postgresql": "microseconds", "sqlserver": "milliseconds"}
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedPosition:
-    """After which row a list goes on: its due time as the database writes it, and its key."""
+    """The row after which a list continues: its due time as the database writes it, and its key."""
 
     due: str
     key: str
@@ -111,11 +111,11 @@ class DelayedPosition:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRow:
-    """A row that waits. `key` tells it from the others of its table: an id on PostgreSQL, elsewhere a number.
+    """A waiting row. `key` identifies it within its table: an id on PostgreSQL, elsewhere a number.
 
-    `due` is aware, in UTC; None for a time that no datetime holds, as infinity, or (SQLite) for text that is no time. `due_text` is
-    what the database says. `seconds` are left by the database's clock, below 0 since it was due; None where `due` is no time.
-    `body` is its beginning, as much as was asked for, `body_length` the number of bytes that are there, None for NULL.
+    `due` is aware, in UTC; None for a time outside datetime, such as infinity, or (SQLite) text that is not a time. `due_text`
+    is the database's text. `seconds` is the time left by the database's clock, negative if overdue; None if `due` is not a time.
+    `body` is the beginning of the body, up to the requested size, `body_length` its total number of bytes, None for NULL.
     """
 
     key: str
@@ -128,13 +128,13 @@ class WaitingRow:
 
     @property
     def position(self) -> DelayedPosition:
-        """Where a list goes on after this row."""
+        """The position after this row."""
         return DelayedPosition(self.due_text, self.key)
 
 
 @dataclass(frozen=True, slots=True)
 class TakenDelayedRow:
-    """A row that was deleted, in full."""
+    """A deleted row, complete."""
 
     key: str
     headers: str | None
@@ -142,7 +142,7 @@ class TakenDelayedRow:
 
 
 def key_of(table: DelayedTable, text: str) -> str | None:
-    """The key that a text means in this table, in the one form that keys have; None for a text that is no key."""
+    """Parse the text of a key in this table into its canonical form; None if it is not a key."""
     if table.dialect.name != "postgresql":
         is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_LARGEST_NUMBER))
         return str(int(text)) if is_number and int(text) <= _LARGEST_NUMBER else None
@@ -153,7 +153,7 @@ def key_of(table: DelayedTable, text: str) -> str | None:
 
 
 def position_of(table: DelayedTable, due: str, key: str) -> DelayedPosition | None:
-    """The position that two texts mean, which may come from anywhere; None where they mean none."""
+    """Parse a position from two untrusted texts; None if they are not valid."""
     known = key_of(table, key)
     if known is None or "\0" in due:
         return None
@@ -166,7 +166,7 @@ def position_of(table: DelayedTable, due: str, key: str) -> DelayedPosition | No
 
 
 def list_rows(table: DelayedTable, limit: int, *, after: DelayedPosition | None = None) -> list[WaitingRow]:
-    """The first rows, or the first after a position, by due time and key, without bodies. Takes nothing and waits for nobody."""
+    """The first rows, or the first after a position, by due time and key, without bodies. Takes nothing, never waits."""
     with table.errors(f"list {table.qualified}"):
         if after is None:
             rows = fetch_all(table.connection(), table.dialect.statement("list_delayed", table=table.qualified), limit=limit)
@@ -177,18 +177,18 @@ def list_rows(table: DelayedTable, limit: int, *, after: DelayedPosition | None 
 
 
 def read_rows(table: DelayedTable, keys: Iterable[str], *, body_limit: int = 0) -> list[WaitingRow]:
-    """The rows of these keys that are there, by due time; on SQL Server without those that somebody holds. As `list_rows`."""
+    """The existing rows of these keys, by due time; on SQL Server without locked ones. Otherwise as `list_rows`."""
     return [_waiting(row) for row in _each(table, "read_delayed", keys, body_limit=body_limit)]
 
 
 def take_rows(table: DelayedTable, keys: Iterable[str]) -> list[TakenDelayedRow]:
-    """Delete the rows, in the caller's transaction, and return them without those that are gone, or that somebody else holds."""
+    """Delete the rows, in the caller's transaction, and return them, without rows that are gone or locked by others."""
     found = _each(table, "take_delayed", keys)
     return [TakenDelayedRow(str(key), text_of(headers), bytes_of(body)) for key, headers, body in found]
 
 
 def remove_rows(table: DelayedTable, keys: Iterable[str]) -> list[str]:
-    """Delete the rows and return the keys of those that were there, and that nobody else holds; otherwise as `take_rows`."""
+    """Delete the rows and return the keys of those that existed and were not locked by others; otherwise as `take_rows`."""
     return [str(key) for (key,) in _each(table, "remove_delayed", keys)]
 
 
@@ -217,7 +217,7 @@ def _waiting(row: Sequence[Any]) -> WaitingRow:
 
 
 def _instant(text: str) -> datetime | None:
-    """The instant of a text in ISO form, which is in UTC where it says no offset."""
+    """Parse an instant in ISO format, in UTC if it has no offset."""
     try:
         found = datetime.fromisoformat(text)
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)

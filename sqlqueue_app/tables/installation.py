@@ -1,4 +1,4 @@
-"""Making the tables that are missing: idempotent, safe when many installers start at once, needing no more than create rights."""
+"""Creates missing tables: idempotent, safe for concurrent installers, and requiring only create rights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sqlqueue_app.tables.queue import forget_tables
 
 
 class FindingKind(enum.Enum):
-    """What may be wrong with a table; none of it stops a worker but a missing table or foreign columns."""
+    """Problems of a table; only a missing table or foreign columns stop a worker."""
 
     MISSING = "missing"
     MISMATCH = "mismatch"
@@ -40,7 +40,7 @@ class FindingKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found at a table, in words, with the SQL that mends it ('' where there is none)."""
+    """A problem of a table, as text, with the SQL that fixes it ('' if there is none)."""
 
     kind: FindingKind
     table: PlannedTable
@@ -50,9 +50,9 @@ class Finding:
 
 
 def install_tables(alias: str, tables: list[PlannedTable], *, layout: str = "classic") -> list[PlannedTable]:
-    """Make the tables that are missing and return those; each in a transaction of its own, so that what is made stays.
+    """Create missing tables and return those; each in its own transaction, so that created tables remain after an error.
 
-    Tables that exist are never altered. Database errors come as our kinds: QueueNotFound for a missing schema.
+    Never alters existing tables. Raises database errors as our types: QueueNotFound for a missing schema.
     """
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
@@ -62,7 +62,7 @@ def install_tables(alias: str, tables: list[PlannedTable], *, layout: str = "cla
             if _install(connection, dialect, table, layout):
                 made.append(table)
         except QueueNotFound as error:
-            # What a table that is being made can miss is its schema.
+            # The only thing that a new table can lack is its schema.
             schema = dialect.quote(table.address.schema or "")
             text = f"failed to install {dialect.qualified(table.address)}: there is no schema {schema}: make it first"
             raise QueueNotFound(f"{text} (CREATE SCHEMA {schema}), or change the setting that names it") from error
@@ -80,7 +80,7 @@ def _install(connection: BaseDatabaseWrapper, dialect: Dialect, table: PlannedTa
             with _write_transaction(connection):
                 return _install_locked(connection, dialect, table, layout)
         except DjangoDatabaseError:
-            # NServiceBus' own installers take no lock of ours on PostgreSQL: whoever was first, the table is there now.
+            # Installers of NServiceBus do not take our lock on PostgreSQL, and may have created the table first.
             if table_exists(connection, dialect, table.address):
                 return False
             raise
@@ -88,7 +88,7 @@ def _install(connection: BaseDatabaseWrapper, dialect: Dialect, table: PlannedTa
 
 @contextmanager
 def _write_transaction(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """A transaction that waits for other writers: one of SQLite that begins deferred would read, then fail at once on its write."""
+    """Open a transaction that waits for other writers: a deferred one of SQLite would read, then fail on its write."""
     known: Any = connection
     mode = getattr(known, "transaction_mode", None)
     if connection.vendor == "sqlite":
@@ -115,9 +115,9 @@ def _install_locked(connection: BaseDatabaseWrapper, dialect: Dialect, table: Pl
 
 
 def drop_queue(alias: str, address: QueueAddress, *, only_empty: bool = False) -> bool:
-    """Drop the table of a queue, if there is one; waits for receives that are under way. TableMismatch if it is no queue.
+    """Drop the table of a queue if it exists, after receives in progress. TableMismatch if it is not a queue.
 
-    With `only_empty` one with a row stays, and False is returned. It is locked before the look; LockTimeout if somebody is at it.
+    With `only_empty` keeps a table with rows and returns False. Locks it before the check; LockTimeout if it is in use.
     """
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
@@ -140,7 +140,7 @@ def drop_queue(alias: str, address: QueueAddress, *, only_empty: bool = False) -
 
 
 def inspect_tables(alias: str, tables: list[PlannedTable], *, layout: str = "classic") -> list[Finding]:
-    """What is missing at, or wrong with, the tables; empty when all is well. Reads only."""
+    """The problems of the tables; empty if there are none. Only reads."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
     return [finding for table in tables for finding in _inspect(connection, dialect, table, layout)]
@@ -161,7 +161,7 @@ def _inspect(connection: BaseDatabaseWrapper, dialect: Dialect, table: PlannedTa
 
 
 def findings_of_layout(dialect: Dialect, table: PlannedTable, found: QueueLayout, layout: str) -> list[Finding]:
-    """What could be better at a queue table that works; asks no database."""
+    """Possible improvements of a working queue table. Queries no database."""
     qualified = dialect.qualified(table.address)
     findings = []
     if not found.expires_index:
@@ -190,7 +190,7 @@ DELAYED_SUFFIX = ".Delayed"
 
 
 def delayed_address(book: AddressBook, endpoint: str) -> QueueAddress:
-    """The table of an endpoint's delayed messages, beside its queue (docs/internals/wire.md#delayed-messages)."""
+    """The table of an endpoint's delayed messages, next to its queue (docs/internals/wire.md#delayed-messages)."""
     queue = book.of_queue(endpoint)
     return book.resolve(QueueAddress(endpoint + DELAYED_SUFFIX, queue.schema, queue.catalog, form=queue.form))
 
@@ -201,7 +201,7 @@ def subscription_address(book: AddressBook) -> QueueAddress:
 
 
 def check_address(address: QueueAddress, dialect: str) -> None:
-    """Raise AddressError if the database could not hold the table, its schema or its catalog under their names."""
+    """Raise AddressError if the database does not support the name of the table, its schema or its catalog."""
     check_name(address.table, dialect)
     for part in ("schema", "catalog"):
         value: str | None = getattr(address, part)

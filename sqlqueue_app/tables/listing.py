@@ -1,4 +1,4 @@
-"""What a database holds: its queue tables, their columns and indexes, their dead rows, and rows whose headers contain a text."""
+"""The contents of a database: queue tables, their columns, indexes and dead rows, and rows that contain a text."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sqlqueue_app.messages.errors import TableMismatch
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, executed, fetch_all
 from sqlqueue_app.tables.rows import row_id_of, text_of
 
-# What PostgreSQL plans in a few tens of milliseconds; SQLite takes 500 parts of a UNION at most.
+# PostgreSQL plans these in a few tens of milliseconds; SQLite accepts at most 500 parts of a UNION.
 TABLES_PER_STATEMENT: Final = 100
 _ASCII_CAPITALS: Final = re.compile("[A-Z]+")
 
 
 @dataclass(frozen=True, slots=True)
 class ListedTable:
-    """A table that has headers and a body: a queue if it has a `layout`, a table of delayed messages if `is_delayed`."""
+    """A table with headers and a body: a queue if it has a `layout`, a table of delayed messages if `is_delayed`."""
 
     address: QueueAddress
     layout: QueueLayout | None
@@ -34,11 +34,11 @@ class ListedTable:
 
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
-    """What one look says of a queue. The first three numbers end at the limit.
+    """A snapshot of a queue. The first three numbers are capped at the limit.
 
-    `span` is how far the first and the last row are apart, both counted: at least as many as there are. `head` is the text of the
-    headers of the first row. `written` is how many rows were ever written, as far as the database tells. `dead` and `live` are the
-    rows of PostgreSQL's statistics.
+    `span` is the distance between the first and the last row, both included: an upper bound of their number. `head` is the text
+    of the first row's headers. `written` is the number of rows ever written, if the database reports it. `dead` and `live` are
+    row counts of PostgreSQL's statistics.
     """
 
     waiting: int
@@ -53,7 +53,7 @@ class QueueSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class DelayedSnapshot:
-    """How many messages wait in a delayed table and how many are due, up to the limit; when the first is due, since 1970."""
+    """The waiting and due messages of a delayed table, up to the limit, and the first due time in seconds since 1970."""
 
     waiting: int
     overdue: int
@@ -61,7 +61,7 @@ class DelayedSnapshot:
 
 
 def list_tables(alias: str) -> list[ListedTable]:
-    """The queue tables and tables of delayed messages that this connection may read, by schema and name, in its own catalog."""
+    """The queue and delayed tables that this connection may read, by schema and name, in its own catalog."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
     columns: defaultdict[tuple[str | None, str], list[tuple[str, str]]] = defaultdict(list)
@@ -69,7 +69,7 @@ def list_tables(alias: str) -> list[ListedTable]:
     with database_errors(dialect, "list the tables"):
         rows = fetch_all(connection, dialect.statement("list_tables"))
     for schema, table, place, name, kind in rows:
-        # The columns have a place, the keys of indexes have none.
+        # Columns have a position, keys of indexes have none.
         found = indexes if place is None else columns
         found[None if schema is None else str(schema), str(table)].append((str(name), str(kind)))
     catalog = current_catalog(connection)
@@ -95,7 +95,7 @@ def _kind(dialect: Dialect, address: QueueAddress, shape: TableShape) -> tuple[Q
 
 
 def snapshot_queues(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[QueueSnapshot]:
-    """One for each queue, in their order, by a statement for each hundred, which locks nothing. DatabaseError if one is gone."""
+    """A snapshot of each queue, in order, with a statement for each hundred. Locks nothing. DatabaseError if one is gone."""
     return [
         QueueSnapshot(
             int(waiting),
@@ -110,12 +110,12 @@ def snapshot_queues(alias: str, addresses: Sequence[QueueAddress], limit: int) -
 
 
 def count_expiries(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[tuple[int, int]]:
-    """The rows with an expiry and the expired ones of each queue, each up to the limit, by the index on Expires."""
+    """The number of rows with an expiry and of expired rows in each queue, up to the limit, by the index on Expires."""
     return [(int(expiring), int(expired)) for expiring, expired in _count_each(alias, "look_expiring", addresses, limit)]
 
 
 def snapshot_delayed(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[DelayedSnapshot]:
-    """One look for each table of delayed messages, in their order."""
+    """A snapshot of each table of delayed messages, in order."""
     return [
         DelayedSnapshot(int(waiting), int(overdue), None if due is None else float(due))
         for waiting, overdue, due in _count_each(alias, "look_delayed", addresses, limit)
@@ -140,7 +140,7 @@ class _Part:
 
 
 def _read_each(alias: str, doing: str, parts: Sequence[_Part]) -> list[tuple[Any, ...]]:
-    """The rows of all parts, which begin with the number of their part, by one statement for each hundred tables."""
+    """The rows of all parts, each starting with the number of its part, with one statement for each hundred tables."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
     found: list[tuple[Any, ...]] = []
@@ -158,9 +158,9 @@ def _read_each(alias: str, doing: str, parts: Sequence[_Part]) -> list[tuple[Any
     return found
 
 
-# Every text of headers that is a JSON object has it: to find all rows.
+# Contained in all headers, which are JSON objects: finds all rows.
 EVERY: Final = "{"
-# Of larger bodies only the beginning is searched.
+# Only the beginning of larger bodies is searched.
 SEARCHED_BODY_BYTES: Final = 65_536
 
 
@@ -179,7 +179,7 @@ class TableScan:
 
 @dataclass(frozen=True, slots=True)
 class FoundRow:
-    """A row that was found, with the number of its scan. A delayed message has either no number (0) or no `id`, and is `due`."""
+    """A found row, with the number of its scan. A delayed message has either no number (0) or no `id`, and a `due` time."""
 
     scan: int
     row_version: int
@@ -190,8 +190,8 @@ class FoundRow:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What was found, in the order of the scans. `longer`: of scans that ended early the row version where their table goes on,
-    0 for delayed messages.
+    """The found rows, in order of the scans. `longer`: for scans that ended early, the row version at which to continue; 0 for
+    delayed messages.
     """
 
     rows: tuple[FoundRow, ...]
@@ -203,11 +203,10 @@ def _lower(found: re.Match[str]) -> str:
 
 
 def find_rows(alias: str, scans: Sequence[TableScan], *texts: str, most: int, bodies: bool = False) -> ScanResult:
-    """The rows that hold one of the texts as they stand in the JSON; `most` of each table at most. ASCII letters ignore case.
+    """Find rows that contain one of the texts, as encoded in the JSON; at most `most` per table. Ignores the case of ASCII.
 
-    A statement for each hundred tables, which takes and locks nothing and waits for nobody. There is no index on headers, so it
-    reads the rows. With `bodies` it also searches the first SEARCHED_BODY_BYTES of each body. Raises DatabaseError if one of the
-    tables is gone.
+    Uses one statement for each hundred tables, which takes and locks nothing and never waits. Headers have no index, so it reads
+    the rows. With `bodies` it also searches the first SEARCHED_BODY_BYTES of each body. Raises DatabaseError if a table is gone.
     """
     values = {f"text_{chr(97 + number)}": _ASCII_CAPITALS.sub(_lower, text) for number, text in enumerate(texts)}
     encoded = {f"{name}_bytes": text.encode("utf-8", "surrogatepass") for name, text in values.items()}
@@ -234,7 +233,7 @@ def find_rows(alias: str, scans: Sequence[TableScan], *texts: str, most: int, bo
 
 @dataclass(frozen=True, slots=True)
 class DeadRows:
-    """PostgreSQL's statistics, a second or so old, of deleted rows that vacuum has not taken yet, which slow down every reader."""
+    """PostgreSQL's statistics, about a second old, of deleted rows that vacuum has not removed yet and that slow down readers."""
 
     table: str
     dead: int
@@ -243,11 +242,11 @@ class DeadRows:
 
 @dataclass(frozen=True, slots=True)
 class HorizonHolder:
-    """Somebody for whose sake vacuum keeps every row that died since.
+    """A holder of the vacuum horizon: vacuum keeps every row that died since.
 
-    `kind` is "session", "prepared transaction" or "replication slot"; `name` the application's, the transaction's or the slot's.
-    `transactions` says how many transactions began since. `seconds` and `state` are None where this role may not see them, and for
-    what has none.
+    `kind` is "session", "prepared transaction" or "replication slot"; `name` is that of the application, transaction or slot.
+    `transactions` counts the transactions begun since. `seconds` and `state` are None if this role may not see them, or if there
+    are none.
     """
 
     kind: str
@@ -260,7 +259,7 @@ class HorizonHolder:
 
 
 def dead_rows(alias: str, tables: Sequence[str]) -> dict[str, DeadRows]:
-    """The dead rows of tables by qualified name, without tables that are not there; none on other databases. DatabaseError."""
+    """The dead rows of existing tables by qualified name; empty on other databases. Raises DatabaseError."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
     if dialect.name != "postgresql" or not tables:
@@ -271,7 +270,7 @@ def dead_rows(alias: str, tables: Sequence[str]) -> dict[str, DeadRows]:
 
 
 def horizon_holders(alias: str) -> list[HorizonHolder]:
-    """Who holds rows that are dead already, the oldest first, five at most; empty on other databases than PostgreSQL."""
+    """The holders of the vacuum horizon, oldest first, at most five; empty except on PostgreSQL."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
     if dialect.name != "postgresql":
@@ -290,7 +289,7 @@ def shape_of_table(connection: BaseDatabaseWrapper, dialect: Dialect, address: Q
     elif dialect.name == "sqlserver":
         texts = {"catalog": f"{dialect.quote(address.catalog)}." if address.catalog else ""}
         is_elsewhere = address.catalog not in (None, current_catalog(connection))
-        # A statement that names a database which is not there, or closed to this login, fails, and may end the transaction.
+        # A statement fails, and may end the transaction, if it names a missing database or one closed to this login.
         if is_elsewhere and fetch_all(connection, dialect.statement("may_use_catalog"), catalog=address.catalog) != [(1,)]:
             return None
     columns = fetch_all(connection, dialect.statement("columns", **texts), **values)
@@ -301,7 +300,7 @@ def shape_of_table(connection: BaseDatabaseWrapper, dialect: Dialect, address: Q
 
 
 def current_catalog(connection: BaseDatabaseWrapper) -> str | None:
-    """The catalog of the connection on SQL Server; None where there are none."""
+    """The catalog of the connection on SQL Server; None on other databases."""
     if connection.vendor != "microsoft":
         return None
     name = connection.settings_dict.get("NAME")

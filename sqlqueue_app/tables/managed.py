@@ -1,4 +1,4 @@
-"""Managed tables that receive transactions write: the log of two-phase commit, and the ids of handled messages."""
+"""Managed tables written by receive transactions: the log of two-phase commit, and the ids of handled messages."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from sqlqueue_app.messages.errors import ConfigurationError, ConstraintViolation
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all, run
 from sqlqueue_app.tables.queue import all_or_none
 
-# A transaction that records itself is about to commit: who asks waits so long for its end, at most.
+# The maximum wait for a transaction that has recorded itself and is about to commit.
 _DECISION_MILLISECONDS: Final = "1000"
 
 
 def uuid_value(connection: BaseDatabaseWrapper, value: uuid.UUID) -> str:
-    """A UUID as Django writes it into a UUIDField of this database: bare digits where that is no type of its own."""
+    """A UUID as Django writes it into a UUIDField: plain digits if the database has no such type."""
     return str(value) if connection.features.has_native_uuid_field else value.hex
 
 
 class _NotRecorded(Exception):
-    """Ends the transaction that has asked, so that it leaves nothing."""
+    """Rolls back the transaction of a query, so that it leaves nothing."""
 
 
 class TransactionLog:
     """The coordinator's log of two-phase commit: a transaction in it is committed, wherever its branches are.
 
-    A transaction records itself before it prepares its first branch, in the receive transaction. So who sees a prepared branch can
-    have the database decide: to insert the same id waits while that transaction is open, fails if it was committed, and succeeds if
-    it never will be. No clock and no time limit decides anything.
+    A transaction records itself before it prepares its first branch, in the receive transaction. So the database decides about
+    any prepared branch: inserting the same id waits while that transaction is open, fails if it was committed, and succeeds if it
+    never will be. No decision depends on a clock or a time limit.
 
-    A description, not a connection: each call uses the calling thread's Django connection. Shared by threads. `table` and
-    `coordinators` are the names of the managed tables, `kept_in` the alias where the routers keep them.
+    Holds no connection: each call uses the calling thread's Django connection. Shared by threads. `table` and `coordinators` are
+    the names of the managed tables, `kept_in` is the alias to which the routers send them.
     """
 
     def __init__(self, alias: str, table: str, coordinators: str, *, kept_in: str) -> None:
@@ -58,10 +58,10 @@ class TransactionLog:
         return self._kept_in == self.alias
 
     def coordinator(self) -> uuid.UUID:
-        """What names this database in the ids of branches; made by a worker at its start.
+        """The name of this database in the ids of branches, created when a worker starts.
 
-        ConfigurationError where the log is kept in another database; DatabaseError if the database cannot be asked, or if there is
-        no name yet inside of a transaction.
+        Raises ConfigurationError if the log is kept in another database; DatabaseError if the database cannot be queried, or if
+        there is no name yet inside a transaction.
         """
         if not self.is_here:
             raise ConfigurationError(recorded_elsewhere(self._kept_in, self.alias))
@@ -75,7 +75,7 @@ class TransactionLog:
         return found
 
     def has_coordinator(self) -> bool:
-        """Whether there is a name, without which no branch can be; makes none. DatabaseError if the database cannot be asked."""
+        """Whether there is a name, which every branch requires; creates none. DatabaseError if the query fails."""
         with self._lock:
             if self._coordinator is not None:
                 return True
@@ -88,10 +88,10 @@ class TransactionLog:
 
     def _made(self, connection: BaseDatabaseWrapper) -> uuid.UUID:
         if connection.in_atomic_block:
-            # Rolled back with the transaction, the name would be unknown, and the branches under it nobody's.
+            # A rollback would remove the name, and orphan the branches under it.
             raise DatabaseError("the coordinator of two-phase commit has no name yet: start the worker again, which makes it")
         made = self._dialect.statement("make_coordinator", table=self._coordinators)
-        # Of two that begin at once, the second finds the row of the first.
+        # If two start at once, the second finds the row of the first.
         with contextlib.suppress(IntegrityError), all_or_none(self.alias):
             run(connection, made, id=uuid_value(connection, uuid.uuid4()))
         if (found := self._known()) is None:
@@ -99,9 +99,9 @@ class TransactionLog:
         return found
 
     def record(self, transaction_id: uuid.UUID, queue: str, branches: Sequence[str]) -> None:
-        """Record the transaction in the one that is open, with the aliases of its branches.
+        """Record the transaction, with the aliases of its branches, inside the open database transaction.
 
-        ConstraintViolation if it is recorded; waits while another transaction that has recorded it is open.
+        Waits while another transaction that has recorded it is open. Raises ConstraintViolation if it is recorded.
         """
         with database_errors(self._dialect, "record a distributed transaction"):
             values = {
@@ -112,9 +112,9 @@ class TransactionLog:
             run(connection_of(self.alias), self._record, **values)
 
     def is_committed(self, transaction_id: uuid.UUID) -> bool | None:
-        """Whether a transaction that has prepared branches is committed; None while it is open. Not inside of a transaction.
+        """Whether a transaction with prepared branches is committed; None while it is open. Do not call inside a transaction.
 
-        False is for ever: its process has lost the transaction. DatabaseError if the database cannot be asked.
+        False is final: its process has lost the transaction. Raises DatabaseError if the database cannot be queried.
         """
         errors = database_errors(self._dialect, "ask the log of distributed transactions")
         try:
@@ -130,17 +130,17 @@ class TransactionLog:
 
     @property
     def has_one_writer(self) -> bool:
-        """Whether a transaction that has begun to write is the only one: any other with prepared branches has ended then."""
+        """Whether a writing transaction is the only one, so that any other with prepared branches has ended."""
         return self._dialect.name == "sqlite"
 
     def knows(self, transaction_id: uuid.UUID) -> bool:
-        """Whether the transaction is recorded, as far as the one that is open can see."""
+        """Whether the transaction is recorded, as far as the open database transaction can see."""
         with database_errors(self._dialect, "read the log of distributed transactions"):
             return bool(fetch_all(connection_of(self.alias), self._look, id=uuid_value(connection_of(self.alias), transaction_id)))
 
     @contextmanager
     def _limited_wait(self) -> Iterator[None]:
-        # SQLite waits as long as its settings say: the transaction that is asked about is then the only one that writes.
+        # SQLite waits as configured: the transaction in question is then the only writer.
         statements = self._dialect.statements
         connection = connection_of(self.alias)
         if "limit_lock_wait" in statements:
@@ -153,7 +153,7 @@ class TransactionLog:
 
 
 def recorded_elsewhere(kept_in: str, alias: str) -> str:
-    """What is wrong where distributed transactions would be recorded in another database than that of the queues."""
+    """The error text if distributed transactions would be recorded in another database than that of the queues."""
     return (
         f"a transaction that several databases take part in is recorded in that of the queues, {alias!r}, but the routers keep the "
         f"tables of sqlqueue_app in {kept_in!r}"
@@ -161,7 +161,7 @@ def recorded_elsewhere(kept_in: str, alias: str) -> str:
 
 
 class HandledTable:
-    """The ids of handled messages. A description, not a connection, as TransactionLog; the database's clock says what is old."""
+    """The ids of handled messages. Holds no connection, as TransactionLog; the database's clock decides their age."""
 
     def __init__(self, alias: str, name: str) -> None:
         self.alias = alias
@@ -171,15 +171,15 @@ class HandledTable:
         self._remember = self._statement("remember_handled")
 
     def exists(self) -> bool:
-        """Whether `migrate` has made the table."""
+        """Whether `migrate` has created the table."""
         values = {"name": self.name} if self._dialect.name == "sqlite" else {"table": self._qualified}
         with database_errors(self._dialect, f"look for {self._qualified}"):
             return bool(fetch_all(connection_of(self.alias), self._dialect.statement("table_exists"), **values)[0][0])
 
     def remember(self, key: uuid.UUID, queue: str) -> bool:
-        """Remember the key in the caller's transaction; False if it is known already.
+        """Store the key in the caller's transaction. Returns False if it is already known.
 
-        Waits while another transaction is remembering the same key, and takes it as known if that one commits.
+        Waits while another transaction stores the same key, and treats it as known if that one commits.
         """
         try:
             with database_errors(self._dialect, "remember the id of a message"):
@@ -187,13 +187,13 @@ class HandledTable:
                     run(connection_of(self.alias), self._remember, id=uuid_value(connection_of(self.alias), key), queue=queue) == 1
                 )
         except ConstraintViolation:
-            # On SQL Server the one that comes second fails; its transaction goes on.
+            # On SQL Server the second insert fails, and its transaction continues.
             if self._dialect.name != "sqlserver":
                 raise
             return False
 
     def forget(self, queue: str, older_than_seconds: float, limit: int) -> int:
-        """Delete at most `limit` keys of the queue that were remembered longer ago, the oldest first; returns how many."""
+        """Delete at most `limit` older keys of the queue, oldest first, and return their number."""
         with database_errors(self._dialect, "forget ids of messages"):
             return run(
                 connection_of(self.alias), self._statement("forget_handled"), queue=queue, seconds=older_than_seconds, limit=limit
@@ -204,7 +204,7 @@ class HandledTable:
 
 
 def handled_elsewhere(endpoint: str, alias: str, wanted: str) -> str:
-    """What is wrong where the handled messages would be remembered in another database than that of the queues."""
+    """The error text if handled messages would be stored in another database than that of the queues."""
     return (
         f"DEDUPLICATE_FOR of endpoint {endpoint!r} remembers messages in the receive transaction, in the database {wanted!r}, "
         f"but the routers keep the tables of sqlqueue_app in {alias!r}"

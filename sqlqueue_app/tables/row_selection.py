@@ -1,6 +1,6 @@
-"""Rows of a queue table by their RowVersions: a few that a person chose, or ranges of hundreds of thousands for the pipeline.
+"""Rows of a queue table by RowVersion: a few chosen by a person, or ranges of hundreds of thousands for the pipeline.
 
-Each call raises DatabaseErrors, QueueNotFound among them. Chosen rows take one statement for a thousand.
+Each call may raise DatabaseError, including QueueNotFound. Chosen rows take one statement for each thousand.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sqlqueue_app.tables.connections import fetch_all, run
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import bytes_of, row_id_of, text_of
 
-# So many numbers stand in one statement at most.
+# The maximum number of RowVersions in one statement.
 ROWS_PER_STATEMENT: Final = 1_000
 Chosen = TypeVar("Chosen")
 
 
 @dataclass(frozen=True, slots=True)
 class TakenRow:
-    """A row that was deleted, in full. `lifetime_ms` is what is left of its life by the database's clock; None: for ever."""
+    """A deleted row, complete. `lifetime_ms` is its remaining lifetime by the database's clock; None: unlimited."""
 
     row_version: int
     id: uuid.UUID
@@ -35,28 +35,28 @@ class TakenRow:
 
 
 def headers_of_rows(table: QueueTable, row_versions: Iterable[int]) -> dict[int, str | None]:
-    """The header texts of the rows that are there, by RowVersion; on SQL Server without rows that somebody holds. Locks nothing."""
+    """The header texts of the existing rows, by RowVersion; on SQL Server without locked rows. Locks nothing."""
     return {int(number): text_of(headers) for number, headers in _each(table, "look_at", row_versions)}
 
 
 def take_rows(table: QueueTable, row_versions: Iterable[int]) -> list[TakenRow]:
-    """Delete the rows and return them, oldest first; those that are gone, or that somebody else holds, are left out.
+    """Delete the rows and return them, oldest first, without rows that are gone or locked by others.
 
-    In the caller's transaction. Bodies are in memory whole: choose few if they are large.
+    Runs in the caller's transaction. Loads whole bodies into memory: choose few if they are large.
     """
     found = (_taken(row) for row in _each(table, "take", row_versions, **table.deleted_correlation_columns()))
     return sorted(found, key=lambda row: row.row_version)
 
 
 def remove_rows(table: QueueTable, row_versions: Iterable[int]) -> list[int]:
-    """Delete the rows and return the numbers of those that were there, and that nobody else holds; otherwise as `take_rows`."""
+    """Delete the rows and return the numbers of those that existed and were not locked by others; otherwise as `take_rows`."""
     return sorted(int(number) for (number,) in _each(table, "remove", row_versions))
 
 
 def find_ids(table: QueueTable, ids: Collection[uuid.UUID], *, limit: int) -> dict[uuid.UUID, int]:
-    """The RowVersions of the rows of these ids, that are there: a thousand ids at most; one statement, which takes nothing.
+    """The RowVersions of the existing rows with these ids, at most a thousand ids; one statement, which takes nothing.
 
-    On PostgreSQL anywhere in the table, on the others among the first `limit` rows, for they have no index of ids.
+    Searches the whole table on PostgreSQL, and the first `limit` rows on other databases, which have no index on ids.
     """
     if not ids:
         return {}
@@ -68,7 +68,7 @@ def find_ids(table: QueueTable, ids: Collection[uuid.UUID], *, limit: int) -> di
 
 
 def statement_chunks(chosen: Iterable[Chosen]) -> Iterator[list[Chosen]]:
-    """What stands in one statement, one after the other: a thousand each, as they are asked for."""
+    """Split the items lazily into chunks of one statement, a thousand each."""
     source = iter(chosen)
     while portion := list(islice(source, ROWS_PER_STATEMENT)):
         yield portion
@@ -96,22 +96,22 @@ def _taken(row: Sequence[Any]) -> TakenRow:
 
 
 RANGES_PER_STATEMENT: Final = 1_000
-# SQL Server exchanges 5,000 locks of a statement for one of the table, for which senders would wait; others know no such thing.
+# SQL Server escalates 5,000 locks of a statement to a table lock, which blocks senders; others do not.
 _ROWS_PER_STATEMENT: Final = {"sqlserver": 4_900}
 _IDS_PER_STATEMENT: Final = 50_000
-# One above the lowest bigint, whose digits alone would be none.
+# One above the lowest bigint, whose digits without the sign exceed the type.
 BEFORE_ALL: Final = -(2**63) + 1
 
 
 class NumberRange(NamedTuple):
-    """Consecutive RowVersions, both ends among them."""
+    """Consecutive RowVersions, both ends included."""
 
     lowest: int
     highest: int
 
 
 def ranges_of(row_versions: Iterable[int]) -> list[NumberRange]:
-    """The numbers as ranges without gaps, ascending; a number that comes twice is in one range, once."""
+    """Group the numbers into ascending ranges without gaps; duplicates count once."""
     found: list[NumberRange] = []
     for number in sorted(row_versions):
         if found and number <= found[-1].highest + 1:
@@ -122,9 +122,9 @@ def ranges_of(row_versions: Iterable[int]) -> list[NumberRange]:
 
 
 def remove_ranges(table: QueueTable, ranges: Iterable[NumberRange]) -> int:
-    """Delete exactly the rows of these numbers and return how many there were, in the caller's transaction.
+    """Delete exactly the rows with these numbers, in the caller's transaction, and return how many existed.
 
-    Rows that somebody else holds are waited for on PostgreSQL and SQL Server.
+    Waits for rows locked by others on PostgreSQL and SQL Server.
     """
     removed = 0
     for portion in _chunks(ranges, _ROWS_PER_STATEMENT.get(table.dialect.name)):
@@ -135,9 +135,9 @@ def remove_ranges(table: QueueTable, ranges: Iterable[NumberRange]) -> int:
 
 
 def row_ids(table: QueueTable) -> Iterator[tuple[int, str]]:
-    """The number and the id of every row, ascending; on SQL Server without rows that somebody holds. The id is "" where it is NULL.
+    """The number and the id of every row, ascending; on SQL Server without locked rows. The id is "" if it is NULL.
 
-    One statement for 50,000 rows, which are no snapshot together: what comes or goes meanwhile may be in it or not.
+    Uses one statement for each 50,000 rows. The result is not a snapshot: it may miss or include concurrent changes.
     """
     statement = table.dialect.statement("row_ids", table=table.qualified)
     after = BEFORE_ALL
@@ -152,7 +152,7 @@ def row_ids(table: QueueTable) -> Iterator[tuple[int, str]]:
 
 
 def row_id_at(table: QueueTable, number: int) -> str | None:
-    """The id of the row of that number, "" where it is NULL; None where no such row can be seen."""
+    """The id of the row with that number, "" if it is NULL; None if no such row is visible."""
     statement = table.dialect.statement("row_ids", table=table.qualified)
     with table.errors(f"look at a row of {table.qualified}"):
         rows = fetch_all(table.connection(), statement, after=number - 1, limit=1)
@@ -160,7 +160,7 @@ def row_id_at(table: QueueTable, number: int) -> str | None:
 
 
 def row_version_after(table: QueueTable, after: int, highest: int, place: int) -> int | None:
-    """The number of the n-th row after one number and up to another; None if there are fewer."""
+    """The number of the row at a `place` (from 1) after one number and up to another; None if there are fewer."""
     texts = {"after": str(int(after)), "highest": str(int(highest)), "places": str(int(place) - 1)}
     statement = table.dialect.statement("row_version_after", table=table.qualified, **texts)
     with table.errors(f"look for rows of {table.qualified}"):
@@ -169,7 +169,7 @@ def row_version_after(table: QueueTable, after: int, highest: int, place: int) -
 
 
 def numbers_drawn(table: QueueTable) -> int | None:
-    """The highest number that a row of the table has had; None if the database does not tell; on SQL Server 1 if none had."""
+    """The highest number ever given to a row; None if the database does not report it; on SQL Server 1 if none was."""
     with table.errors(f"look up the numbers of {table.qualified}"):
         statement = table.dialect.statement("numbers_drawn")
         rows = fetch_all(table.connection(), statement, table=table.qualified, name=table.address.table)
@@ -195,7 +195,7 @@ def _chunks(ranges: Iterable[NumberRange], most_rows: int | None) -> Iterator[li
 
 
 def _pieces(ranges: Iterable[NumberRange], most_rows: int | None) -> Iterator[NumberRange]:
-    """The ranges, those that are too long cut."""
+    """Split ranges that are too long."""
     for lowest, highest in ranges:
         if most_rows is None:
             yield NumberRange(lowest, highest)

@@ -1,4 +1,4 @@
-"""Rows of a queue table as they go into it and come out of it, alike for every database."""
+"""Rows written to and read from a queue table, the same for every database."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-# The columns of the transport hold 255 characters; a longer text stays in the headers only (docs/internals/wire.md#limits).
+# The transport's columns hold 255 characters; longer text stays only in the headers (docs/internals/wire.md#limits).
 _COLUMN_CHARACTERS = 255
 # DATEADD(ms) takes a 32-bit integer: 24 days, 20 hours (docs/internals/wire.md#limits). The same clamp everywhere.
 MAX_TIME_TO_BE_RECEIVED_MS = 2**31 - 1
 
 
 def clamped(time_to_be_received_ms: int) -> int:
-    """The lifetime as every database can count it."""
+    """The lifetime, limited to what every database supports."""
     return max(-MAX_TIME_TO_BE_RECEIVED_MS, min(time_to_be_received_ms, MAX_TIME_TO_BE_RECEIVED_MS))
 
 
@@ -23,8 +23,7 @@ def clamped(time_to_be_received_ms: int) -> int:
 class NewRow:
     """A row to send. `time_to_be_received_ms` is clamped to 24.8 days; the database's clock adds it to now.
 
-    `delay_ms` or `due` (aware) stand in rows of a delayed table, and in no others: the database's clock adds the one to now and
-    waits for the other.
+    Only rows of a delayed table have `delay_ms`, which the database's clock adds to now, or `due` (aware).
     """
 
     id: str
@@ -38,7 +37,7 @@ class NewRow:
 
     @property
     def is_delayed(self) -> bool:
-        """Whether the row belongs into a table of delayed messages."""
+        """Whether the row belongs in a table of delayed messages."""
         return self.delay_ms is not None or self.due is not None
 
 
@@ -50,7 +49,7 @@ def delayed_values_of(rows: Iterable[NewRow], names: Sequence[str]) -> list[Any]
             "headers": row.headers,
             "body": row.body,
             "delay_ms": row.delay_ms,
-            # ISO text in UTC: every session reads it alike, whatever its time zone.
+            # ISO text in UTC: independent of the session's time zone.
             "due": None if row.due is None else row.due.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds"),
         }
         values += [held[name] for name in names]
@@ -75,7 +74,7 @@ def values_of(rows: Iterable[NewRow], names: Sequence[str], dialect: str) -> lis
 
 
 def _column_text(text: str | None, dialect: str) -> str | bytes | None:
-    """The text as the column of the transport keeps it, or None: where the column is NULL most readers take the header.
+    """The text for the transport's column, or None: if the column is NULL most readers use the header.
 
     On SQL Server it is `varchar`, which would change characters other than ASCII.
     """
@@ -85,7 +84,7 @@ def _column_text(text: str | None, dialect: str) -> str | bytes | None:
 
 
 class ReceivedRow(NamedTuple):
-    """A row that a receive deleted. `body` is None where the column was NULL.
+    """A row deleted by a receive. `body` is None if the column was NULL.
 
     A tuple, because one is made for every message: a frozen dataclass takes three times as long.
     """
@@ -101,7 +100,7 @@ class ReceivedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PeekedRow:
-    """A row that is still in the table. `body` is its beginning, `body_length` the number of bytes that are there."""
+    """A row that is still in the table. `body` is the beginning of the body, `body_length` its total number of bytes."""
 
     row_version: int
     id: uuid.UUID
@@ -115,7 +114,7 @@ class PeekedRow:
 
 
 def received_rows(found: Iterable[Sequence[Any]]) -> list[ReceivedRow]:
-    """The rows of a receive statement in the order of the queue: what a DELETE returns has none of its own."""
+    """The rows of a receive statement in queue order: a DELETE returns rows in no particular order."""
     return sorted((_received_row(row) for row in found), key=lambda row: row.row_version)
 
 
@@ -149,19 +148,19 @@ def peeked_row(row: tuple[Any, ...]) -> PeekedRow:
 
 
 def row_id_of(value: Any) -> uuid.UUID:
-    """The row id of what a driver gives for its column."""
+    """The row id for a driver's value of its column."""
     if isinstance(value, uuid.UUID):
         return value
     text = text_of(value, "backslashreplace") or ""
     try:
         return uuid.UUID(text)
     except ValueError:
-        # SQLite has no type that would keep other text out of the column; the same text gives the same id each time.
+        # SQLite has no type that excludes other text from the column; the same text always gives the same id.
         return uuid.uuid5(uuid.NAMESPACE_OID, text)
 
 
 def text_of(value: Any, errors: str = "surrogateescape") -> str | None:
-    """The text in a column. SQLite gives bytes, which may be no UTF-8: they become halves of surrogate pairs, and bytes again."""
+    """The text in a column. SQLite returns bytes that may not be UTF-8: surrogate escapes keep them for the way back."""
     text: str | None = value.decode("utf-8", errors) if isinstance(value, bytes) else value
     return text
 
@@ -201,11 +200,11 @@ def _instant(value: Any) -> datetime | None:
 
 
 def without_nul(text: str) -> str:
-    """The text with U+FFFD in the place of NUL."""
+    """Replace NUL by U+FFFD."""
     return text.replace("\0", "\ufffd")
 
 
 def cut_text(text: str, most: int | None) -> str:
-    """The text without NUL, cut so that a column of so many characters takes it in every database: SQL Server counts UTF-16."""
+    """Remove NUL and cut the text to a column of `most` characters in every database: SQL Server counts UTF-16."""
     whole = without_nul(text)
     return whole if most is None else whole.encode("utf-16-le", "surrogatepass")[: 2 * most].decode("utf-16-le", "ignore")

@@ -1,4 +1,4 @@
-"""The subscription table that all endpoints share: who wants which event (docs/internals/wire.md#subscription-table)."""
+"""The subscription table that all endpoints share (docs/internals/wire.md#subscription-table)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class SubscriptionRow:
 class SubscriptionTable(Table):
     """The subscription table, which all endpoints share.
 
-    As the transport does it, no call takes part in a transaction that the thread has open, unless it is asked to `join`: inside of
-    one it opens a second connection, for this one call. So an event goes to those who have subscribed by now, whatever snapshot the
-    caller's transaction reads, and a roll back takes no subscription away. SQLite has one writer, which the caller may be: there
-    every call joins the caller's transaction.
+    As in the transport, no call takes part in the thread's open transaction, unless told to `join`: inside one it opens a second
+    connection for this call. So an event goes to all current subscribers, whatever snapshot the caller's transaction reads, and a
+    rollback removes no subscription. SQLite has one writer, which the caller may be: there every call joins the caller's
+    transaction.
 
-    `changed` is called after each change; if it joined a transaction, once more when that commits.
+    Calls `changed` after each change, and again at the commit of a transaction that it joined.
     """
 
     def __init__(self, alias: str, address: QueueAddress, *, changed: Callable[[], None] = lambda: None) -> None:
@@ -46,9 +46,9 @@ class SubscriptionTable(Table):
         self._changed = changed
 
     def subscribe(self, subscription: SubscriptionRow, *, join: bool = False) -> None:
-        """Write the row, or the address in the row that is there; a row that says so already stays as it is.
+        """Insert the row, or update the address of the existing row; an identical row stays unchanged.
 
-        ConfigurationError for a value that the table cannot hold, QueueNotFound if there is no table.
+        Raises ConfigurationError for a value that the table cannot hold, QueueNotFound if there is no table.
         """
         _check(subscription)
         with self._errors(f"subscribe {subscription.endpoint!r} to {subscription.topic!r}"), self._used(join=join) as connection:
@@ -58,7 +58,7 @@ class SubscriptionTable(Table):
         self._notify(joined)
 
     def unsubscribe(self, endpoint: str, topic: str, *, join: bool = False) -> bool:
-        """Delete the row; whether there was one. QueueNotFound if there is no table."""
+        """Delete the row and return whether there was one. QueueNotFound if there is no table."""
         with self._errors(f"unsubscribe {endpoint!r} from {topic!r}"), self._used(join=join) as connection:
             statement = self.dialect.statement("unsubscribe", table=self.qualified)
             deleted = run(connection, statement, endpoint=endpoint, topic=topic)
@@ -81,14 +81,14 @@ class SubscriptionTable(Table):
             return [SubscriptionRow(*map(str, row)) for row in fetch_all(connection, statement)]
 
     def has_joined_changes(self) -> bool:
-        """Whether the transaction that the calling thread has open has changed the table by a call that joined it."""
+        """Whether a call that joined the calling thread's open transaction has changed the table."""
         connection = self.connection()
         return connection.in_atomic_block and any(call == self._committed for _, call, *_ in connection.run_on_commit)
 
     def _notify(self, joined: bool) -> None:
         self._changed()
         if joined:
-            # The hook is also what `has_joined_changes` finds; a roll back, to a savepoint or of everything, takes it away.
+            # `has_joined_changes` looks for this hook; a rollback, also to a savepoint, removes it.
             transaction.on_commit(self._committed, using=self.alias)
 
     def _committed(self) -> None:
@@ -97,7 +97,7 @@ class SubscriptionTable(Table):
     @contextmanager
     def _used(self, *, join: bool = False) -> Iterator[BaseDatabaseWrapper]:
         first = self.connection()
-        # Whoever has locked rows of the table by a change that joined would wait for itself on another connection.
+        # After a joined change has locked rows of the table, another connection would wait for its own thread.
         if join or not first.in_atomic_block or first.vendor == "sqlite" or self.has_joined_changes():
             yield first
             return

@@ -2,9 +2,9 @@
 
 See docs/internals/decisions.md#two-phase-commit.
 
-Phase one: the transaction is recorded in the log, within itself; then each other database that was written to prepares its branch.
-The commit of the receive is the decision. Phase two commits the branches. A process that dies in between leaves branches, and
-`status/in_doubt.py` ends them as the log says.
+Phase one: the transaction records itself in the log, then each other database that was written to prepares its branch.
+The commit of the receive is the decision. Phase two commits the branches. A process that dies in between leaves branches, which
+`status/in_doubt.py` finishes as the log decided.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ background_logger = logging.getLogger("sqlqueue.background")
 
 
 class TwoPhaseParticipants:
-    """The other databases of one thread: those that can prepare a transaction take part, the rest may only be read."""
+    """The other databases of one thread: those that can prepare a transaction take part, others are read-only."""
 
     def __init__(self, aliases: Sequence[str], log: TransactionLog, queue: str) -> None:
         self._log = log
@@ -47,21 +47,21 @@ class TwoPhaseParticipants:
         self._prepared: list[tuple[str, BranchId]] = []
 
     def begin_message(self) -> None:
-        """The message may begin to work."""
+        """Begin a message in every database."""
         for each in self._participants:
             each.begin_message()
         for other in self._read_only:
             other.begin_message()
 
     def end_message(self) -> None:
-        """The message is done except for the commit."""
+        """End the message, except for its commit."""
         for each in self._participants:
             self._hooks += each.end_message()
         for other in self._read_only:
             other.end_message()
 
     def _end_left(self, alias: str) -> None:
-        """End the branches that crashed processes left, before the message waits for their locks: as the only writer it must."""
+        """Finish branches of crashed processes before the message waits for their locks; required of a single writer."""
         for branch in prepared_branches(alias, self._log.coordinator()):
             end_in_doubt(branch, committed=self._log.knows(branch.id.transaction))
 
@@ -71,12 +71,12 @@ class TwoPhaseParticipants:
             each.undo_message()
 
     def check_usable(self) -> None:
-        """DoomedTransaction if a commit would not commit."""
+        """Raise DoomedTransaction if the transaction cannot commit."""
         for each in self._participants:
             each.check_usable()
 
     def prepare(self) -> bool:
-        """Phase one. Returns whether `commit` will have anything to do; if it raises, nothing is left prepared."""
+        """Phase one. Returns whether `commit` has anything to do; leaves nothing prepared if it raises."""
         self.end_message()
         begun = [each for each in self._participants if each.begun]
         try:
@@ -112,9 +112,9 @@ class TwoPhaseParticipants:
         return hooks
 
     def ask_log(self) -> None:
-        """Instead of `commit`, where the commit of the receive raised: finish the branches as the log decided. Never raises."""
+        """Finish the branches as the log decided, instead of `commit`, if the commit of the receive raised. Never raises."""
         self.abandon()
-        # Undecided branches are left to a later look: the next message must neither commit nor roll them back.
+        # Leave undecided branches for later: the next message must neither commit nor roll them back.
         prepared, self._prepared = self._prepared, []
         if not prepared:
             return
@@ -153,14 +153,14 @@ class TwoPhaseParticipants:
         logger.warning(text, branch, error, then, extra={"event": "branch_in_doubt", "queue": self._queue})
 
 
-# An object is not there: somebody else has ended the branch. It is in use: somebody does so now.
+# Object not found: another process has finished the branch. Object in use: one is finishing it now.
 _GONE: Final = "42704"
 _NOT_IN_THE_STATE: Final = "55000"
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedBranch:
-    """A branch that its server keeps, with its locks, until somebody ends it."""
+    """A branch that its server keeps, with its locks, until it is finished."""
 
     alias: str
     id: BranchId
@@ -168,15 +168,15 @@ class PreparedBranch:
 
 
 def has_written(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the open transaction has written anything, or locked a row."""
+    """Whether the open transaction has written or locked a row."""
     return bool(fetch_all(connection, _dialect().statement("transaction_has_written"))[0][0])
 
 
 def prepare(connection: BaseDatabaseWrapper, branch: BranchId) -> None:
-    """Phase one: end the open transaction as a branch that any session can commit, also after a crash of the server.
+    """Phase one: turn the open transaction into a branch that any session can commit, even after a server crash.
 
-    The connection has no transaction then, which Django does not know. CannotPrepare where the server keeps no branches;
-    DoomedTransaction where the transaction had failed, and was rolled back.
+    The connection then has no transaction, which Django does not know. Raises CannotPrepare if the server keeps no branches;
+    DoomedTransaction if the transaction had failed and was rolled back.
     """
     alias = connection.alias
     try:
@@ -196,7 +196,7 @@ def prepare(connection: BaseDatabaseWrapper, branch: BranchId) -> None:
 
 
 def cannot_prepare(alias: str, why: str) -> str:
-    """The text for an alias that cannot take part."""
+    """The error text for an alias that cannot take part."""
     return (
         f"the database {alias!r} {why}, so what a handler writes there cannot be committed together with its message; "
         "nothing was committed. Let it keep them, use TRANSACTION_MODE 'sends_atomic_with_receive' (what is written there "
@@ -205,12 +205,12 @@ def cannot_prepare(alias: str, why: str) -> str:
 
 
 def commit_prepared(alias: str, branch: BranchId) -> bool:
-    """Phase two: whether it was this call that has ended the branch. DatabaseError if the database cannot be asked."""
+    """Phase two. Returns whether this call finished the branch. DatabaseError if the database cannot be queried."""
     return _end(alias, branch, "commit_prepared")
 
 
 def rollback_prepared(alias: str, branch: BranchId) -> bool:
-    """As `commit_prepared`, for a transaction that is not committed."""
+    """Roll back the branch of a transaction that is not committed; otherwise as `commit_prepared`."""
     return _end(alias, branch, "rollback_prepared")
 
 
@@ -242,7 +242,7 @@ def end_in_doubt(branch: PreparedBranch, *, committed: bool) -> bool:
 
 
 def prepared_branches(alias: str, coordinator: uuid.UUID) -> list[PreparedBranch]:
-    """The branches of this coordinator in the database, the oldest first. DatabaseError if it cannot be asked."""
+    """The branches of this coordinator in the database, oldest first. DatabaseError if it cannot be queried."""
     with database_errors(_dialect(), f"look for prepared transactions in {alias!r}"):
         pattern = f"sqlqueue-{coordinator.hex}-%"
         rows = fetch_all(connection_of(alias), _dialect().statement("prepared_branches"), pattern=pattern)
@@ -251,7 +251,7 @@ def prepared_branches(alias: str, coordinator: uuid.UUID) -> list[PreparedBranch
 
 
 def max_prepared_transactions(alias: str) -> int:
-    """How many prepared transactions the server keeps at most; 0: none. DatabaseError if the database cannot be asked."""
+    """The server's limit of prepared transactions; 0: none. DatabaseError if the database cannot be queried."""
     with database_errors(_dialect(), f"look at the settings of {alias!r}"):
         return int(fetch_all(connection_of(alias), _dialect().statement("max_prepared_transactions"))[0][0])
 
@@ -261,7 +261,7 @@ def _dialect() -> Dialect:
 
 
 def _code(error: BaseException) -> str | None:
-    """The server's code behind an error of Django or psycopg."""
+    """The server's error code behind an exception of Django or psycopg."""
     return getattr(error.__cause__ or error, "sqlstate", None) or getattr(error.__cause__ or error, "pgcode", None)
 
 
@@ -270,7 +270,7 @@ _IN_ERROR: Final = 3
 
 
 class Participant:
-    """For each message `begin_message`, then `end_message` or `undo_message`; at last `commit_plainly`, `prepare` or `abandon`.
+    """Call `begin_message`, then `end_message` or `undo_message` per message; then `commit_plainly`, `prepare` or `abandon`.
 
     From the start of a message Django sees the connection inside an outermost `atomic()`, so that nested `atomic()`, `on_commit`
     and `durable` behave as on the alias of the queues. The transaction itself begins with the first use, which the watched
@@ -278,7 +278,7 @@ class Participant:
     """
 
     def __init__(self, alias: str, *, before_use: Callable[[str], None] | None = None) -> None:
-        """`before_use` is called with the alias, before its transaction begins."""
+        """`before_use` is called with the alias before its transaction begins."""
         self.alias = alias
         self._before_use = before_use
         self.begun = False
@@ -292,13 +292,13 @@ class Participant:
 
     @property
     def connection(self) -> WatchedConnection:
-        """The thread's connection; only while the alias takes part."""
+        """The thread's connection; available only while the alias takes part."""
         if self._connection is None:
             raise RuntimeError(f"{self.alias!r} takes no part in the transaction")
         return self._connection
 
     def begin_message(self) -> None:
-        """From here on what is asked of the database belongs to the message."""
+        """Begin a message: later statements belong to it."""
         self._begun_before, self._savepoint = self.begun, False
         if self.begun:
             self._first_hook = len(self.connection.run_on_commit)
@@ -306,7 +306,7 @@ class Participant:
             return
         connection = watch(connections[self.alias])
         if connection.in_atomic_block or not connection.settings_dict["AUTOCOMMIT"]:
-            # Somebody else's transaction, or one that Django never begins nor ends: the project has taken it on itself.
+            # A foreign transaction, or one that Django neither begins nor ends: the project manages it.
             self._connection = None
             return
         self._connection = connection
@@ -315,7 +315,7 @@ class Participant:
         connection.on_first_use = self._begin
 
     def _mark(self, connection: WatchedConnection) -> None:
-        """Django's own bookkeeping of an outermost atomic()."""
+        """Set Django's bookkeeping of an outermost atomic()."""
         connection.commit_on_exit = True
         connection.needs_rollback = False
         connection.in_atomic_block = True
@@ -323,7 +323,7 @@ class Participant:
 
     def _begin(self) -> None:
         connection = self.connection
-        # Connecting forgets all of these, and neither that nor the switch is allowed in a transaction.
+        # Connecting resets all of these, and neither it nor the switch is allowed in a transaction.
         kept = list(connection.atomic_blocks), list(connection.savepoint_ids), list(connection.run_on_commit)
         needs_rollback = connection.needs_rollback
         connection.in_atomic_block = False
@@ -341,20 +341,20 @@ class Participant:
 
     def _take_savepoint(self) -> None:
         if self._has_savepoint:
-            # That of a message before, to which nobody will roll back any more.
+            # The savepoint of an earlier message, no longer needed.
             self._execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
         self._execute(f"SAVEPOINT {SAVEPOINT}")
         self._has_savepoint = self._savepoint = True
 
     def end_message(self) -> Hooks:
-        """The message is done but for the commit. The `on_commit` hooks of an alias that was not asked for anything come back."""
+        """End the message, except for its commit. Returns the `on_commit` hooks of an alias that was not used."""
         if self._connection is None:
             return []
         self._connection.on_first_use = None
         return [] if self.begun else self._leave()
 
     def undo_message(self) -> None:
-        """Undo what the message has done here, its hooks too; what messages before it did stays. It may be tried again then."""
+        """Undo the message's work here, including its hooks; that of earlier messages stays. The message may be retried."""
         connection = self._connection
         if connection is None:
             return
@@ -372,7 +372,7 @@ class Participant:
         connection.on_first_use = self._take_savepoint
 
     def check_usable(self) -> None:
-        """DoomedTransaction if a commit would not commit."""
+        """Raise DoomedTransaction if the transaction cannot commit."""
         connection = self._connection
         if connection is None:
             return
@@ -392,17 +392,17 @@ class Participant:
         return raw is None or self.connection.closed_in_transaction or raw.info.transaction_status == _IN_ERROR
 
     def has_written(self) -> bool:
-        """Whether the transaction has anything to commit."""
+        """Whether the transaction has any changes to commit."""
         return has_written(self.connection)
 
     def commit_plainly(self) -> Hooks:
-        """Commit a transaction that has written nothing; its hooks."""
+        """Commit a transaction that has written nothing, and return its hooks."""
         return self._leave()
 
     def prepare(self, branch: BranchId) -> Hooks:
-        """Phase one: the transaction becomes a branch, and the connection is as if it had been committed; its hooks.
+        """Phase one: turn the transaction into a branch, leave the connection as after a commit, and return the hooks.
 
-        Raises what the database says, or CannotPrepare; nothing of the transaction is left then.
+        Raises the database's error, or CannotPrepare; nothing of the transaction is left then.
         """
         connection = self.connection
         try:
@@ -410,7 +410,7 @@ class Participant:
         except BaseException:
             self.abandon()
             raise
-        # The driver's connection has no transaction any more, and the commit asks the server for nothing.
+        # The driver's connection has no transaction any more, so the commit sends nothing to the server.
         return self._leave()
 
     def _leave(self) -> Hooks:
@@ -426,7 +426,7 @@ class Participant:
         return hooks
 
     def abandon(self) -> None:
-        """Roll everything back. Does nothing without a transaction; never raises."""
+        """Roll back everything. Does nothing without a transaction; never raises."""
         connection, self._connection = self._connection, None
         begun, self.begun = self.begun, False
         if connection is None:
@@ -454,7 +454,7 @@ def _unmark(connection: WatchedConnection) -> None:
     connection.savepoint_ids.clear()
 
 
-# What reads, and what begins and ends a transaction or sets up a session.
+# Statements that read, begin or end a transaction, or set up a session.
 _HARMLESS: Final = re.compile(
     r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*|\(\s*)*"
     r"(?:SELECT|WITH|VALUES|SHOW|EXPLAIN|DESCRIBE|PRAGMA|BEGIN|START|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|SAVE|SET|USE)\b",
@@ -465,9 +465,9 @@ _TEXTS: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*
 
 
 class ReadOnlyParticipant:
-    """A database that cannot prepare a transaction: while a handler runs, statements that write are refused.
+    """A database that cannot prepare a transaction: refuses writing statements while a handler runs.
 
-    They are refused when they are executed: at the end of the message nothing could be undone.
+    It refuses them at execution: at the end of the message nothing could be undone.
     """
 
     def __init__(self, alias: str) -> None:
@@ -475,13 +475,13 @@ class ReadOnlyParticipant:
         self._connection: BaseDatabaseWrapper | None = None
 
     def begin_message(self) -> None:
-        """Refuse from here on."""
+        """Refuse writing statements from now on."""
         if self._connection is None:
             self._connection = connections[self.alias]
             self._connection.execute_wrappers.append(self._refuse)
 
     def end_message(self) -> None:
-        """Refuse no more."""
+        """Allow writing statements again."""
         connection, self._connection = self._connection, None
         if connection is not None and self._refuse in connection.execute_wrappers:
             connection.execute_wrappers.remove(self._refuse)
@@ -494,7 +494,7 @@ class ReadOnlyParticipant:
 
 
 def is_writing(sql: str) -> bool:
-    """Whether a statement may change something. Of one that only locks rows (FOR UPDATE) the answer is yes as well."""
+    """Whether a statement may change something; also True for one that only locks rows (FOR UPDATE)."""
     if _HARMLESS.match(sql) is None:
         return True
     return _WRITES_INSIDE.search(_TEXTS.sub("''", sql)) is not None

@@ -111,7 +111,7 @@ def check_routes(**_: Any) -> list[checks.CheckMessage]:
 
 
 def check_routed_queues(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
-    """Warn about the other routes to queues that are nowhere, if `databases` has the alias of the queues."""
+    """Warn about other routes to queues that do not exist, if `databases` has the alias of the queues."""
     settings = usable_settings()
     if settings is None or (alias := settings.database) not in (databases or ()):
         return []
@@ -136,7 +136,7 @@ def check_routed_queues(databases: Sequence[str] | None = None, **_: Any) -> lis
 
 
 def _lost_route(pattern: str, name: str, what: str, check_id: str) -> checks.CheckMessage:
-    # No error: that would stop the `migrate` of a project whose peer makes its queues later.
+    # Not an error, which would stop the `migrate` of a project whose peer creates its queues later.
     hint = "correct the name, or make the queue: sending to it raises QueueNotFound"
     return checks.Warning(f'SQLQUEUE["ROUTES"]["{pattern}"] is {name!r}, which is {what}', hint=hint, id=check_id)
 

@@ -204,7 +204,7 @@ class Attempt:
         row.last_attempted_at = now
         row.worker_ids = [*row.worker_ids, f"{platform.node() or 'unknown'}:{os.getpid()}"]
         if self._context.connection is None:
-            # In mode none others see it immediately; in a transaction nobody would.
+            # In mode none others see it immediately; inside a transaction it would be invisible.
             self._save()
         try:
             result = result_of(row)

@@ -1,6 +1,6 @@
 """The `SQLQUEUE` setting: typed, checked, read when first needed.
 
-`get_settings()` returns the settings of the process; `settings_problems()` lists what is wrong with a dictionary.
+`get_settings()` returns the settings of the process; `settings_problems()` lists the problems of a dictionary.
 """
 
 from __future__ import annotations

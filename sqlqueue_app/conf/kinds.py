@@ -18,7 +18,7 @@ from sqlqueue_app.conf.validation import Code, Refused, ValueKind
 from sqlqueue_app.messages.addresses import check_queue_name
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError
 
-# Longer waits overflow the clocks of some platforms, and are never meant.
+# Longer waits overflow the clocks of some platforms, and are never intended.
 _MOST_SECONDS: Final = 10 * 366 * 86_400
 _UNGUESSABLE: Final = "use an unguessable one, such as from secrets.token_urlsafe()"
 _WEB_ADDRESS: Final = re.compile(
@@ -29,7 +29,7 @@ _DOTTED_PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def must(holds: Callable[[Any], object], code: Code, hint: str = "", *, seen: str = "") -> Callable[[Any, str], Any]:
-    """A reader that returns a value as it is, and refuses one for which the condition does not hold."""
+    """A reader that returns a value unchanged, and refuses one that does not meet the condition."""
 
     def read(value: object, _: str) -> object:
         if not holds(value):
@@ -145,7 +145,7 @@ Text = Annotated[str, text("a string that is not blank")]
 Address = Annotated[str, text("the address of a queue")]
 SchemaName = Annotated[str, text("the name of a schema")]
 CatalogName = Annotated[str, text("the name of a database")]
-# The literal name of an endpoint, an instance or a queue: no address.
+# The literal name of an endpoint, an instance or a queue, not an address.
 QueueName = Annotated[str, ValueKind("a name without '@'", read=_queue_name)]
 QueuePattern = Annotated[str, ValueKind("a queue name or address, in which '*' stands for any characters", read=_queue_pattern)]
 TypePattern = Annotated[str, ValueKind("the full name of a message type, or 'Namespace.*'", read=_type_pattern)]

@@ -93,13 +93,13 @@ class SatelliteSettings:
     max_concurrency: Count | None = None
 
     def concurrency(self, endpoint_concurrency: int) -> int:
-        """How many messages of this queue are handled at once; None is as many as the endpoint's main queue."""
+        """The concurrency of this queue; None means that of the endpoint's main queue."""
         return endpoint_concurrency if self.max_concurrency is None else self.max_concurrency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomCheckSettings:
-    """A function whose result ServiceControl is told, by the name under which ServicePulse shows it."""
+    """A function whose result is reported to ServiceControl, with the name that ServicePulse shows."""
 
     entry: ClassVar = "check"
     name: Given[str]
@@ -150,7 +150,7 @@ class EndpointSettings:
     subscribe: Flag = True
 
     def concurrency(self, cores: int) -> int:
-        """How many messages of the main queue are handled at once (docs/internals/endpoints.md#default-values)."""
+        """The concurrency of the main queue (docs/internals/endpoints.md#default-values)."""
         return max(2, cores) if self.max_concurrency is None else self.max_concurrency
 
     def receiving_queue_names(self) -> tuple[str, ...]:
@@ -164,12 +164,12 @@ class EndpointSettings:
         return tuple(self.name + suffix for suffix in (LEGACY_RETRIES, LEGACY_TIMEOUTS, LEGACY_TIMEOUTS_DISPATCHER))
 
     def satellite_concurrency(self, queue: str, endpoint_concurrency: int) -> int:
-        """How many messages of a satellite's queue are handled at once; an entry of SATELLITES sets a legacy one apart too."""
+        """The concurrency of a satellite's queue; an entry of SATELLITES also applies to a legacy satellite."""
         satellite = self.satellites.get(queue)
         return endpoint_concurrency if satellite is None else satellite.concurrency(endpoint_concurrency)
 
     def is_set_apart(self, queue: str) -> bool:
-        """Whether SATELLITES gives the queue a number of its own."""
+        """Whether SATELLITES sets the concurrency of the queue."""
         return queue in self.satellites and self.satellites[queue].max_concurrency is not None
 
     def callback_queue_name(self, instance: str, number: int) -> str:
@@ -177,7 +177,7 @@ class EndpointSettings:
         return f"{self.name}.{instance}" if number == 1 else f"{self.name}.{instance}-{number}"
 
     def callback_queue_names(self, instance: str) -> tuple[str, ...]:
-        """Those that the installer makes for an instance; none where CALLBACKS is False."""
+        """The callback queues that the installer creates for an instance; none if CALLBACKS is False."""
         if not self.callbacks:
             return ()
         return tuple(self.callback_queue_name(instance, number) for number in range(1, self.callback_queues + 1))
@@ -196,7 +196,7 @@ class ScheduleSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
-    """Who may ask for the metrics; nobody where neither is set, and only who satisfies both where both are."""
+    """The access to the metrics: denied if neither is set; if both are set, a request must satisfy both."""
 
     token: Secret | None = field(default=None, repr=False)
     networks: tuple[Network, ...] = ()
@@ -259,7 +259,7 @@ class Settings:
 
     @property
     def senders(self) -> Mapping[str, EndpointSettings]:
-        """The endpoints, and that of SEND_AS also without an entry: it handles nothing, and no worker runs it; it has replies."""
+        """The endpoints, including SEND_AS without an entry, which handles nothing, runs in no worker, and gets replies."""
         if self.send_as is None or self.send_as in self.endpoints:
             return self.endpoints
         sender = EndpointSettings(name=self.send_as, handlers=())
@@ -268,12 +268,12 @@ class Settings:
         return MappingProxyType({**self.endpoints, self.send_as: sender})
 
     def is_send_only(self, endpoint: str) -> bool:
-        """Whether the settings give the endpoint no handlers: it sends, and at most awaits replies."""
+        """Whether the endpoint has no handlers in the settings: it only sends, and may await replies."""
         return endpoint in self.senders and self.senders[endpoint].handlers == ()
 
     @property
     def delays_as(self) -> str | None:
-        """In whose delayed table the messages of a process that is no endpoint wait: that of SEND_AS, or of the first endpoint."""
+        """The endpoint whose delayed table a process that is not an endpoint uses: SEND_AS, or the first endpoint."""
         return self.send_as or next(iter(self.endpoints), None)
 
     def queue_names(self) -> tuple[str, ...]:
@@ -282,7 +282,7 @@ class Settings:
         return tuple(dict.fromkeys(names))
 
     def queue_addresses(self, dialect: str) -> tuple[QueueAddress, ...]:
-        """Every queue that the endpoints need, each once: `queue_names` as they are, then error and audit addresses.
+        """Every queue that the endpoints require, each once: `queue_names` unchanged, then error and audit addresses.
 
         The latter are text in the form of the dialect; raises AddressError where one cannot be read. Neither default
         schemas nor the schema settings are applied: that is the address book's work.
@@ -307,7 +307,7 @@ class Settings:
 
 
 def settings_problems(raw: object, *, dialects: Mapping[str, str] | None = None) -> list[Problem]:
-    """All that is wrong with the dictionary, as `read_settings` finds it."""
+    """All problems of the dictionary, as found by `read_settings`."""
     return read_settings(raw, dialects=dialects)[1]
 
 
@@ -352,7 +352,7 @@ def check_installed() -> None:
 
 
 def current_problems() -> list[Problem]:
-    """What is wrong with the `SQLQUEUE` setting of this process, and with our entries in `TASKS`: errors and warnings."""
+    """The errors and warnings about the `SQLQUEUE` setting of this process and about our entries in `TASKS`."""
     return _read()[1]
 
 

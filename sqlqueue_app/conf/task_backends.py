@@ -99,7 +99,7 @@ def with_endpoints_for_tasks(raw: object, backends: Mapping[str, TaskBackend]) -
 
 
 def find_missing_queues(backends: Mapping[str, TaskBackend], endpoints: Mapping[str, EndpointSettings], findings: Findings) -> None:
-    """Report names in QUEUES and ENDPOINT that no endpoint stands behind."""
+    """Report names in QUEUES and ENDPOINT without an endpoint."""
     for alias, backend in backends.items():
         wanted = backend.options.endpoint
         if wanted is not None and wanted not in endpoints:

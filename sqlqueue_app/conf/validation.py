@@ -98,7 +98,7 @@ ROOT: Final = KeyPath()
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with the settings: where, what, what to do, and the id of its check."""
+    """A problem of the settings: where, what, what to do, and the id of its check."""
 
     key_path: KeyPath
     message: str
@@ -113,7 +113,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Findings:
-    """What one reading of the settings found."""
+    """The findings of one reading of the settings."""
 
     places: Mapping[str, str] = field(default_factory=dict)  # key -> the place it belongs to, for keys found elsewhere
     problems: list[Problem] = field(default_factory=list)
@@ -171,7 +171,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """What a single value must be: its types, whatever else must hold, and both in words.
+    """The requirements for a single value: its types, other conditions, and both as text.
 
     `read` gets the value and its place, and returns what becomes the attribute; it may raise `Refused`.
     """
@@ -236,7 +236,7 @@ def section_of(kind: Any) -> type[Any] | None:
 
 
 def places_of(section: type[Any], at: str = "SQLQUEUE") -> Mapping[str, str]:
-    """Where each key of a section and of the sections below it belongs; the highest place wins."""
+    """The place of each key of a section and of the sections below it; the highest place wins."""
     known = dict.fromkeys(keys_of(section), at)
     for key, setting in keys_of(section).items():
         if (below := section_of(setting.type)) is not None:
@@ -459,7 +459,7 @@ def _names_fit(settings: Settings, dialect: str | None) -> Iterator[Problem]:
 
 
 def _targets_are_other_queues(endpoint: EndpointSettings, at: KeyPath, dialect: str | None) -> Iterator[Problem]:
-    """A failed message that went back into the queue it came from would fail for ever."""
+    """A failed message that returned to its own queue would fail forever."""
     for key in ("ERROR_QUEUE", "AUDIT_QUEUE", "SERVICE_CONTROL_QUEUE"):
         text = getattr(endpoint, key.lower())
         if text is None:

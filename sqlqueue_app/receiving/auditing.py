@@ -1,4 +1,4 @@
-"""Messages sent because of a received one: its audit copy, the acknowledgement of a retry, what is passed on to another queue."""
+"""Messages sent because of a received one: its audit copy, the acknowledgement of a retry, forwarded messages."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ logger = logging.getLogger("sqlqueue.receive")
 
 
 class Auditing:
-    """Makes the audit copy and the acknowledgement of a retry for one endpoint; `queue` is its audit queue, or None.
+    """Creates the audit copy and the acknowledgement of a retry for one endpoint; `queue` is its audit queue, or None.
 
-    Both go in the dispatch of what the handlers sent, so in its transaction. Form and order of the headers are those of
+    Both are dispatched with the handlers' outgoing messages, in the same transaction. Form and order of the headers follow
     docs/internals/wire.md#audit-headers. Immutable; shared by all threads.
     """
 
@@ -43,7 +43,7 @@ class Auditing:
 
     @property
     def copies_all(self) -> bool:
-        """Whether there is an audit queue; without one, only retries that ask for an acknowledgement concern us."""
+        """Whether there is an audit queue; without one, only retries that request an acknowledgement matter."""
         return self._queue is not None
 
     def begins(self) -> datetime | None:
@@ -51,9 +51,9 @@ class Auditing:
         return None if self._queue is None else self._now()
 
     def copies(self, row: ReceivedRow, incoming: IncomingMessage, began: datetime | None) -> list[OutgoingMessage]:
-        """What is to be sent for the handled message; usually nothing, without an audit queue.
+        """The messages to send for a handled message; usually none, without an audit queue.
 
-        AddressError for an acknowledgement queue that cannot be read, ConfigurationError for one that is not allowed.
+        Raises AddressError for an invalid acknowledgement queue, ConfigurationError for one that is not allowed.
         """
         retry = incoming.headers.get(names.RETRY_UNIQUE_MESSAGE_ID) if self._acknowledges else None
         acknowledge = incoming.headers.get(names.RETRY_ACKNOWLEDGEMENT_QUEUE) if retry else None
@@ -78,7 +78,7 @@ class Auditing:
         return headers
 
     def _acknowledgement(self, incoming: IncomingMessage, retry: str, queue: str) -> OutgoingMessage:
-        """Tells ServiceControl that the message it sent again was handled: five headers, no id and no body."""
+        """The message that reports a handled retry to ServiceControl: five headers, no id and no body."""
         destination = self._composer.destination(queue)
         if self._allowed is not None:
             self._allowed.check(destination, message_id=incoming.message_id, what="the acknowledgement of its retry")
@@ -94,10 +94,10 @@ class Auditing:
 
 
 class Forwarding:
-    """Sends messages of one queue on, or finds that they have arrived. Shared by the queue's threads.
+    """Forwards messages of one queue, or detects that they have arrived. Shared by the queue's threads.
 
-    Peers bring delayed messages into the sender's own queue first; a header holds the destination
-    (docs/internals/wire.md#delayed-messages). It is removed when it is first read, so that no message goes round in circles.
+    Peers move delayed messages into the sender's own queue first; a header holds the destination
+    (docs/internals/wire.md#delayed-messages). It is removed when it is first read, so that no message loops.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Forwarding:
         destinations: Destinations,
         error_queue_of: Callable[[str], ErrorQueue],
     ) -> None:
-        """`own` is the address of the queue, resolved, `own_text` the canonical text of it."""
+        """`own` is the resolved address of the queue, `own_text` its canonical text."""
         self._endpoint = endpoint
         self._own = own
         self._own_texts = (own_text, own.table)
@@ -116,9 +116,9 @@ class Forwarding:
         self._error_queue_of = error_queue_of
 
     def send_on(self, row: ReceivedRow, incoming: IncomingMessage) -> bool:
-        """False if the message belongs to this queue. Else it is written where it belongs, or into the error queue with the reason.
+        """Forward a message, or move it to the error queue with the reason. Returns False if it belongs to this queue.
 
-        In the caller's transaction, which has deleted the row. The header is gone from `incoming` in each case.
+        Runs in the caller's transaction, which has deleted the row. Removes the header from `incoming` in each case.
         """
         to = incoming.headers.pop(names.FORWARD_DESTINATION)
         if not to or to in self._own_texts:
@@ -138,7 +138,7 @@ class Forwarding:
             return True
         if table.address == self._own:
             return False
-        # No expiry, as NServiceBus does.
+        # Without expiry, like NServiceBus.
         table.send([NewRow(str(table.id_of_copy(row.id)), write_headers(headers), incoming.body, *columns_of(headers))])
         logger.debug("message sent on to %s", table.qualified, extra=extra)
         return True

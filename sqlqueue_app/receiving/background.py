@@ -1,4 +1,4 @@
-"""What runs beside the receivers of a worker: background jobs on APScheduler, and the worker that starts and stops both."""
+"""Background jobs on APScheduler, and the worker that starts and stops them together with its receivers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 background_logger = logging.getLogger("sqlqueue.background")
 logger = logging.getLogger("sqlqueue.worker")
 
-# Less than this is how clocks are kept right; a job that comes so much earlier or later harms nobody.
+# Smaller jumps are normal clock corrections, and harmless for jobs.
 JUMP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundJob:
-    """A function that is called at once and then every so many seconds; an exception is logged and the next time comes.
+    """A function that is called at once and then periodically; an exception is logged and does not end the job.
 
-    What `uses_database` may have to wait for it, and share few threads. The rest is never kept waiting by that.
+    Jobs with `uses_database` may have to wait for it, and share a few threads, so that they never delay the others.
     """
 
     name: str
@@ -44,11 +44,11 @@ class BackgroundJob:
 
 
 class _SteadyScheduler(BaseScheduler):  # type: ignore[misc]
-    """A scheduler whose jobs keep their distances when the clock of the machine is put forward or back.
+    """A scheduler whose jobs keep their intervals when the clock of the machine is changed.
 
-    APScheduler keeps the times of jobs by that clock, and would do nothing for an hour after it was put back by one: an instance
-    would be silent for so long and lose its callback queue. Its schedulers cannot know, because they wait inside of their loop.
-    So this one has a loop of its own, as APScheduler's documentation describes it for custom schedulers.
+    APScheduler schedules jobs by that clock, and would do nothing for an hour after it is set back by an hour: an instance would
+    send no heartbeats and lose its callback queue. Its schedulers cannot detect that, because they wait inside their loop. So
+    this one has its own loop, as APScheduler's documentation describes for custom schedulers.
     """
 
     def __init__(self, died: Callable[[], None], **options: Any) -> None:
@@ -67,7 +67,7 @@ class _SteadyScheduler(BaseScheduler):  # type: ignore[misc]
         self._woken.set()
 
     def shutdown(self, wait: bool = True) -> None:
-        # The timer thread first: APScheduler removes all jobs when it stops, also those whose times the thread is just shifting.
+        # The timer thread first: APScheduler removes all jobs when it stops, even while the thread shifts their times.
         self._stopping.set()
         self.wakeup()
         self._thread.join()
@@ -78,18 +78,18 @@ class _SteadyScheduler(BaseScheduler):  # type: ignore[misc]
             while not self._stopping.is_set():
                 self._follow_clock()
                 seconds = self._process_jobs()
-                # If the clock was put meanwhile, the wait was computed with both times.
+                # If the clock was changed meanwhile, the wait was computed with both times.
                 if not self._follow_clock():
                     self._woken.wait(seconds)
                 self._woken.clear()
         except BaseException:
-            # A process that beats no more and purges nothing must not look alive.
+            # A process without heartbeats and purges must not look alive.
             background_logger.critical("the timer of the background jobs died", extra={"event": "thread_died"}, exc_info=True)
             self._died()
             raise
 
     def _follow_clock(self) -> bool:
-        """Shift the times of all jobs as the clock was; whether it was."""
+        """Shift the times of all jobs by the change of the clock. Returns whether it changed."""
         now = _ahead_of_monotonic()
         jump, self._ahead = now - self._ahead, now
         if abs(jump) < JUMP_SECONDS:
@@ -106,10 +106,10 @@ def _ahead_of_monotonic() -> float:
 
 
 class BackgroundJobs:
-    """Runs jobs side by side. A job that is still running when its time comes again is left to finish first."""
+    """Runs jobs concurrently. A job that is still running at its next time finishes first."""
 
     def __init__(self, jobs: Sequence[BackgroundJob], *, died: Callable[[], None] = lambda: None) -> None:
-        """`died` is called if the timer itself breaks, and no job is called any more."""
+        """`died` is called if the timer itself fails, so that no job runs any more."""
         self._jobs = list(jobs)
         self._died = died
         self._scheduler: _SteadyScheduler | None = None
@@ -145,13 +145,13 @@ class BackgroundJobs:
 
 
 def _run(job: BackgroundJob, kept: ConnectionPool) -> None:
-    # A connection that waits longer for the next time may have been cut meanwhile, and would cost a job that comes seldom its turn.
+    # A connection that idles longer may have been cut, which would make a rare job fail.
     with kept.checkout() if job.every_seconds < POOL_IDLE_SECONDS else _new_connections():
         try:
             job.call()
         except Exception as error:
             extra = {"event": "background_job_failed", "job": job.name}
-            # The text of a database error is enough; a bug needs its traceback.
+            # A database error needs only its text, a bug its traceback.
             trace = None if isinstance(error, DatabaseError) else error
             background_logger.error("background job %s failed: %s", job.name, error, extra=extra, exc_info=trace)
 
@@ -165,7 +165,7 @@ def _new_connections() -> Iterator[None]:
 
 
 class BusyWatch:
-    """Looks at the receivers while all threads of one are busy, in one thread, which sleeps otherwise. `join` after the stop."""
+    """Probes the receivers while all threads of one are busy, in one thread, which sleeps otherwise. `join` after the stop."""
 
     def __init__(self, receivers: Sequence[Receiver], stop: StopSignal) -> None:
         self._receivers = receivers
@@ -190,7 +190,7 @@ class BusyWatch:
                 self._message.wait()
                 self._message.clear()
                 while not self._stop.wait(BUSY_LOOK_SECONDS):
-                    # Every receiver is asked, whatever the first one answers.
+                    # Call every receiver, whatever the first one returns.
                     if not sum(receiver.look() for receiver in self._receivers):
                         break
 
@@ -198,7 +198,7 @@ class BusyWatch:
 class Worker:
     """Runs receivers until the stop signal is set, then drains. Started once, in one thread; `stop` may be set from anywhere.
 
-    The order of a stop: no new polls, every message that is being handled is finished, background jobs end, connections close.
+    The order of a stop: no new polls, messages in progress are finished, background jobs end, connections close.
     """
 
     def __init__(self, receivers: Sequence[Receiver], jobs: Sequence[BackgroundJob], stop: StopSignal) -> None:
@@ -207,7 +207,7 @@ class Worker:
         self._stop = stop
 
     def run(self, *, on_started: Callable[[], None] = lambda: None) -> None:
-        """Start everything, wait for the stop signal, drain; returns when every thread has ended."""
+        """Start everything, wait for the stop signal, drain, and return when every thread has ended."""
         ticks = [
             BackgroundJob(f"slow messages of {each.queue}", SLOW_TASK_TICK_SECONDS, each.tick, uses_database=False)
             for each in self.receivers

@@ -35,14 +35,14 @@ class AdaptiveReceiver(Receiver):
         self._start_thread("start")
 
     def tick(self) -> None:
-        """The slow-task monitor's tick: one more thread for each message that keeps a thread busy for long."""
+        """Start one more thread for each slow message; the tick of the slow-task monitor."""
         with self._lock:
             extra = self._slow_tasks.tick()
         for _ in range(extra):
             self._start_thread("slow message")
 
     def look(self) -> bool:
-        """One more thread where all of them are busy with the same messages as at the last look; see `Receiver.look`."""
+        """Start another thread if all are busy with the same messages as at the last probe; see `Receiver.look`."""
         with self._lock:
             asks = self._busy.look(self._budget.live)
             may_ask = not self._busy.free(self._budget.live) and self._budget.live < self._budget.maximum
@@ -58,7 +58,7 @@ class AdaptiveReceiver(Receiver):
         while True:
             self._poll_until_idle(number, poller)
             with self._lock:
-                # The last free thread stays, with fresh counters: the same as a new one, without a new connection.
+                # Keep the last free thread with fresh counters: like a new one, without a new connection.
                 if self._stop.is_set() or self._budget.has_surplus or self._busy.free(self._budget.live) > 1:
                     self._ended(number)
                     return
@@ -74,7 +74,7 @@ class AdaptiveReceiver(Receiver):
             return self._busy.free(self._budget.live)
 
     def _poll_until_idle(self, number: int, poller: Poller) -> None:
-        """The loop of one thread, until its ramp-up controller, a surplus of threads or the stop ends it."""
+        """Loop until the thread's ramp-up controller, a surplus of threads or the stop ends it."""
         controller = RampUpController()
         watch = Watch(self.wake_up) if self.wake_up is not None else None
         outage = BackOff(OUTAGE_FIRST_SECONDS, OUTAGE_CAP_SECONDS)
@@ -96,7 +96,7 @@ class AdaptiveReceiver(Receiver):
                 succeeded = self._poll(number, poller, watch)
             except DatabaseError as error:
                 self._noticed(error, poller, mark)
-                # One free thread stays and tries again, the others end.
+                # One free thread stays and retries, the others end.
                 if self._free_threads > 1:
                     return
                 self._stop.wait(outage.next_wait())
@@ -110,7 +110,7 @@ class AdaptiveReceiver(Receiver):
                 self._wait(wait)
 
     def _poll(self, number: int, poller: Poller, watch: Watch | None) -> bool:
-        """One poll, during which the thread is busy from the message on."""
+        """Poll once; the thread is busy as soon as there is a message."""
         if watch is not None:
             watch.saw_nothing = False
 
@@ -120,7 +120,7 @@ class AdaptiveReceiver(Receiver):
             if found:
                 with self._lock:
                     self._busy.looks[number] = 0
-                # For each message, so without the event's lock where it is set.
+                # Called for each message: avoid the event's lock if it is set.
                 if not self.message.is_set():
                     self.message.set()
 
@@ -132,20 +132,20 @@ class AdaptiveReceiver(Receiver):
 
     def _sit_out(self, number: int, poller: Poller) -> None:
         with self._lock:
-            # A pause is no slow message.
+            # A pause is not a slow message.
             self._slow_tasks.ended(number)
         super()._sit_out(number, poller)
 
     def _idle_wait_alone(self, number: int, wait: float) -> None:
-        """What the last free thread does at an empty queue; the others wait as usual, so that they end as usual."""
+        """The idle wait of the last free thread; the others wait as usual, and so end as usual."""
         with self._lock:
-            # A long idle wait is no slow message.
+            # A long idle wait is not a slow message.
             self._slow_tasks.ended(number)
         self._idle_wait(wait)
 
 
 class FixedReceiver(Receiver):
-    """Runs exactly `maximum` polling threads; each waits by its own back-off, and for longer after a fault.
+    """Runs exactly `maximum` polling threads; each waits with its own back-off, and longer after a fault.
 
     While push is enabled, idle threads wait longer, and one of them polls now and then for all
     (docs/internals/endpoints.md#fixed-threads).
@@ -164,7 +164,7 @@ class FixedReceiver(Receiver):
             self._fill("higher concurrency")
 
     def tick(self) -> None:
-        """Start threads that the system refused before: nothing else would ask for them again."""
+        """Start threads that the system refused before; nothing else retries that."""
         if self._threads_refused:
             self._fill("refused before")
 
@@ -197,7 +197,7 @@ class FixedReceiver(Receiver):
             self._ended(number)
 
 
-# A pool thread without work for so long gives its connection back.
+# A pool thread closes its connection after this time without work.
 IDLE_SECONDS = 10.0
 SECONDS_BETWEEN_LOOKS_AT_THE_STOP = 1.0
 
@@ -205,23 +205,23 @@ SECONDS_BETWEEN_LOOKS_AT_THE_STOP = 1.0
 class MonitorReceiver(Receiver):
     """Peeks at the queue and has each waiting message received by a pool of at most `maximum` threads.
 
-    The monitor's own thread receives nothing. Pool threads, each with a connection, start when there is work for them and end after
-    a while without any (docs/internals/endpoints.md#peek-monitor).
+    The monitor's own thread receives nothing. Pool threads, each with a connection, start when there is work and end after a
+    while without it (docs/internals/endpoints.md#peek-monitor).
     """
 
     def __init__(self, queue: str, options: ReceiverOptions, *, peek_delay_seconds: float) -> None:
         super().__init__(queue, options)
         self._peek_delay_seconds = peek_delay_seconds
         self._permits = ResizableSemaphore(options.maximum)
-        # Taking a task and no longer counting as waiting are one step under the lock: else a thread that has just taken one would
-        # be counted on for the next, which would lie there while that thread handles its message.
+        # Taking a task and leaving the waiting count are one step under the lock: otherwise a thread that has just taken a task
+        # would count as free for the next, which would then wait until that thread has handled its message.
         self._tasks: deque[Batch | None] = deque()
         self._task_came = threading.Condition(self._lock)
         self._waiting_threads = 0
         self._settled = threading.Condition(self._lock)
 
     def start(self) -> None:
-        """Start the monitor; it starts pool threads when there is something to receive."""
+        """Start the monitor, which starts pool threads when there is something to receive."""
         thread = threading.Thread(target=self._guarded_monitor, name=f"{self._name}-monitor")
         with self._lock:
             self._threads.add(thread)
@@ -230,9 +230,9 @@ class MonitorReceiver(Receiver):
     def _concurrency_changed(self) -> None:
         super()._concurrency_changed()
         with self._task_came:
-            # Under the lock, so that of two changes at once the later one counts here too.
+            # Under the lock, so that the later of two concurrent changes counts here too.
             self._permits.resize(self._budget.maximum)
-            # Threads without work end now; a busy one sees after its message that it is too many.
+            # Idle threads end now; a busy one detects the surplus after its message.
             self._tasks.extend([None] * (self._budget.live - self._budget.maximum))
             self._task_came.notify_all()
 
@@ -242,9 +242,9 @@ class MonitorReceiver(Receiver):
             with self._stop.failing_with(logger, "the monitor of %s died", self.queue):
                 self._monitor(poller)
         finally:
-            # The pool ends with its monitor, whatever ended that.
+            # The pool ends with its monitor, for whatever reason.
             self._stop.set()
-            # No thread starts any more.
+            # No more threads start now.
             with self._task_came:
                 self._tasks.extend([None] * self._budget.live)
                 self._task_came.notify_all()
@@ -253,7 +253,7 @@ class MonitorReceiver(Receiver):
     def _monitor(self, poller: Poller) -> None:
         while not self._stop.is_set():
             if self.gate.is_closed:
-                # The monitor is no receive thread; those of the pool end for want of work.
+                # The monitor is not a receive thread; pool threads end without work.
                 self._give_back(poller)
                 self.gate.wait()
                 continue
@@ -270,16 +270,16 @@ class MonitorReceiver(Receiver):
                 self._outage.over(mark)
                 self._idle_wait(decision.wait_seconds)
                 continue
-            # While the breaker is triggered, one receive tries whether it works again (4.1 and later).
+            # While the breaker is triggered, a single receive probes the database (4.1 and later).
             self._run_batch(1 if self._outage.is_critical else decision.receives)
 
     def _run_batch(self, receives: int) -> None:
         batch = Batch()
         for _ in range(receives):
-            # A task that was handed out just when the stop came may have found no thread: its slot never comes free.
+            # A task handed out during the stop may have found no thread, and never frees its slot.
             if self._stop.is_set():
                 break
-            # Every other slot comes free when a message is done: a stop waits for those anyway.
+            # Every other slot is freed when its message is done; a stop waits for those anyway.
             self._permits.acquire()
             with self._lock:
                 may_start = not self._stop.is_set() and not self.gate.is_closed and batch.may_start()
@@ -288,12 +288,12 @@ class MonitorReceiver(Receiver):
                 break
             self._hand_out(batch)
         with self._settled:
-            # A stop may leave the last task to nobody: then no one will settle it.
+            # After a stop the last task may have no thread, and is never settled.
             while not batch.settled and not self._stop.is_set():
                 self._settled.wait(SECONDS_BETWEEN_LOOKS_AT_THE_STOP)
 
     def _hand_out(self, batch: Batch) -> None:
-        # The task first: a thread that is done with waiting looks for one under this lock, before it gives its place back.
+        # Add the task first: a thread whose wait ends checks for one under this lock, before it releases its place.
         with self._task_came:
             self._tasks.append(batch)
             idle = self._waiting_threads >= len(self._tasks)
@@ -306,7 +306,7 @@ class MonitorReceiver(Receiver):
             batch = self._next_task()
             if batch is None:
                 with self._lock:
-                    # A task may have come between the end of the wait and here.
+                    # A task may have arrived since the end of the wait.
                     if not self._tasks or self._stop.is_set():
                         self._ended(number)
                         return
@@ -346,7 +346,7 @@ class MonitorReceiver(Receiver):
 
 
 class ResizableSemaphore:
-    """At most `size` slots are taken; after a `resize` to fewer, none is given out until enough have come back. Thread-safe."""
+    """At most `size` slots; after a `resize` to fewer, none is handed out until enough are released. Thread-safe."""
 
     def __init__(self, size: int) -> None:
         self._condition = threading.Condition()
@@ -354,19 +354,19 @@ class ResizableSemaphore:
         self._taken = 0
 
     def acquire(self) -> None:
-        """Take a slot; waits until there is one."""
+        """Take a slot, and wait until one is free."""
         with self._condition:
             self._condition.wait_for(lambda: self._taken < self._size)
             self._taken += 1
 
     def release(self) -> None:
-        """Give a slot back."""
+        """Release a slot."""
         with self._condition:
             self._taken -= 1
             self._condition.notify()
 
     def resize(self, size: int) -> None:
-        """Change the number of slots; those that are taken stay taken."""
+        """Change the number of slots; taken slots stay taken."""
         with self._condition:
             self._size = size
             self._condition.notify_all()

@@ -1,4 +1,4 @@
-"""Where the headers of a received message may send copies of it: ALLOWED_DESTINATIONS, and the routes of satellite queues."""
+"""The destinations that headers of received messages may name (ALLOWED_DESTINATIONS), and the routes of satellite queues."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sqlqueue_app.tables.queue import QueueTable, queue_table
 
 
 class Unroutable(SqlQueueError):
-    """A message that cannot be brought where it was on its way to; the text says why."""
+    """A message cannot be moved to its destination; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The address text of a destination; `due` is when to be there, aware, None: now."""
+    """The address text of a destination; `due` is the time of delivery, aware, None: now."""
 
     to: str
     due: datetime | None = None
@@ -34,14 +34,14 @@ def is_for_retries(queue: str) -> bool:
 
 
 def cancelled_saga(queue: str, headers: Headers) -> str | None:
-    """The id of the saga whose timeouts this message cancels; None for another message."""
+    """The id of the saga whose timeouts this message cancels; None for any other message."""
     return headers.get(names.SAGA_ID) if queue.endswith(LEGACY_TIMEOUTS) and headers.get(names.CLEAR_TIMEOUTS) else None
 
 
 def route_of(queue: str, headers: Headers) -> Route:
-    """Where a message of the satellite `queue` goes, by its headers alone. Raises Unroutable.
+    """The route of a message of the satellite `queue`, from its headers alone. Raises Unroutable.
 
-    A row of `.Retries` waits for a delayed retry and goes back to the queue that it failed in, a row of `.Timeouts` to its
+    A row of `.Retries` awaits a delayed retry and returns to the queue in which it failed, a row of `.Timeouts` goes to its
     destination at its time. A row of `.TimeoutsDispatcher` names a timeout in the store of the old endpoint
     (docs/internals/wire.md#timeout-manager).
     """
@@ -72,14 +72,14 @@ def _due(headers: Headers) -> datetime:
         what = "cancels timeouts of a saga, of which none is here," if clears else "has no time"
         raise Unroutable(f"the message {what}: it has no header {names.TIMEOUT_EXPIRE}")
     try:
-        # DateTime.MaxValue stands for never; it waits as long as anything can.
+        # DateTime.MaxValue means never; use the longest possible wait.
         return min(parse_time(text), LATEST - timedelta(seconds=1))
     except ValueError as error:
         raise Unroutable(f"the header {names.TIMEOUT_EXPIRE} is {text!r}: {error}") from error
 
 
 class Destinations:
-    """Finds the tables of destinations, in any form of address that a version has written. May be shared by threads."""
+    """Finds the tables of destinations, in every address format of any version. May be shared by threads."""
 
     def __init__(
         self,
@@ -99,10 +99,10 @@ class Destinations:
         self._what = what
 
     def table(self, text: str) -> QueueTable:
-        """The queue of an address text; Unroutable if there is none, or no message may go there.
+        """The queue of an address text; Unroutable if it does not exist or is not allowed.
 
-        Transports 1.x and 2.x write `queue@machine`, which reads as a schema in the newer form: what exists decides, unless the
-        endpoint cuts every address. Each table is looked at once in a process.
+        Transports 1.x and 2.x write `queue@machine`, which the newer format reads as a schema: the existing table decides, unless
+        the endpoint cuts every address. Each table is checked once per process.
         """
         problem: Exception | None = None
         for read in (self._book.received, self._cut):
@@ -129,7 +129,7 @@ class Destinations:
         raise Unroutable(f"{self._what} {self._allowed.shown(queue)}, which SQLQUEUE['ALLOWED_DESTINATIONS'] does not allow")
 
     def _folded(self, table: str) -> str:
-        """The name as the database may read it: but on PostgreSQL, case makes no difference."""
+        """The name as the database may compare it: ignoring case, except on PostgreSQL."""
         return table if self._book.dialect == "postgresql" else table.rstrip().casefold()
 
 
@@ -137,7 +137,7 @@ _ANY = "*"
 
 
 def allowed_destinations(patterns: tuple[str, ...] | None, book: AddressBook) -> AllowedDestinations | None:
-    """What the setting allows, in the database of the book; None: any queue."""
+    """The destinations that the setting allows, in the database of the book; None: any queue."""
     return None if patterns is None else AllowedDestinations(patterns, book)
 
 
@@ -145,21 +145,20 @@ def allowed_destinations(patterns: tuple[str, ...] | None, book: AddressBook) ->
 class AllowedDestinations:
     """Patterns of queues in one database.
 
-    A plain name, dots and all, is that queue where the settings have it: in the default schema, or the one that SCHEMA_FOR_QUEUE or
-    SCHEMA_FOR_ENDPOINT names. Another schema or catalog is reached only by a pattern that is written as an address and names it:
-    else who sends a message could choose among all queues of that name. `*` stands for any characters, the rest for itself, and its
-    case counts.
+    A plain name, including dots, is the queue where the settings place it: in the default schema, or that of SCHEMA_FOR_QUEUE or
+    SCHEMA_FOR_ENDPOINT. Only a pattern written as an address can name another schema or catalog: otherwise a sender could choose
+    among all queues of that name. `*` matches any characters; all others match themselves, and case matters.
     """
 
     patterns: tuple[str, ...]
     book: AddressBook
 
     def has(self, destination: QueueAddress) -> bool:
-        """Whether messages may go to the queue, an address that the book has resolved."""
+        """Whether messages may go to the queue, whose address the book has resolved."""
         return any(self._names(each, destination) or self._addresses(each, destination) for each in self.patterns)
 
     def check(self, destination: QueueAddress, *, message_id: str, what: str) -> None:
-        """ConfigurationError if the setting does not have the queue that the message asks `what` to."""
+        """Raise ConfigurationError if the setting does not allow the queue that the message names for `what`."""
         if not self.has(destination):
             raise ConfigurationError(
                 f"message {message_id!r} asks for {what} to {self.shown(destination)}, "
@@ -167,7 +166,7 @@ class AllowedDestinations:
             )
 
     def shown(self, destination: QueueAddress) -> str:
-        """The queue as an entry of the setting would have to name it."""
+        """The queue in the form of an entry of the setting."""
         is_default = destination in self._defaults(destination.table)
         return repr(destination.table if is_default else str(destination))
 
@@ -187,7 +186,7 @@ class AllowedDestinations:
         if read.schema is not None and _ANY in read.schema and _is_bare(pattern, self.book.dialect):
             return False  # such as *.Billing on PostgreSQL, which means names
         whole = self.book.resolve(read)
-        # A setting for the queue has settled its schema already, whatever the address said.
+        # A setting for the queue determines its schema, whatever the address names.
         schema = read.schema or whole.schema
         return (
             _matches(read.table, destination.table)

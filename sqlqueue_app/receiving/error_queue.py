@@ -1,4 +1,4 @@
-"""The error queue: the headers that a failed message carries, and moving it there on the connection of the receive transaction."""
+"""The error queue: the headers of a failed message, and moving it on the connection of the receive transaction."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from sqlqueue_app.sending.composer import utc_now
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.rows import NewRow, ReceivedRow
 
-# Cut as core 5.2.26 and 6.0 on do.
+# The limit since core 5.2.26 and 6.0.
 MESSAGE_CHARACTERS = 16_384
-# The text of an error stands in the trace several times, and may be as long as the message that it is about.
+# A trace repeats the error text, which may be as long as its message.
 TRACE_CHARACTERS = 100_000
-# Trying again cannot help: the body, the type or the settings will be the same.
+# A retry cannot help: the body, the type or the settings will be the same.
 UNRECOVERABLE = (Unrecoverable, MessageBodyError, MessageTypeError, HandlerError, CannotPrepare)
 _OWN_CODE = str(Path(__file__).parent.parent)
 _DROPPED = (names.DELAYED_RETRIES, names.IMMEDIATE_RETRIES)
@@ -38,7 +38,7 @@ _DROPPED = (names.DELAYED_RETRIES, names.IMMEDIATE_RETRIES)
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """Who processed the message: endpoint and machine, as they stand in the headers."""
+    """The processor of the message: endpoint and machine, as in the headers."""
 
     endpoint: str
     machine: str
@@ -47,7 +47,7 @@ class Processor:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception as text, so that it can be kept while the exception itself, with its frames, is let go."""
+    """An exception as text, which can be kept without the exception and its frames."""
 
     exception_type: str
     inner_exception_type: str | None
@@ -62,9 +62,9 @@ class Failure:
 
 
 def failure_of(error: BaseException, *, unrecoverable: bool, facts: Mapping[str, str] | None = None) -> Failure:
-    """The exception in words; never raises, whatever the exception's own `__str__` does.
+    """Describe the exception as text; never raises, whatever the exception's `__str__` does.
 
-    The stack trace has the form that ServiceControl groups by: type and message, then frames in the form of .NET, innermost first,
+    The stack trace has the format by which ServiceControl groups: type and message, then frames in .NET format, innermost first,
     then the Python traceback from the handler on (docs/internals/operations.md#failure-groups).
     """
     inner = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -105,7 +105,7 @@ def failure_headers(
 
 
 def without_counters(headers: dict[str, str | None]) -> dict[str, str | None]:
-    """The headers without the retry counters, as a message is in the error queue."""
+    """The headers without the retry counters, as in the error queue."""
     return {name: value for name, value in headers.items() if name not in _DROPPED}
 
 
@@ -135,12 +135,12 @@ def _stack_trace(error: BaseException, text: str, python: str) -> str:
     text = text[:MESSAGE_CHARACTERS]
     first = f"{_type_name(error)}: {text}" if text else _type_name(error)
     lines = [first, *_dotnet_frames(error)]
-    # Halves of surrogate pairs (from surrogateescape) cannot be written into any of the databases.
+    # No database accepts lone surrogates (from surrogateescape).
     return ("\n".join(lines) + "\n" + python).encode("utf-8", "replace").decode("utf-8")
 
 
 def _traceback(error: BaseException) -> str:
-    """The Python traceback, from the handler or the middleware around it on: without the worker's own frames above."""
+    """The Python traceback from the handler or its middleware on, without the worker's own frames above."""
     frames = error.__traceback__
     while frames is not None and frames.tb_next is not None and frames.tb_frame.f_code.co_filename.startswith(_OWN_CODE):
         frames = frames.tb_next
@@ -152,7 +152,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _shortened(text: str) -> str:
-    """The beginning and the end of a text that is too long: the callers, and the last lines."""
+    """Shorten a long text to its beginning and its end: the callers, and the last lines."""
     half = TRACE_CHARACTERS // 2
     if len(text) <= TRACE_CHARACTERS:
         return text
@@ -173,7 +173,7 @@ def _dotnet_frames(error: BaseException) -> list[str]:
 
 
 class ErrorQueue:
-    """The error queue of an endpoint, as one of its receiving queues uses it. Expiry is dropped: a failure waits for a person."""
+    """The error queue of an endpoint, as used by one of its queues. Drops the expiry: a failure waits for a decision."""
 
     def __init__(
         self, alias: str, address: QueueAddress, *, failed_queue: str, processor: Processor, now: Callable[[], datetime] = utc_now
@@ -186,26 +186,26 @@ class ErrorQueue:
 
     @property
     def address(self) -> str:
-        """The error queue in words, for logs."""
+        """The error queue as text, for logs."""
         return str(self._queue)
 
     def at(self, address: QueueAddress) -> ErrorQueue:
-        """The same for another queue that takes failed messages."""
+        """The same object for another error queue."""
         return ErrorQueue(self.alias, address, failed_queue=self._failed_queue, processor=self._processor, now=self._now)
 
     def move(self, row: ReceivedRow, headers: Headers, failure: Failure) -> None:
-        """Write the message, by these headers, with those of the failure; the receive has deleted the row in the same transaction.
+        """Write the message with these headers and those of the failure; the same transaction has deleted the row.
 
-        The headers include the row's id and the values of its columns: a retry may read nothing else.
+        The headers include the row's id and the values of its columns, because a retry may read nothing else.
         """
         complete = headers_of_copy(row, headers)
         written = failure_headers(complete, failure, processor=self._processor, failed_queue=self._failed_queue, at=self._now())
         self._send(row, write_headers(written), *columns_of(written))
 
     def move_failed(self, row: ReceivedRow, headers: Headers, failure: Failure) -> None:
-        """Write a message that has failed elsewhere: its headers of that failure are kept as they are.
+        """Write a message that has failed elsewhere, and keep the headers of that failure unchanged.
 
-        `failure` is for a message that names no more than the queue where it failed.
+        `failure` is for a message whose headers name only the queue where it failed.
         """
         written = headers_of_copy(row, without_counters(headers))
         if not written.get(names.EXCEPTION_TYPE):
@@ -214,7 +214,7 @@ class ErrorQueue:
         self._send(row, write_headers(written), *columns_of(written))
 
     def move_poison(self, row: ReceivedRow) -> None:
-        """Write a row whose headers cannot be read as it is, to the byte (docs/internals/endpoints.md#poison-messages)."""
+        """Write a row with unreadable headers byte for byte (docs/internals/endpoints.md#poison-messages)."""
         self._send(row, row.headers or "", row.correlation_id, row.reply_to_address)
 
     def rescue(self, row: ReceivedRow, failure: Failure) -> None:
@@ -232,17 +232,17 @@ class ErrorQueue:
 
 
 def retries_so_far(headers: Headers) -> int:
-    """How many delayed retries a message has had; 0 where the header holds no number (docs/internals/endpoints.md#retry-policy)."""
+    """The number of delayed retries so far; 0 if the header holds no number (docs/internals/endpoints.md#retry-policy)."""
     return whole_number(headers.get(names.DELAYED_RETRIES))
 
 
 def last_retry_at(headers: Headers) -> datetime | None:
-    """When the last one was stored, aware (cores 4 and 5 write when the first one was); None where the header holds no time."""
+    """The time of the last delayed retry, aware (cores 4 and 5: of the first); None if the header holds no time."""
     return time_or_none(headers.get(names.DELAYED_RETRIES_TIMESTAMP))
 
 
 def with_next_retry(headers: Headers, now: datetime) -> Headers:
-    """The headers for one delayed retry more, which is stored at `now`; its immediate retries are counted from 0 again."""
+    """The headers for another delayed retry, stored at `now`; its immediate retries start from 0 again."""
     counted = {name: value for name, value in headers.items() if name != names.IMMEDIATE_RETRIES}
     counted[names.DELAYED_RETRIES] = str(retries_so_far(headers) + 1)
     counted[names.DELAYED_RETRIES_TIMESTAMP] = format_time(now)

@@ -1,4 +1,4 @@
-"""Recoverability: ask the policy what becomes of a failed message, and do it in the receive transaction; the rate limit."""
+"""Recoverability: applies the policy's decision on a failed message in the receive transaction; the rate limit."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Recovery:
         self._now = now
 
     def decide(self, delivery: Delivery, failure: Failure, error: BaseException | None = None) -> Action:
-        """What the policy decides about the failed attempt. Never raises: if the policy fails, the default one decides."""
+        """The policy's decision on a failed attempt. Never raises: if the policy fails, the default one decides."""
         incoming = delivery.incoming
         context = self._context(delivery, failure, error)
         try:
             action: Any = self._config.policy(self._config.recoverability, context)
             if action is RetryNow or action is Discard:
-                # Returned without parentheses: there is nothing to put into them.
+                # The policy returned the class: it takes no arguments.
                 action = action()
             _check(action, self._now())
             return self._possible(action, incoming)
@@ -64,7 +64,7 @@ class Recovery:
             return self._possible(by_default(self._config.recoverability, context, self._now()), incoming)
 
     def write(self, action: Action, delivery: Delivery, failure: Failure) -> None:
-        """Write what was decided, on the connection and in the transaction of the caller. DatabaseError if that fails."""
+        """Apply the decision, on the connection and in the transaction of the caller. DatabaseError if that fails."""
         row, incoming = delivery.row, delivery.incoming
         if isinstance(action, RetryLater):
             self._config.joined_dispatcher.dispatch([self._delayed_copy(action.delay, delivery)], begun=True)
@@ -73,7 +73,7 @@ class Recovery:
             queue.move(row, incoming.headers, failure)
 
     def report(self, action: Action, delivery: Delivery, failure: Failure) -> None:
-        """Log and count what was decided, once it is final."""
+        """Log and count the decision, once it is final."""
         what = failure.exception_type, failure.message
         message_id, attempt = delivery.incoming.message_id, delivery.attempt
         self._config.measures.decided(delivery.incoming.headers, action)
@@ -111,7 +111,7 @@ class Recovery:
         )
 
     def _possible(self, action: Action, incoming: IncomingMessage) -> Action:
-        """The action, or the error queue where there is no transaction for a retry (docs/internals/endpoints.md#retry-policy)."""
+        """The action, or the error queue if there is no transaction for a retry (docs/internals/endpoints.md#retry-policy)."""
         if self._config.mode is not TransactionMode.NONE or not isinstance(action, (RetryNow, RetryLater)):
             return action
         logger.warning(
@@ -144,18 +144,18 @@ class Recovery:
 
 
 def by_default(config: RecoverabilityConfig, context: FailureContext, now: datetime) -> Action:
-    """What the default policy says; the error queue where its delay would end after the last year that there is."""
+    """The decision of the default policy; the error queue if its delay would end after the last supported year."""
     try:
         action = default_policy(config, context)
         _check(action, now)
     except (ArithmeticError, ValueError):
-        # So many delayed retries, each so much later, that time ends before.
+        # The delay of so many retries exceeds the range of dates.
         return MoveToError(config.error_queue)
     return action
 
 
 def _check(action: object, now: datetime) -> None:
-    """Raise for what no policy may answer, also a delay that ends after the last year that there is."""
+    """Raise for an invalid action of a policy, including a delay that ends after the last supported year."""
     if isinstance(action, RetryLater):
         delay: object = action.delay
         if not isinstance(delay, timedelta) or delay < timedelta(0):
@@ -166,7 +166,7 @@ def _check(action: object, now: datetime) -> None:
 
 
 class RateLimit:
-    """After so many failures in a row the threads of a queue handle one message at a time, and pause after each failure."""
+    """Limits a queue after consecutive failures: its threads handle one message at a time, and pause after each failure."""
 
     def __init__(self, queue: str, after: int) -> None:
         self._queue = queue
@@ -177,17 +177,17 @@ class RateLimit:
 
     @property
     def limited(self) -> bool:
-        """Whether one message at a time is handled now."""
+        """Whether the threads handle one message at a time now."""
         return self._count.limited
 
     @contextmanager
     def one_at_a_time(self) -> Iterator[None]:
-        """Wait for the turn of the calling thread."""
+        """Wait for the calling thread's turn."""
         with self._turn:
             yield
 
     def failed(self) -> None:
-        """An attempt to handle a message has failed."""
+        """Record a failed attempt."""
         with self._lock:
             self._clean = False
             begins = self._count.failed()
@@ -200,7 +200,7 @@ class RateLimit:
             )
 
     def succeeded(self) -> None:
-        """A message was handled."""
+        """Record a handled message."""
         if self._clean:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""Queues whose messages are not simply for handlers: satellites of old transports, which are drained, and callback queues."""
+"""Processors of special queues: satellites of old transports, which are drained, and callback queues."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RetriesUsedUp(SqlQueueError):
 
 @dataclass(frozen=True, slots=True)
 class SatelliteRoutes:
-    """What draining needs beside the processor's configuration; shared by the threads of an endpoint."""
+    """The additional configuration for draining; shared by the threads of an endpoint."""
 
     main: str
     """The address of the endpoint's own queue."""
@@ -65,9 +65,9 @@ class SatelliteRoutes:
 class SatelliteProcessor(MessageProcessor):
     """Moves the messages of one satellite queue of transports 1.x to 3.x in one thread, one at a time. Calls no handler.
 
-    A move is a receive and an insert in one transaction, whatever the endpoint's transaction mode, so no row is lost. A message
-    that cannot be routed goes to the error queue with the reason. A retry waits as long as if the message had failed here; once the
-    retries are used up, it goes to the error queue with the failure that it carries.
+    A move is a receive and an insert in one transaction, whatever the endpoint's transaction mode, so no row is lost. An
+    unroutable message goes to the error queue with the reason. A retry waits as long as if the message had failed here; when its
+    retries are exhausted, it goes to the error queue with the failure in its headers.
     """
 
     takes_batches = False
@@ -77,7 +77,7 @@ class SatelliteProcessor(MessageProcessor):
         self._routes = routes
 
     def process_row(self, batch: ReceivedBatch, row: ReceivedRow) -> RowOutcome:
-        """Move the message to where it was on its way to, or to the error queue."""
+        """Move the message to its destination, or to the error queue."""
         extra = self.config.log_extra("message_drained", str(row.id))
         if row.expired:
             self.transaction.commit()
@@ -106,7 +106,7 @@ class SatelliteProcessor(MessageProcessor):
         return RowOutcome.HANDLED
 
     def _move(self, row: ReceivedRow, headers: Headers) -> str:
-        """Write the message where it goes, and return where. Before anything is written Unroutable or RetriesUsedUp."""
+        """Write the message to its destination, and return that. Raises Unroutable or RetriesUsedUp before it writes."""
         if (saga := cancelled_saga(self.config.queue, headers)) and (timeouts := self._cancel(saga)):
             return f"its end: {timeouts} timeouts of the saga {saga} are cancelled"
         route = route_of(self.config.queue, headers)
@@ -126,11 +126,11 @@ class SatelliteProcessor(MessageProcessor):
         return table.qualified
 
     def _cancel(self, saga: str) -> int:
-        # Replies that wait for the saga carry its id, too.
+        # Delayed replies to the saga also carry its id.
         return self._routes.delayed.cancel({names.SAGA_ID: saga, names.IS_SAGA_TIMEOUT_MESSAGE: "True"})
 
     def _delay_of_retry(self, headers: Headers, now: datetime) -> timedelta | None:
-        """How long the default policy has the message wait; None without delayed retries: not at all. RetriesUsedUp."""
+        """The delay of the default policy; None without delayed retries: no delay. Raises RetriesUsedUp."""
         config = self.config.recoverability
         if not config.delayed_retries:
             return None
@@ -148,20 +148,20 @@ class SatelliteProcessor(MessageProcessor):
         raise RetriesUsedUp(f"no delayed retry is left after {context.delayed_retries}")
 
     def _keep(self, message: OutgoingMessage) -> str:
-        """Put the message into the endpoint's table of delayed messages, in the receive transaction."""
+        """Write the message to the endpoint's table of delayed messages, in the receive transaction."""
         self.config.joined_dispatcher.dispatch([message], begun=True)
         return f"the delayed messages, for {message.destination}"
 
     def _refuse(self, row: ReceivedRow, headers: Headers, error: Unroutable) -> None:
-        # An operator who retries it sends it where it was on its way to. Without such a place a retry goes to the main queue, where
-        # it has most likely failed, anything else into the satellite again.
+        # A retry by an operator sends it to its destination. Without one, a retry goes to the main queue, where it has most
+        # likely failed, anything else to the satellite again.
         failed = headers.get(names.FAILED_QUEUE) or (self._routes.main if is_for_retries(self.config.queue) else None)
         queue = self.config.error_queue if not failed else self._routes.error_queue_of(failed)
         queue.move(row, headers, failure_of(error, unrecoverable=True))
 
 
 def _whole(row: ReceivedRow, headers: Headers, table: QueueTable) -> NewRow:
-    """The row as it is, without an expiry, as NServiceBus forwards; where it must get a new id, the headers keep the old one."""
+    """The row without its expiry, as NServiceBus forwards it; if it needs a new id, the headers keep the old one."""
     # Transports 1.x and 2.x take the message id from the row.
     row_id = table.id_of_copy(row.id)
     text = row.headers or ""
@@ -181,14 +181,14 @@ def _without_delay(row: ReceivedRow, headers: Headers) -> Headers:
 class CallbackProcessor(MessageProcessor):
     """Processes the messages of one callback queue in one thread, one at a time.
 
-    A reply is delivered after the commit of its receive, so at most once; a process that crashes in between takes its waiting
-    requests with it. A reply without a waiting request is audited like any other, logged and counted.
+    A reply is delivered after the commit of its receive, so at most once; if the process crashes in between, its waiting requests
+    are lost with it. A reply without a waiting request is audited like any other, logged and counted.
     """
 
     takes_batches = False
 
     def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> RowOutcome:
-        """Hand a reply to the request that waits for it; deliver any other message to its handlers."""
+        """Deliver a reply to its waiting request, any other message to its handlers."""
         row, incoming = delivery.row, delivery.incoming
         if not is_reply(incoming):
             return super().deliver(batch, delivery)
@@ -212,7 +212,7 @@ class CallbackProcessor(MessageProcessor):
         return RowOutcome.HANDLED
 
     def _refuse(self, delivery: Delivery, request: Request[Any] | None, error: Exception) -> RowOutcome:
-        """The reply cannot be read: the request fails, and the reply is kept in the error queue."""
+        """Fail the request of an unreadable reply, and keep the reply in the error queue."""
         incoming = delivery.incoming
         failure = failure_of(error, unrecoverable=True)
         moved = MoveToError(self.config.recoverability.error_queue)
@@ -235,7 +235,7 @@ class CallbackProcessor(MessageProcessor):
 
 
 class NonTransactionalCallbackProcessor(CallbackProcessor, NonTransactionalProcessor):
-    """The same in transaction mode none: replies are handed over alike, other messages are handled as in that mode."""
+    """The processor for transaction mode none: delivers replies in the same way, handles other messages as in that mode."""
 
 
 def callback_processor(mode: TransactionMode) -> type[CallbackProcessor]:
@@ -244,14 +244,14 @@ def callback_processor(mode: TransactionMode) -> type[CallbackProcessor]:
 
 
 class CallbackWakeUp(WakeUp):
-    """Has the threads of a callback queue look more often while a reply is waited for, unless new messages are announced."""
+    """Makes the threads of a callback queue poll more often while a request waits, unless new messages are announced."""
 
     def __init__(self, queue: str, qualified: str, stop: StopSignal, *, listens: bool) -> None:
         super().__init__(queue, qualified, stop)
         self.listens = listens
 
     def hurry(self) -> None:
-        """A request was sent: a thread that has begun a long wait looks now, and then in short intervals."""
+        """Poll now, then at short intervals, because a request was sent; also ends a long wait that has begun."""
         if not self.push_enabled:
             self.wake()
 

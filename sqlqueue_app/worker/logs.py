@@ -1,7 +1,7 @@
 """Log lines of the worker, as text or as JSON; the fields of a record (`extra`) are kept in both.
 
-Loggers: `sqlqueue.worker`, `sqlqueue.receive`, `sqlqueue.send`, `sqlqueue.background`. Each record has an `event` that never
-changes, though its sentence may. Bodies are never logged.
+Loggers: `sqlqueue.worker`, `sqlqueue.receive`, `sqlqueue.send`, `sqlqueue.background`. The `event` of a record is stable, its
+sentence may change. Bodies are never logged.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class TextFormatter(logging.Formatter):
         return datetime.fromtimestamp(record.created, UTC).astimezone().isoformat(" ", "milliseconds")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, with the fields in brackets behind its sentence and before a traceback.
+        """Format the line, with the fields in brackets after its sentence and before a traceback.
 
-        More lines are indented: names of queues and texts of errors come out of messages, and could look like lines of their own.
+        Further lines are indented: names of queues and error texts come from messages, and could imitate log lines.
         """
         first, *rest = terminal_text(super().format(record)).split("\n")
         found = ((name, getattr(record, name, None)) for name in FIELDS)
@@ -48,7 +48,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object per line: time (UTC, ISO 8601), level, logger, message, the fields, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Format the record."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -63,9 +63,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(form: str, *, level: int, stream: TextIO | None = None, propagate: bool = False) -> logging.Handler | None:
-    """Give the `sqlqueue` loggers a handler, unless the project's LOGGING has; returns it, for `remove_logging`.
+    """Add a handler to the `sqlqueue` loggers, unless the project's LOGGING has one, and return it for `remove_logging`.
 
-    With `propagate` the handlers of the root logger hear of everything as well, and a level that was set before stays.
+    With `propagate` the handlers of the root logger also receive every record, and a level that was set before stays.
     """
     root = logging.getLogger("sqlqueue")
     if root.handlers:
@@ -82,7 +82,7 @@ def configure_logging(form: str, *, level: int, stream: TextIO | None = None, pr
 
 
 def remove_logging(handler: logging.Handler | None) -> None:
-    """Take the handler away again."""
+    """Remove the handler."""
     if handler is None:
         return
     root = logging.getLogger("sqlqueue")
@@ -95,7 +95,7 @@ ACTIVITY_SECONDS: Final = 60.0
 
 
 class Activity:
-    """Logs what each endpoint has handled in this process since the line before, also where that is nothing."""
+    """Logs how many messages each endpoint has handled in this process since the last line, even if none."""
 
     def __init__(self, endpoints: Sequence[ReceivingEndpoint], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._measures = {each.name: each.measures for each in endpoints}
@@ -104,7 +104,7 @@ class Activity:
         self._before = dict.fromkeys(self._measures, (0, 0))
 
     def report(self) -> None:
-        """Log the line; to be called every ACTIVITY_SECONDS. The first call, at the start, logs nothing."""
+        """Log the line; call it every ACTIVITY_SECONDS. The first call, at the start, logs nothing."""
         if (seconds := self._clock() - self._since) < ACTIVITY_SECONDS / 2:
             return
         self._since += seconds

@@ -1,4 +1,4 @@
-"""Running a worker from start to end: tables, leases, receivers, background jobs, signals; what `run_sqlqueue_worker` does."""
+"""The life of a worker, as run by `run_sqlqueue_worker`: tables, leases, receivers, background jobs, signals."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ background_logger = logging.getLogger("sqlqueue.background")
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a worker is started with; None means as in the settings."""
+    """The options of a worker; None keeps the value of the settings."""
 
     endpoints: list[str] | None = None
     max_concurrency: int | None = None
@@ -70,12 +70,12 @@ class RunOptions:
 
 
 def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_flight: InFlightRegistry | None = None) -> int:
-    """Receive until the stop signal is set, or until nothing is left; returns how many messages were received.
+    """Receive until the stop signal is set, or until nothing is left, and return the number of received messages.
 
-    `in_flight` records which rows are being handled, for the supervisor; a worker without a supervisor has none.
-    A database that is away at the start is waited for. ConfigurationError for wrong settings, QueueNotFound for missing tables,
-    CannotConnect for a database, user or password that is wrong;
-    WorkerFailed, when everything has ended in order, if it ended because a thread died of an error of ours.
+    `in_flight` records the rows in progress for the supervisor; a worker without a supervisor has none.
+    Waits for a database that is unavailable at the start. Raises ConfigurationError for wrong settings, QueueNotFound for missing
+    tables, CannotConnect for a wrong database, user or password;
+    WorkerFailed, after an orderly end, if the worker ended because a thread died of an internal error.
     """
     endpoints = endpoints_of(
         settings, options.endpoints, max_concurrency=options.max_concurrency, model=options.model, batch_size=options.batch_size
@@ -101,7 +101,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         notifications = Notifications(settings, stop)
         jobs.append(BackgroundJob("activity", ACTIVITY_SECONDS, Activity(endpoints).report, uses_database=False))
         jobs += [measuring.job(), notifications.job(), *_jobs_for_all(settings, endpoints, own, stop)]
-        # The leases' threads must end before the connections of this thread are given back.
+        # The leases' threads must end before the connections of this thread close.
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
         wake_ups = [receiver.wake_up for receiver in worker.receivers]
@@ -126,7 +126,7 @@ def _ended(received: int, stop: StopSignal) -> int:
 def _jobs_for_all(
     settings: Settings, endpoints: list[ReceivingEndpoint], own: ProcessChecks, stop: StopSignal
 ) -> list[BackgroundJob]:
-    """What belongs to no endpoint alone, and is done by one worker for all where it must happen once."""
+    """The background jobs that belong to no single endpoint; those that must run once are run by one worker for all."""
     handled_by = {name: each.name for each in reversed(endpoints) for name in each.handlers.message_types}
     recurring = [Schedules(settings, endpoints[0].name, handled_by=handled_by).job()] if settings.schedules else []
     old = BackgroundJob("old callback queues", 600.0, partial(drop_old_callback_queues, settings))
@@ -152,7 +152,7 @@ def _receivers(
     empty: EmptyQueues | None,
     in_flight: InFlightRegistry | None,
 ) -> list[Receiver]:
-    """The receivers of the endpoint's queues; the one of the callback queue can be stopped apart."""
+    """The receivers of the endpoint's queues; that of the callback queue can be stopped separately."""
     stops = [part if queue.is_callback_queue else stop for queue in queues]
     return [endpoint.receiver(each, its, empty=empty, in_flight=in_flight) for each, its in zip(queues, stops, strict=True)]
 
@@ -163,8 +163,8 @@ def _prepare(
     options: RunOptions,
     leases: list[tuple[ReceivingEndpoint, InstanceLease]],
 ) -> dict[str, list[ReceivingQueue]]:
-    """Install if asked, lease, look at the tables, purge and subscribe if the settings say so: the queues of each endpoint."""
-    # A try before this one may have come half the way before the database went away.
+    """Install if requested, lease, check tables, purge and subscribe if configured. Returns the queues of each endpoint."""
+    # An earlier attempt may have got halfway before the database became unavailable.
     while leases:
         leases.pop()[1].release_at_the_end(logger)
     connection = connection_of(settings.database)
@@ -184,7 +184,7 @@ def _prepare(
 
 
 def _lease(endpoint: ReceivingEndpoint) -> InstanceLease:
-    """Register this process, with a callback queue where CALLBACKS is True; without one it receives all the same."""
+    """Register this process, with a callback queue if CALLBACKS is True; without one it still receives."""
     if endpoint.config.callbacks is True:
         try:
             return endpoint.lease(concurrency=endpoint.concurrency)
@@ -196,7 +196,7 @@ def _lease(endpoint: ReceivingEndpoint) -> InstanceLease:
 def _when_reachable(
     prepare: Callable[[], dict[str, list[ReceivingQueue]]], alias: str, stop: StopSignal
 ) -> dict[str, list[ReceivingQueue]] | None:
-    """Prepare as soon as the database answers; None if the stop came first."""
+    """Prepare as soon as the database is available; None if the stop comes first."""
     outage = BackOff(OUTAGE_FIRST_SECONDS, OUTAGE_CAP_SECONDS)
     while not stop.is_set():
         try:
@@ -204,7 +204,7 @@ def _when_reachable(
         except CannotConnect:
             raise
         except TransientError as error:
-            # Away, or (SQLite) written to by somebody who takes long: both pass.
+            # Unavailable, or (SQLite) locked by a slow writer: both are temporary.
             wait = outage.next_wait()
             text, why = "database %r cannot be used yet, trying again in %g s: %s", " ".join(str(error).split())
             logger.warning(text, alias, wait, why, extra={"event": "database_away"})
@@ -247,10 +247,10 @@ def _log_started(endpoints: list[ReceivingEndpoint], queues: list[str]) -> None:
 
 REPEAT_SECONDS: Final = 1.0
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
-# Never the number of a signal.
+# Not the number of any signal.
 _END = b"\0"
 
-# Whether this process listens; a forked child must not, for it shares the pipe with its parent.
+# Whether this process listens; a forked child must not, because it shares the pipe with its parent.
 _listening = threading.Event()
 
 
@@ -258,19 +258,19 @@ _listening = threading.Event()
 def stop_on_signals(
     stop: StopSignal, *, abort: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[None]:
-    """SIGINT and SIGTERM set the stop signal; the second one calls `abort` and ends the process at once with 128 + its number.
+    """Set the stop signal on SIGINT or SIGTERM; the second one calls `abort` and ends the process at once with 128 + its number.
 
-    The same signal again within REPEAT_SECONDS of the first is no second one: `timeout` signals its child and then the whole group.
-    An aborted process leaves its transactions to the database, which rolls them back: the messages are in their queues again.
-    Only in the main thread; does nothing in others. Both are called in a thread of their own, so they may take locks.
+    The same signal within REPEAT_SECONDS of the first does not count as second: `timeout` signals its child, then the whole
+    group. The database rolls back the transactions of an aborted process: the messages return to their queues. Does nothing
+    outside the main thread. Both are called in a separate thread, so they may take locks.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    # Python calls a handler of signals in the main thread alone, between two of its steps. Setting an event there waits for ever
-    # where the main thread holds the event's lock; and a signal that comes just before the main thread begins to wait for a lock
-    # is not handled until that wait ends. The number that the interpreter writes into a pipe at once suffers from neither.
+    # Python runs signal handlers only in the main thread, between two of its steps. Setting an event there deadlocks if the main
+    # thread holds the event's lock, and a signal just before the main thread waits for a lock is not handled until that wait
+    # ends. Neither affects the number that the interpreter writes into a pipe at once.
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
 
@@ -307,9 +307,9 @@ def stop_on_signals(
 
 
 def stop_at_eof(stop: StopSignal) -> None:
-    """Set the stop signal once standard input ends, for a process that shall not outlive the one that started it.
+    """Set the stop signal when standard input ends, for a process that must not outlive its parent.
 
-    Call it once in a process. A thread reads, and drops, what comes until then; it ends with the process.
+    Call it once in a process. A thread reads and discards the input until then; it ends with the process.
     """
 
     def read() -> None:
@@ -321,11 +321,11 @@ def stop_at_eof(stop: StopSignal) -> None:
 
 
 def _only_the_pipe(_number: int, _frame: FrameType | None) -> None:
-    """Without a handler the signal would end the process; what is to be done, the thread at the other end of the pipe does."""
+    """Keep the signal from ending the process; the thread at the other end of the pipe acts on it."""
 
 
 def _forget_in_child() -> None:
-    """A child that a handler forked (multiprocessing, say) dies of a signal as any program does, and stops nobody else."""
+    """Restore default signals in a child forked by a handler (such as multiprocessing), so that it stops no other process."""
     if _listening.is_set():
         signal.set_wakeup_fd(-1)
         for number in _NUMBERS:
@@ -341,18 +341,17 @@ _NAME: Final = "sqlqueue-processor"
 
 @dataclass(frozen=True, slots=True)
 class CpuAffinity:
-    """Which processors the processes of a worker stay on: one each. None at all: each finds one that no other worker stays on.
+    """The processors that a worker's processes are bound to, one each. If empty, each finds one that no other worker uses.
 
-    Threads of one interpreter run one at a time. What they share travels from the cache of one processor to that of another with
-    every change between them: eight threads did 1.6 to 2.0 times as much on one processor as on two
-    (docs/explanation/performance.md).
+    Threads of one interpreter run one at a time. Every switch between processors moves their shared data from one cache to
+    another: eight threads did 1.6 to 2.0 times as much on one processor as on two (docs/explanation/performance.md).
     """
 
     processors: Sequence[int] = ()
 
     @classmethod
     def parse(cls, text: str) -> CpuAffinity:
-        """Of `auto`, or of numbers as taskset takes them, `0,2-4`. ValueError, with what was expected, for anything else."""
+        """Parse `auto`, or numbers in the format of taskset, `0,2-4`. ValueError, with the expectation, for anything else."""
         if text == AUTO:
             return cls()
         found: list[int] = []
@@ -365,7 +364,7 @@ class CpuAffinity:
         return cls(tuple(dict.fromkeys(found)))
 
     def check(self) -> None:
-        """ConfigurationError where a process cannot be bound to a processor, or not to one of these."""
+        """Raise ConfigurationError if a process cannot be bound to a processor, or not to one of these."""
         if sys.platform != "linux":
             raise ConfigurationError("--cpu-affinity needs Linux: leave it out on this system")
         allowed = os.sched_getaffinity(0)
@@ -377,10 +376,10 @@ class CpuAffinity:
 
     @contextlib.contextmanager
     def held(self, process: int, *, name: str = _NAME) -> Iterator[int]:
-        """Keep the calling thread, and the threads that it starts, on one processor; its number. `process` counts from 0.
+        """Bind the calling thread, and threads that it starts, to one processor, and yield its number. `process` counts from 0.
 
-        Threads that run already stay as they are, and programs that are started inside inherit it. `name` is what workers tell each
-        other by which processor is taken. ConfigurationError as `check`, and where the system refuses.
+        Running threads are not affected, and programs started inside inherit the binding. Workers use `name` to mark a processor
+        as taken. Raises ConfigurationError as `check`, and if the system refuses.
         """
         self.check()
         before = os.sched_getaffinity(0)
@@ -400,7 +399,7 @@ class CpuAffinity:
 
 
 def _is_claimed(stack: contextlib.ExitStack, name: str) -> bool:
-    """Claim a name, that of a socket in the abstract namespace, for as long as the stack lives; False if another process has it."""
+    """Claim a name, as a socket in the abstract namespace, until the stack closes; False if another process has it."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         claim.bind(f"\0{name}")
@@ -416,7 +415,7 @@ _CLAIM: Final = "pipeline starts"
 
 
 def pipeline_jobs(settings: Settings, stop: StopSignal) -> list[BackgroundJob]:
-    """The job that starts the pipeline where the settings say when; none else."""
+    """The job that starts the pipeline; none if the settings define no schedule."""
     if settings.pipeline is None or settings.pipeline.cron is None:
         return []
     schedule = PipelineSchedule(settings.pipeline.cron)
@@ -427,7 +426,7 @@ def pipeline_jobs(settings: Settings, stop: StopSignal) -> list[BackgroundJob]:
 class PipelineSchedule:
     """Starts `run_sqlqueue_pipeline --once` as a process at each tick, unless another worker has, or the last one still runs.
 
-    A tick at which no worker ran is not made up for: the next run takes what there is. Between ticks the database is asked nothing.
+    Missed ticks are not repeated: the next run takes whatever is there. Queries no database between ticks.
     """
 
     def __init__(
@@ -446,7 +445,7 @@ class PipelineSchedule:
         self._child: subprocess.Popen[bytes] | None = None
 
     def poll(self) -> bool:
-        """Start a run if it is time; whether one was started."""
+        """Start a run if it is due. Returns whether one was started."""
         now = self._now()
         self._notice_end()
         tick = self._times.latest(self._done, now, self._zone)
@@ -461,7 +460,7 @@ class PipelineSchedule:
                 "the pipeline of the time before runs still: none is started", extra={"event": "pipeline_late"}
             )
             return False
-        # Nothing is written to its standard input, which ends with this process, however that ends: so does the run then.
+        # Its standard input, to which nothing is written, ends with this process in any case, and that ends the run.
         self._child = subprocess.Popen(  # noqa: S603 -- our own command
             self._command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0
         )
@@ -469,7 +468,7 @@ class PipelineSchedule:
         return True
 
     def end(self) -> None:
-        """Tell a run that is under way to finish its batch."""
+        """Ask a running process to finish its batch."""
         child = self._child
         if child is not None:
             if child.poll() is None:
@@ -493,21 +492,21 @@ def _close_input(child: subprocess.Popen[bytes] | None) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Where the child finds the settings and the code of this process."""
+    """The environment in which the child finds the settings and the code of this process."""
     path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
     module = getattr(django_settings, "SETTINGS_MODULE", None)
     return {**os.environ, **({"DJANGO_SETTINGS_MODULE": module} if module else {}), "PYTHONPATH": path}
 
 
 EVERY_SECONDS = 600.0
-# So many rows one statement deletes at most: locks and, on SQLite, the time of the one writer stay short.
+# The maximum number of rows deleted by one statement, to keep locks (on SQLite: the single writer's time) short.
 BATCH = 1_000
 
 
 def purge_task_results(alias: str, backend: str, *, before: datetime) -> int:
-    """Delete the results of a backend, by its alias in TASKS, that were finished before an instant; returns how many.
+    """Delete the results of a backend, by its alias in TASKS, finished before an instant, and return their number.
 
-    Results of tasks that wait or run are never deleted. Each batch is committed by itself; safe in several processes at once.
+    Never deletes results of waiting or running tasks. Commits each batch; safe in several processes at once.
     """
     old = TaskResult.objects.using(alias).filter(backend=backend, finished_at__lt=before)
     deleted = 0
@@ -517,7 +516,7 @@ def purge_task_results(alias: str, backend: str, *, before: datetime) -> int:
 
 
 def task_result_jobs(settings: Settings) -> list[BackgroundJob]:
-    """A background job for each backend of TASKS; none where KEEP_RESULTS is None."""
+    """A background job for each backend of TASKS, except where KEEP_RESULTS is None."""
     return [
         BackgroundJob(f"old task results of {alias}", EVERY_SECONDS, partial(_purge, settings.database, backend))
         for alias, backend in settings.task_backends.items()

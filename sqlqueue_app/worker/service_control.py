@@ -1,8 +1,8 @@
-"""Reports of an endpoint to ServiceControl: that it has started, that it is alive, and the results of `CUSTOM_CHECKS`.
+"""Reports of an endpoint to ServiceControl: its start, its heartbeats, and the results of `CUSTOM_CHECKS`.
 
-The messages are those that the plug-ins of NServiceBus write (docs/internals/operations.md#heartbeats and the recorded rows), each
-with a short life, so that nothing piles up where nobody reads them. ServiceControl makes its queue itself. While it is missing,
-nothing is sent.
+The messages are those of the NServiceBus plug-ins (docs/internals/operations.md#heartbeats and the recorded rows), each with a
+short lifetime, so that unread messages do not pile up. ServiceControl creates its queue itself; nothing is sent while it is
+missing.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from sqlqueue_app.sending.dispatcher import Dispatcher
 
 logger = logging.getLogger("sqlqueue.background")
 
-# Every 10 seconds, and no longer of use after four times that (docs/internals/operations.md#heartbeats).
+# Every 10 seconds; a heartbeat expires after four times that (docs/internals/operations.md#heartbeats).
 HEARTBEAT_SECONDS = 10.0
 BEATS_OF_LIFE = 4
-# A check's result is of use until the fourth after it; recorded ones live a minute where they come every second.
+# A result is useful until the fourth one after it; recorded ones live a minute at an interval of one second.
 CHECK_LIFE_AT_LEAST = timedelta(minutes=1)
 
 _HEARTBEATS = "ServiceControl.Plugin.Heartbeat.Messages."
@@ -69,7 +69,7 @@ class ServiceControl:
         self._is_missing = False
 
     def beat(self) -> None:
-        """Report that the endpoint is alive and, until that has been sent once, that it has started."""
+        """Send a heartbeat, and the start of the endpoint until that has been sent once."""
         life = timedelta(seconds=HEARTBEAT_SECONDS * BEATS_OF_LIFE)
         host, endpoint = self._identity.machine, self._endpoint.name
         host_id = str(self._identity.host_id)
@@ -87,10 +87,10 @@ class ServiceControl:
         self._send(_HEARTBEATS + "EndpointHeartbeat", alive, life)
 
     def report(self, check: CustomCheckSettings, function: Callable[..., Any]) -> None:
-        """Run a check as any check of the project, and report its result to ServiceControl. Raises DatabaseError.
+        """Run a check like any check of the project, and report its result to ServiceControl. Raises DatabaseError.
 
         The admin shows the result for this endpoint and machine, unless the function is registered with `health_check`: then it
-        shows the result of that.
+        shows that result.
         """
         known = HealthCheck(check.name, check.every_seconds, function)
         reason = run_check(known, {"event": "custom_check_failed", "endpoint": self._endpoint.name}) or None
@@ -110,7 +110,7 @@ class ServiceControl:
             keep_result(known, reason or "", f"{self._endpoint.name} on {self._identity.machine}")
 
     def _send(self, message_type: str, body: dict[str, Any], life: timedelta) -> bool:
-        """Write one message; False, logged once, while the queue does not exist."""
+        """Write one message. Returns False, logged once, while the queue does not exist."""
         headers: names.Headers = {
             names.ENCLOSED_MESSAGE_TYPES: message_type,
             names.CONTENT_TYPE: JSON_CONTENT_TYPE,

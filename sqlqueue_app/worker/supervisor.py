@@ -1,4 +1,4 @@
-"""A supervisor of worker processes: starts them, starts one again that dies, counts what each died of."""
+"""A supervisor of worker processes: starts them, restarts those that die, and counts their crashes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from sqlqueue_app.receiving.waiting import StopSignal
 
 logger = logging.getLogger("sqlqueue.worker")
 
-# Settings and tables are the same at the next start: these ends are final (1: the database refused, 2: a wrong setting).
+# A restart would fail again: these codes are final (1: the database refused, 2: a wrong setting).
 FINAL_EXIT_CODES = (1, 2)
 RESTART_FIRST_SECONDS = 1.0
 RESTART_CAP_SECONDS = 30.0
 
 
 def can_supervise() -> bool:
-    """Whether this operating system hands descriptors to children, as a supervisor does."""
+    """Whether this operating system can pass descriptors to children, as a supervisor does."""
     return os.name == "posix"
 
 
 def own_command_line() -> list[str]:
-    """The command line of this process, to be run again."""
+    """The command line of this process, for running it again."""
     return [sys.executable, *sys.orig_argv[1:]]
 
 
@@ -47,12 +47,12 @@ class _Child:
 
 
 class Supervisor:
-    """Runs `processes` children of one command line. Started once; the stop signal may be set from anywhere.
+    """Runs `processes` children with one command line. Started once; the stop signal may be set from anywhere.
 
-    Each child has a session of its own, so that Ctrl-C in a terminal reaches the supervisor alone, and reads a pipe that only the
-    supervisor holds open: it brings the stop, and when it closes the child ends at once and its messages return to their queues.
-    A child that dies is started again after `restart_seconds`, then after twice as long, up to RESTART_CAP_SECONDS; after the first
-    again if it has lived for so long.
+    Each child has its own session, so that Ctrl-C in a terminal reaches only the supervisor, and reads a pipe that only the
+    supervisor holds open: it delivers the stop, and when it closes the child ends at once and its messages return to their
+    queues. A child that dies is restarted after `restart_seconds`, doubling up to RESTART_CAP_SECONDS; the delay is reset if the
+    child has lived that long.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Supervisor:
         self._lock = threading.Lock()
 
     def run(self) -> int:
-        """Run until the stop signal is set and every child has ended, or until all have ended by themselves; the exit code.
+        """Run until the stop signal is set and every child has ended, or until all have ended themselves. Returns the exit code.
 
-        The code is that of the first child that ended for good with another one than 0, else 0.
+        The code is that of the first child that ended permanently with a code other than 0, else 0.
         """
         memory = InFlightMemory.create(len(self._children))
         deaths = CrashCounter(memory)
@@ -104,7 +104,7 @@ class Supervisor:
                 child.process.kill()
 
     def _keep(self, child: _Child, memory: InFlightMemory, deaths: CrashCounter) -> None:
-        """Start the child, and again whenever it dies, until it ends for good or the stop comes."""
+        """Start the child, and restart it whenever it dies, until it ends permanently or the stop comes."""
         while not self._stop.is_set():
             try:
                 process = self._start(child, memory)
@@ -118,7 +118,7 @@ class Supervisor:
                 return
 
     def _start(self, child: _Child, memory: InFlightMemory) -> subprocess.Popen[bytes] | None:
-        """The child, started; None if the stop came first. OSError if the operating system refuses."""
+        """Start the child; None if the stop came first. OSError if the operating system refuses."""
         with self._lock:
             if self._stop.is_set():
                 return None
@@ -138,7 +138,7 @@ class Supervisor:
             return child.process
 
     def _ends_for_good(self, child: _Child, process: subprocess.Popen[bytes], deaths: CrashCounter) -> bool:
-        """Wait for the end of the child. False if it is to be started again, after a pause that has passed by then."""
+        """Wait for the end of the child. Returns False, after the pause, if it is to be restarted."""
         began = self._clock()
         code = process.wait()
         with self._lock:
@@ -146,7 +146,7 @@ class Supervisor:
         if self._stop.is_set():
             child.exit_code = max(code, 0)
             return True
-        # A process that ends in order handles nothing any more, so that a handler's own exit is told from one by its rows.
+        # A process that ends normally holds no rows, which distinguishes it from an exit inside a handler.
         held = deaths.process_died(child.number, code)
         if code in (0, *FINAL_EXIT_CODES) and not held:
             child.exit_code = code
@@ -185,15 +185,15 @@ class Supervisor:
                         os.write(child.pipe, STOP)
 
 
-# Who has it was started by a supervisor. Its parts: the descriptors of the pipe and of the shared memory, the process's number.
+# Set in a process started by a supervisor: the descriptors of the pipe and of the shared memory, and the process's number.
 SUPERVISOR_VARIABLE = "SQLQUEUE_SUPERVISOR"
-# The supervisor writes it into the pipe. It is no signal, so that a signal to all processes of a service, as systemd sends one,
-# remains the first one here.
+# The supervisor writes it into the pipe. It does not count as a signal, so that a signal to all processes of a service, as sent
+# by systemd, remains the first one here.
 STOP = b"s"
 
 
 def environment_of_child(pipe: int, memory: int, process: int) -> dict[str, str]:
-    """What a supervisor tells a process that it starts."""
+    """The environment of a child of a supervisor."""
     return {SUPERVISOR_VARIABLE: f"{pipe},{memory},{process}"}
 
 
@@ -205,13 +205,13 @@ class SupervisedProcess:
         self.number = process
         """Which of its supervisor's processes it is, from 0."""
         for descriptor in (pipe, memory):
-            # Programs that a handler starts are no children of the supervisor.
+            # Programs started by a handler must not inherit it.
             os.set_inheritable(descriptor, False)
         self.in_flight = InFlightRegistry(InFlightMemory(memory), process)
 
     @classmethod
     def found(cls) -> SupervisedProcess | None:
-        """This process's supervision, None if nobody supervises it. To be asked once: it is taken out of the environment."""
+        """The supervision of this process; None if there is none. Call it once: it removes the variable from the environment."""
         parts = os.environ.pop(SUPERVISOR_VARIABLE, None)
         if parts is None:
             return None
@@ -219,7 +219,7 @@ class SupervisedProcess:
         return cls(pipe, memory, process)
 
     def obey(self, stop: StopSignal) -> None:
-        """Set the stop signal when the supervisor says so; end at once when it is gone. Starts a daemon thread for it."""
+        """Start a daemon thread that sets the stop signal on request, and ends the process when the supervisor is gone."""
 
         def watch() -> None:
             while os.read(self._pipe, 1) == STOP:
@@ -230,10 +230,10 @@ class SupervisedProcess:
 
 
 class CrashCounter:
-    """Counts in the shared memory, where every process sees them. Thread-safe.
+    """Counts crashes in the shared memory, visible to every process. Thread-safe.
 
-    Remembers MAX_SUSPECTS rows; beyond them the row whose last death is the longest ago is forgotten. Rows that a process has
-    survived give their places back.
+    Remembers MAX_SUSPECTS rows; beyond that it drops the row with the oldest crash. Rows that a process has survived free their
+    places.
     """
 
     def __init__(self, memory: InFlightMemory, *, size: int = MAX_SUSPECTS) -> None:
@@ -245,7 +245,7 @@ class CrashCounter:
         self._used = 0
 
     def process_died(self, process: int, exit_code: int) -> dict[UUID, int]:
-        """A process has ended by itself: count the rows that it held, and free its slots; the deaths of each of those rows."""
+        """Count a crash for the rows that an ended process held, free its slots, and return the crash counts of those rows."""
         with self._lock:
             self._forget_survived()
             counted = {UUID(bytes=row_id): self._count(row_id, exit_code) for row_id in set(self._memory.held(process))}

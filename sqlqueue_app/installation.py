@@ -1,4 +1,4 @@
-"""Installation: the tables that the settings need, the rights of database roles, and what runs after `migrate`."""
+"""Installation: the tables that the settings require, the rights of database roles, and the steps after `migrate`."""
 
 from __future__ import annotations
 

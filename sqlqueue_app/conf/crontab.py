@@ -38,7 +38,7 @@ _RANGE_OF_ONE: Final = re.compile(r"\b0*([0-9]+)-0*\1/[0-9]+")
 
 
 def cron_fault(text: str) -> str | None:
-    """What was expected of a wrong crontab line, as the end of "expected …"; None for a sound line.
+    """The expectation that a crontab line does not meet, as the end of "expected …"; None for a valid line.
 
     Lists, ranges, steps and the three-letter English names of months and weekdays are known; ranges go upwards.
     """
@@ -71,7 +71,7 @@ class CronTimes:
     def latest(self, after: datetime, until: datetime, zone: tzinfo) -> datetime | None:
         """The last tick after `after` and up to `until`, aware, in UTC; None if there is none. Counts ticks: not for years."""
         if until.replace(second=0, microsecond=0) <= after:
-            return None  # a worker looks several times a minute
+            return None  # a worker checks several times a minute
         return max(takewhile(lambda tick: tick <= until, self._ticks(after, zone)), default=None)
 
     def next_after(self, after: datetime, zone: tzinfo) -> datetime | None:
@@ -84,7 +84,7 @@ class CronTimes:
         return self._fixed_ticks(after, zone) if is_fixed else self._wall_ticks(after, zone)
 
     def _fixed_ticks(self, after: datetime, zone: tzinfo) -> Iterator[datetime]:
-        """The ticks as cronsim gives them, without those of an hour that comes twice which it gives a second time."""
+        """The ticks of cronsim, without those that it repeats in the second occurrence of an hour."""
         for local in CronSim(self.line, after.astimezone(zone)):
             tick = local.astimezone(UTC)
             if tick > after:

@@ -82,12 +82,12 @@ def names_our_backend(raw: object) -> bool:
 
 
 def read_task_backends(raw: object, findings: Findings) -> Mapping[str, TaskBackend]:
-    """Our entries of `TASKS`, by alias; what is wrong in them is reported and replaced by the defaults."""
+    """Our entries of `TASKS`, by alias; wrong values are reported and replaced by the defaults."""
     return MappingProxyType({alias: _read(alias, entry, findings) for alias, entry in _entries(raw).items()})
 
 
 def with_endpoints_for_tasks(raw: object, backends: Mapping[str, TaskBackend]) -> object:
-    """The value of `SQLQUEUE`; where it names no endpoint, with one for each queue of the tasks, without callback queues."""
+    """The value of `SQLQUEUE`; if it names no endpoint, with one for each task queue, without callback queues."""
     if not backends or not isinstance(raw, Mapping) or raw.get("ENDPOINTS"):
         return raw
     names: dict[str, dict[str, object]] = {}

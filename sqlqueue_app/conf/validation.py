@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SHOWN_CHARACTERS: Final = 120
-# What the keys of secrets contain, also those of Spark and of databases.
+# Parts of the keys of secrets, including those of Spark and of databases.
 _SECRET: Final = re.compile(r"secret|token|passw|pwd|credential|signature|(access|account|api|private)[._-]?key", re.IGNORECASE)
 _NEAR_ENOUGH: Final = 0.7
 _SLOW_PEEK_SECONDS: Final = 10
@@ -127,7 +127,7 @@ class Findings:
 
 
 def shown(value: object) -> str:
-    """`repr(value)`, cut where it would drown the sentence around it."""
+    """`repr(value)`, shortened to fit into a sentence."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
 
@@ -135,7 +135,7 @@ def shown(value: object) -> str:
 def shown_at(value: object, at: KeyPath) -> str:
     """As `shown`, but only the type of a value that is a secret by its place, or contains one by its own keys."""
     keys = [str(key) for key in at.keys[-1:]]
-    # Only the place makes a text a secret; a list or a dictionary may have keys of its own.
+    # Only its place marks a text as secret; a list or a dictionary may itself have such keys.
     hidden = any(map(_SECRET.search, keys if isinstance(value, str) else [*keys, repr(value)]))
     return f"a value of {type(value).__name__}" if hidden else shown(value)
 
@@ -293,7 +293,7 @@ def _expected(kind: Any) -> str:
 
 
 def _read(kind: Any, value: object, at: KeyPath, findings: Findings) -> Any:
-    """The value for the attribute, without its wrong entries; MISSING where it does not fit as a whole. All is reported."""
+    """The value for the attribute, without wrong entries; MISSING if it is wrong as a whole. Reports every problem."""
     try:
         return _fitting(kind, value, at, findings)
     except Refused as refused:
@@ -304,7 +304,7 @@ def _read(kind: Any, value: object, at: KeyPath, findings: Findings) -> Any:
 
 
 def _fitting(kind: Any, value: object, at: KeyPath, findings: Findings) -> object:
-    """As `_read`, but raises Refused where the value does not fit as a whole."""
+    """As `_read`, but raises Refused if the value is wrong as a whole."""
     main, others = _parts(kind)
     if any(other.is_met_by(value) for other in others):
         return value
@@ -326,7 +326,7 @@ def _fitting(kind: Any, value: object, at: KeyPath, findings: Findings) -> objec
 
 
 def _of_type(value: Any, types: tuple[type, ...], hint: str = "") -> Any:
-    """The value; Refused where it is of another type. A bool is no int."""
+    """The value; Refused if it has another type. A bool is not an int."""
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         raise Refused(Code.WRONG_TYPE, hint)
     return value
@@ -359,7 +359,7 @@ def _section(section: Any, value: object, at: KeyPath, findings: Findings) -> ob
 
 
 def check_combinations(settings: Settings, dialects: Mapping[str, str] | None, findings: Findings) -> None:
-    """Report wrong combinations; an endpoint with wrong values of its own is looked at when they are corrected."""
+    """Report wrong combinations; an endpoint with wrong single values is checked once those are corrected."""
     dialect = _find_dialect(settings.database, dialects, findings)
     for rule in _RULES:
         findings.problems += [found for found in rule(settings, dialect) if not findings.has_error_at(found.key_path)]
@@ -427,7 +427,7 @@ def _queues_are_not_shared(settings: Settings, dialect: str | None) -> Iterator[
 
 
 def _queues(settings: Settings) -> Iterator[tuple[KeyPath, str, str]]:
-    """Every table with one reader: the place that names it, its name, and whose it is. Endpoints come first."""
+    """Every table with one reader: the place that names it, its name, and its owner. Endpoints come first."""
     for name in settings.endpoints:
         yield ROOT / "ENDPOINTS" / name, name, f"the queue of endpoint {name!r}"
     for name, endpoint in settings.endpoints.items():

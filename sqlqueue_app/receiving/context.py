@@ -32,7 +32,7 @@ class MessageContext:
 
     # A class attribute, which is free for the usual body with one message.
     types_at_hand: list[str] | None = None
-    """Set by who calls the handlers, for one of several messages in one body."""
+    """Set by the caller of the handlers, for one of several messages in one body."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class MessageContext:
         self._send_at_once = send_at_once
         self._allowed = allowed
         self.outgoing: list[OutgoingMessage] = []
-        """What the handlers have sent so far, in order."""
+        """The messages that the handlers have sent so far, in order."""
         self.attempt = attempt
         """The number of this attempt, from 1."""
         self.called: Handler | None = None
-        """Set by who calls the handlers."""
+        """Set by the caller of the handlers."""
         self.connection = connection
         """Django's connection of the receive transaction; None in mode none, where there is none."""
 

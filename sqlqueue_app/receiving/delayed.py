@@ -345,7 +345,7 @@ class _WatchedTable:
         except TransientError:
             raise
         except DatabaseError:
-            return False  # what cannot be looked at cannot be moved either
+            return False  # a table that cannot be read cannot be emptied either
         return seconds is not None and seconds <= 0
 
     def move_due(self, empty: EmptyQueues | None) -> float | None:

@@ -35,7 +35,7 @@ class Duplicates:
         self._seconds = seconds
         self._lock = threading.Lock()
         self.count = 0
-        """How many copies were dropped by this process."""
+        """The number of copies dropped by this process."""
 
     def is_first(self, incoming: IncomingMessage) -> bool:
         """Remember the message in the thread's transaction. Returns False if a copy of it was handled before."""

@@ -55,10 +55,10 @@ class Failure:
     source: str
     stack_trace: str
     traceback: str = ""
-    """Its last part alone, the Python traceback, for logs."""
+    """Only its last part, the Python traceback, for logs."""
     unrecoverable: bool = False
     facts: Mapping[str, str] = field(default_factory=dict)
-    """What else is known of the attempt, such as its handler; written as entries of the exception's data."""
+    """Other facts about the attempt, such as its handler; written as entries of the exception's data."""
 
 
 def failure_of(error: BaseException, *, unrecoverable: bool, facts: Mapping[str, str] | None = None) -> Failure:

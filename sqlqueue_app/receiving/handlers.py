@@ -204,7 +204,7 @@ class _Plan:
     handlers: list[Handler]
     """In the order in which they are called."""
     readers: dict[type | None, Callable[[bytes], Any]]
-    """How the body is read, once for each class of messages."""
+    """The readers of the body, each called once for its class of messages."""
 
 
 class HandlerTable:

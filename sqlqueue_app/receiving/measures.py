@@ -191,7 +191,7 @@ LEAST_SECONDS_BETWEEN_LOOKS = 0.1
 _CALLER = "sqlqueue_app/receiving/processing.py"
 
 Running = tuple[Handler, IncomingMessage, float, int]
-"""A call of a handler: the handler, its message, when it began by the clock of the slot, and the thread. A tuple is made fast."""
+"""A call of a handler: handler, message, start by the clock of the slot, and thread. A tuple, which is fast to create."""
 
 
 class CallSlot:

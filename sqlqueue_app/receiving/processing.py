@@ -84,15 +84,15 @@ class Delivery:
     row: ReceivedRow
     incoming: IncomingMessage
     attempt: int = 0
-    """The number of the current attempt, from 1; before it begins, how many have failed."""
+    """The number of the current attempt, from 1; before it begins, the number of failed ones."""
     outgoing: list[OutgoingMessage] = field(default_factory=list)
-    """What the handlers of this attempt have sent and is not written yet, and the copy for the audit queue."""
+    """The unwritten messages that the handlers of this attempt have sent, and the copy for the audit queue."""
     is_duplicate: bool = False
     """Whether a copy of the message was handled before, so that no handler is called."""
     called: tuple[Handler, float] | None = None
-    """The handler that was called last, and when, in seconds since 1970."""
+    """The handler that was called last, and the time of the call, in seconds since 1970."""
     started: float = 0.0
-    """When this attempt began and ended, by `perf_counter`."""
+    """The begin and the end of this attempt, by `perf_counter`."""
     completed: float = 0.0
 
 
@@ -102,11 +102,11 @@ class ReceivedBatch:
 
     rows: Sequence[ReceivedRow]
     several: bool
-    """Whether the messages are committed together, so that what follows from the commit of one waits for the last."""
+    """Whether the messages are committed together, so that work after the commit of one waits for the last."""
     outgoing: list[Sequence[OutgoingMessage]] = field(default_factory=list)
-    """What several messages have sent; written before their commit."""
+    """The outgoing messages of several messages; written before their commit."""
     after_commit: list[Callable[[], None]] = field(default_factory=list)
-    """What is called after the commit of several messages."""
+    """The functions to call after the commit of several messages."""
     handled: list[Done] = field(default_factory=list)
     """Handled messages, for the measures."""
     immediate: list[OutgoingMessage] = field(default_factory=list)
@@ -140,7 +140,7 @@ class MessageProcessor:
         self.transaction = transaction
         self.recovery = Recovery(config)
         self.may_receive_ahead: Callable[[], bool] | None = None
-        """Whether a commit may bring the next rows along. The caller that sets it receives again, or calls `give_back`."""
+        """Whether a commit may also receive the next rows. The caller that sets it must receive again, or call `give_back`."""
         self._clock = clock
         self._size = BatchSize(config.batch_size) if self.takes_batches and config.batch_size != 1 else None
         self._turn = BatchTurn(clock=clock)
@@ -594,7 +594,7 @@ class SharedFailures:
     """The failure memory of a queue, shared by its threads."""
 
     is_empty: bool = True
-    """Whether nothing is remembered, as nearly always. Read without the lock: what another thread remembers is of another row."""
+    """Whether nothing is remembered, the usual case. Read without the lock: other threads remember other rows."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _memory: FailureMemory[Failure] = field(default_factory=FailureMemory)
 
@@ -627,38 +627,38 @@ class ProcessorConfig:
     handlers: HandlerTable
     composer: Composer
     dispatcher: Dispatcher
-    """Writes what handlers send, as the mode says."""
+    """Writes the messages that handlers send, according to the mode."""
     joined_dispatcher: Dispatcher
     """Writes in the receive transaction, in every mode that has one: delayed retries."""
     error_queue: ErrorQueue
     auditing: Auditing
     address: QueueAddress
     forwarding: Forwarding
-    """Knows which messages belong to another queue."""
+    """Forwards messages that belong to another queue."""
     recoverability: RecoverabilityConfig
     failures: SharedFailures
     policy: Policy = default_policy
     rate_limit: RateLimit | None = None
     duplicates: Duplicates | None = None
-    """Drops second copies of handled messages."""
+    """Drops further copies of handled messages."""
     slow_handlers: SlowHandlers | None = None
-    """Watches how long handlers run."""
+    """Logs slow handlers."""
     mode: TransactionMode = TransactionMode.TRANSACTION_SCOPE
     allowed: AllowedDestinations | None = None
     immediate_dispatcher: Dispatcher | None = None
-    """Writes immediate sends outside of the receive transaction; None where they must wait for its end (SQLite)."""
+    """Writes immediate sends outside the receive transaction; None where they must wait for its end (SQLite)."""
     discard_failures: bool = False
     """Mode none only: a failed message is dropped instead of going to the error queue."""
     batch_size: int | Literal["auto"] = 1
-    """The most messages of one transaction; mode none takes each alone."""
+    """The maximum number of messages in one transaction; mode none takes each alone."""
     bound: LowerBound = field(default_factory=LowerBound)
-    """Where the next receive looks, shared by the threads of the queue."""
+    """The start of the next receive, shared by the threads of the queue."""
     measures: Measures = field(default_factory=Measures)
-    """Counts what becomes of messages, for the whole endpoint."""
+    """Counts the outcomes of messages, for the whole endpoint."""
     participants: Callable[[], TwoPhaseParticipants | None] = lambda: None
-    """Makes the two-phase participants of a thread's receive transactions; None for one database."""
+    """Creates the two-phase participants of a thread's receive transactions; None for one database."""
     in_flight: InFlightRegistry | None = None
-    """Which row each thread is handling, for the supervisor: a message that kills its process is not received forever."""
+    """Records the row of each thread for the supervisor, so that a message that kills its process is not retried forever."""
 
     def log_extra(self, event: str, message_id: str, **more: object) -> dict[str, object]:
         """The `extra` of a log line about a message."""

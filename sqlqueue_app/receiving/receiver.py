@@ -40,7 +40,7 @@ class Poller(Protocol):
     handling: bool
     """Whether a message is being handled."""
     received: int
-    """How many messages it has received."""
+    """The number of messages received."""
 
     def poll(self, received: Callable[[bool], None] | None = None) -> bool:
         """Receive and process a batch of messages; True if there was one. DatabaseError if the database cannot be queried.
@@ -230,9 +230,9 @@ class Outage:
 
     def __init__(self, queue: str, *, circuit_breaker_seconds: float, clock: Callable[[], float]) -> None:
         self.is_on = False
-        """Whether receiving fails now."""
+        """Whether receiving currently fails."""
         self.mark = 0
-        """How many times an outage has begun or ended; to be read before a poll."""
+        """The number of begins and ends of outages; read it before a poll."""
         self._queue = queue
         self._lock = threading.Lock()
         self._breaker = CircuitBreaker(circuit_breaker_seconds)
@@ -283,11 +283,11 @@ class ReceiverOptions:
     """The options of a receiver of any concurrency model."""
 
     maximum: int
-    """The most threads."""
+    """The maximum number of threads."""
     new_poller: Callable[[], Poller]
     stop: StopSignal
     name: str
-    """What the names of its threads begin with."""
+    """The prefix of its threads' names."""
     circuit_breaker_seconds: float = CIRCUIT_BREAKER_SECONDS
     clock: Callable[[], float] = time.monotonic
     wake_up: WakeUp | None = None
@@ -308,7 +308,7 @@ class Receiver(ABC):
         self._pollers: set[Poller] = set()
         self._received_by_ended_threads = 0
         self.message = threading.Event()
-        """Set when a thread may have become busy: from then on `look` is to be called. May be replaced before the start."""
+        """Set when a thread may have become busy, so that `look` must be called. May be replaced before the start."""
         self.gate = PauseGate(options.stop)
         self._sitting_out = 0
         self._threads_refused = False

@@ -38,12 +38,12 @@ class ReplyListener:
     endpoint: str
     queue: str
     composer: Composer
-    """Composes messages whose replies come to the queue."""
+    """Composes messages whose replies go to the queue."""
     dispatcher: Dispatcher
     legacy_header: bool
-    """Whether requests name the queue in the header of transport 2.x, too."""
+    """Whether requests also name the queue in the header of transport 2.x."""
     hurry: Callable[[], None]
-    """Have the receiver look for a reply soon."""
+    """Makes the receiver poll for a reply soon."""
 
 
 def reply_listener_of(endpoint: ReceivingEndpoint, queue: str, receiver: Receiver) -> ReplyListener:

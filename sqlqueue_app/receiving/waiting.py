@@ -255,7 +255,7 @@ class WakeUp:
     """
 
     listens = True
-    """Whether to listen for new messages; else only this process itself wakes."""
+    """Whether to listen for new messages; otherwise only this process wakes the threads."""
 
     def __init__(
         self,
@@ -357,7 +357,7 @@ class Watch:
     def __init__(self, wake_up: WakeUp) -> None:
         self._wake_up = wake_up
         self.saw_nothing = False
-        """Whether it saw an empty queue. False before each poll: one that gives way to another session knows nothing."""
+        """Whether it saw an empty queue. False before each poll, because one that gives way to another session does not know."""
 
     def begin(self) -> Callable[[bool], None]:
         """Start a poll and return the callback for its result."""
@@ -380,7 +380,7 @@ class _Channel:
     woken: Woken
     has_trigger: bool = False
     asks: bool = False
-    """Whether senders are asked to announce. Push is enabled once all of them are."""
+    """Whether announcements are requested from senders. Push is enabled once all senders announce."""
     ask_at: float = 0.0
     crowd: Crowd = field(default_factory=Crowd)
     back_off: BackOff = field(default_factory=lambda: BackOff(ASK_FIRST_SECONDS, ASK_CAP_SECONDS))

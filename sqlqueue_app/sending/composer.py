@@ -120,11 +120,11 @@ class TypeForm:
 
     name: str
     known: MessageType | None
-    """The registered type; None for a name that no class is registered for."""
+    """The registered type; None for a name without a registered class."""
     shared: Headers
-    """The headers that are the same for each message. Never changed."""
+    """The headers that all messages share. Never changed."""
     write_body: Writer
-    """Writes a body in the form that the shared headers name."""
+    """Writes a body in the format that the shared headers name."""
 
 
 class Composer:

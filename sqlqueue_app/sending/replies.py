@@ -144,9 +144,9 @@ class Request(Future[T], Generic[T]):
         self.message_id = message_id
         """The id of the request on the wire."""
         self.queue = ""
-        """The literal name of the callback queue that the reply is sent to, once the request is on its way."""
+        """The literal name of the callback queue for the reply, once the request is sent."""
         self.read: Callable[[IncomingMessage], Any] = lambda incoming: incoming
-        """Makes the reply of the message that brings it."""
+        """Reads the reply from its message."""
         self.sending: asyncio.Task[None] | None = None
         self._what = what
         self._pending = pending

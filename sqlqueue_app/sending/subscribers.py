@@ -18,7 +18,7 @@ MOST_EVENT_TYPES = 1_000
 
 Topics = tuple[str, ...]
 _Remembered = tuple[float, tuple[SubscriptionRow, ...]]
-"""When subscriptions were read, by the clock, and what was found."""
+"""The time at which subscriptions were read, by the clock, and the result."""
 
 
 class Subscribers:

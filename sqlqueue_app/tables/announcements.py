@@ -297,7 +297,7 @@ class WatchedFile:
             with database_errors(dialect_of_connection(connection), "look whether the database file has changed"):
                 return int(connection.connection.execute("PRAGMA data_version").fetchone()[0])
         except LockTimeout:
-            return self._version  # another connection writes, without a write-ahead log: the next look shows what
+            return self._version  # another connection writes, without a write-ahead log: the next check detects it
 
 
 def can_listen(alias: str) -> bool:

@@ -1,6 +1,6 @@
 """Django's connections as the queue tables use them.
 
-Dialect, kinds of errors, statements outside of a transaction, connections that threads hand on to each other, the database clock.
+Dialect, types of errors, statements outside a transaction, connections that threads share in turn, the database clock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, DoomedTr
 
 
 def on_settings_changed(call: Callable[[], object], *names: str) -> None:
-    """Have `call` called whenever a test overrides one of these settings."""
+    """Call `call` whenever a test overrides one of these settings."""
 
     def changed(*, setting: str, **_: object) -> None:
         if setting in names:
@@ -55,9 +55,9 @@ def dialect_of_connection(connection: BaseDatabaseWrapper) -> Dialect:
 
 @contextmanager
 def database_errors(dialect: Dialect, doing: str) -> Iterator[None]:
-    """Turn an error of driver or Django that has a kind into our own error, the original kept as its cause.
+    """Turn a known error of the driver or Django into our own error, with the original as its cause.
 
-    `doing` completes "failed to ...". A database error without a kind becomes a plain DatabaseError; others pass unchanged.
+    `doing` completes "failed to ...". An unknown database error becomes a plain DatabaseError; other errors pass unchanged.
     """
     try:
         yield
@@ -70,19 +70,19 @@ def database_errors(dialect: Dialect, doing: str) -> Iterator[None]:
 
 def _kind_of(dialect: Dialect, error: Exception) -> type[DatabaseError] | None:
     if isinstance(error, transaction.TransactionManagementError):
-        # Its cause is the error that broke the transaction earlier, and says nothing of this statement.
+        # Its cause is the error that broke the transaction earlier, and is unrelated to this statement.
         return DoomedTransaction
     return dialect.error_kind(error) or (DatabaseError if isinstance(error, DjangoError) else None)
 
 
 @contextmanager
 def executed(connection: BaseDatabaseWrapper, statement: Rendered, values: Sequence[Any]) -> Iterator[CursorWrapper]:
-    """A cursor that has run the statement, in the transaction of the connection if there is one. One round trip."""
+    """Run the statement, in the connection's transaction if any, and yield its cursor. One round trip."""
     if connection.vendor == "microsoft":
         cursor = execute_on_sqlserver(connection, statement.sql, values, sqlserver.input_sizes(statement.names))
         try:
             yield cursor
-            # Late errors follow the rows.
+            # Late errors arrive after the rows.
             while cursor.nextset():
                 pass
         except BaseException:
@@ -97,17 +97,17 @@ def executed(connection: BaseDatabaseWrapper, statement: Rendered, values: Seque
 def execute_on_sqlserver(
     connection: BaseDatabaseWrapper, sql: str, values: Sequence[Any] = (), sizes: Sequence[tuple[int, int, int]] = ()
 ) -> CursorWrapper:
-    """Run a statement of ours on a cursor that the connection keeps; whoever reads rows reads all of them.
+    """Run one of our statements on a cursor that the connection keeps; the caller must read all rows.
 
-    Closing a cursor whose statement had values is a round trip of its own (sp_unprepare); on a kept cursor the next statement
-    brings that along. An error carries the server's number, as far as `error_kind` needs it.
+    Closing a cursor whose statement had values costs a round trip (sp_unprepare); on a kept cursor the next statement includes
+    that. An error has the server's number, if `error_kind` needs it.
     """
     with connection.wrap_database_errors:
         kept = _kept_cursor(connection, with_values=bool(values))
     cursor = connection.make_debug_cursor(kept) if connection.queries_logged else connection.make_cursor(kept)
     try:
         if sizes or connection.Database.__name__ == "pyodbc":  # type: ignore[attr-defined]
-            # pyodbc keeps them for the statements that follow.
+            # pyodbc keeps them for later statements.
             cursor.setinputsizes(sizes or None)
         cursor.execute(sql, values)
     except DjangoError as error:
@@ -121,7 +121,7 @@ _KEPT_CURSORS: Final = "sqlqueue_cursors"
 
 
 def _kept_cursor(connection: BaseDatabaseWrapper, *, with_values: bool) -> Any:
-    """The cursor of mssql-django that our statements share: one for those with values, which stay prepared, one for the others."""
+    """The mssql-django cursor shared by our statements: one for those with values, which stay prepared, one for others."""
     connection.ensure_connection()
     raw: Any = connection.connection
     known: Any = connection
@@ -141,9 +141,9 @@ def _drop_kept_cursors(connection: BaseDatabaseWrapper) -> None:
 
 
 def note_number(connection: BaseDatabaseWrapper, error: BaseException) -> None:
-    """Have the error of mssql-python carry the server's number, which the driver drops, where its SQLSTATE alone says too little.
+    """Add the server's number, which mssql-python drops, to an error whose SQLSTATE is not specific enough.
 
-    To be called before the next statement, which would take the place of the number.
+    Call it before the next statement, which would replace the number.
     """
     cause = error.__cause__
     raw: Any = connection.__dict__.get("connection")
@@ -155,13 +155,13 @@ def note_number(connection: BaseDatabaseWrapper, error: BaseException) -> None:
 
 
 def fetch_all(connection: BaseDatabaseWrapper, statement: Rendered, **values: object) -> list[tuple[Any, ...]]:
-    """Run a statement that returns rows; in the transaction of the connection if there is one."""
+    """Run a statement, in the connection's transaction if any, and return its rows."""
     with executed(connection, statement, statement.bind(values)) as cursor:
         return [tuple(row) for row in cursor.fetchall()]
 
 
 def run(connection: BaseDatabaseWrapper, statement: Rendered, **values: object) -> int:
-    """Run a statement that changes rows and return how many."""
+    """Run a statement that changes rows, and return their number."""
     if connection.vendor == "microsoft":
         # A session with NOCOUNT ON, which `user options` of the server may set, would return -1.
         statement = replace(statement, sql=f"SET NOCOUNT OFF; {statement.sql}")
@@ -170,7 +170,7 @@ def run(connection: BaseDatabaseWrapper, statement: Rendered, **values: object) 
 
 
 def mark_begun(connection: BaseDatabaseWrapper, atomic: Atomic) -> None:
-    """Django's own bookkeeping of an outermost atomic(), whose transaction a statement of ours has begun."""
+    """Set Django's bookkeeping of an outermost atomic() whose transaction one of our statements has begun."""
     connection.commit_on_exit = True
     connection.needs_rollback = False
     connection.autocommit = False
@@ -179,12 +179,12 @@ def mark_begun(connection: BaseDatabaseWrapper, atomic: Atomic) -> None:
 
 
 def mark_ended(connection: BaseDatabaseWrapper) -> None:
-    """The same of its end."""
+    """Set Django's bookkeeping of its end."""
     connection.atomic_blocks.clear()
     connection.in_atomic_block = False
     connection.autocommit = True
     if connection.closed_in_transaction:
-        # It was closed inside, which Django puts off until the transaction ends.
+        # Closed inside, which Django postpones until the transaction ends.
         connection.closed_in_transaction = False
         connection.connection = None
 
@@ -193,9 +193,9 @@ ENDED: Final = "the transaction cannot be committed: an error on the server, or 
 
 
 def run_on_transaction(connection: BaseDatabaseWrapper, name: str) -> list[tuple[Any, ...]]:
-    """Run a statement about the transaction on SQL Server, past whatever watches the statements: the rows it returns, if any.
+    """Run a transaction statement on SQL Server, bypassing wrappers that watch statements. Returns its rows, if any.
 
-    In one round trip; errors come as Django's.
+    Takes one round trip. Raises Django's errors.
     """
     try:
         with connection.wrap_database_errors:
@@ -209,7 +209,7 @@ def run_on_transaction(connection: BaseDatabaseWrapper, name: str) -> list[tuple
 
 
 def roll_back(connection: BaseDatabaseWrapper) -> None:
-    """End what is open on SQL Server, if anything; never raises. The connection is closed if the server cannot be asked."""
+    """Roll back an open transaction on SQL Server; never raises. Closes the connection if the server is unreachable."""
     if connection.__dict__.get("connection") is None:
         return
     try:
@@ -221,9 +221,9 @@ def roll_back(connection: BaseDatabaseWrapper) -> None:
 
 @contextmanager
 def transaction_of_statements(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """An outermost `atomic()` on SQL Server in two round trips: mssql-django's needs five, three to switch the driver's mode back.
+    """Open an outermost `atomic()` on SQL Server in two round trips; mssql-django needs five, three to reset the driver's mode.
 
-    Errors come as Django's, or as DoomedTransaction; what is raised inside rolls back and passes.
+    Raises Django's errors or DoomedTransaction; an error raised inside rolls back and passes through.
     """
     run_on_transaction(connection, "begin")
     mark_begun(connection, Atomic(connection.alias, savepoint=True, durable=False))
@@ -248,7 +248,7 @@ class SecondConnections:
 
     @contextmanager
     def used(self) -> Iterator[BaseDatabaseWrapper]:
-        """While open, the alias means the second connection in this thread; `connections` is a per-thread mapping."""
+        """While open, use the second connection for the alias in this thread; `connections` is a per-thread mapping."""
         second: BaseDatabaseWrapper | None = getattr(self._local, "connection", None)
         if second is None:
             second = self._local.connection = connections.create_connection(self._alias)
@@ -267,16 +267,16 @@ class SecondConnections:
 
 
 def table_exists(connection: BaseDatabaseWrapper, dialect: Dialect, address: QueueAddress) -> bool:
-    """Whether there is a table of this address."""
+    """Whether the table of this address exists."""
     statement = dialect.statement("table_exists")
     values = {"name": address.table} if dialect.name == "sqlite" else {"table": dialect.qualified(address)}
     return bool(fetch_all(connection, statement, **values)[0][0])
 
 
 class Table:
-    """A table in the database of an alias. The address has all its parts filled in.
+    """A table in the database of an alias, with a complete address.
 
-    A description, not a connection: each call uses the calling thread's Django connection. May be shared by threads.
+    Holds no connection: each call uses the calling thread's Django connection. May be shared by threads.
     """
 
     def __init__(self, alias: str, address: QueueAddress) -> None:
@@ -293,20 +293,20 @@ class Table:
         return connection_of(self.alias)
 
     def exists(self) -> bool:
-        """Whether there is such a table."""
+        """Whether the table exists."""
         with database_errors(self.dialect, f"look for {self.qualified}"):
             return table_exists(self.connection(), self.dialect, self.address)
 
     def forget_layout(self) -> None:
-        """Look up again what is remembered of the columns; here nothing is."""
+        """Drop the cached columns; there are none here."""
 
     def errors(self, doing: str) -> TableErrors:
-        """A context that turns the database's errors into our kinds; `doing` completes "failed to"."""
+        """Context that turns database errors into our types; `doing` completes "failed to"."""
         return TableErrors(self, doing)
 
 
 class TableErrors:
-    """`database_errors` for one table; a statement that is on the way of every message calls `raise_table_error` itself."""
+    """`database_errors` for one table; statements run for every message call `raise_table_error` directly."""
 
     def __init__(self, table: Table, doing: str) -> None:
         self._table = table
@@ -321,13 +321,13 @@ class TableErrors:
 
 
 def raise_table_error(table: Table, doing: str, error: Exception) -> None:
-    """Raise the error of a statement about the table as our kind; return if it has none, or is ours already.
+    """Raise the error of a statement about the table as our type; return if it is unknown, or ours already.
 
-    SQLite has no code for a missing table, so there the table is looked up.
+    SQLite has no code for a missing table, so this checks whether the table exists.
     """
     if isinstance(error, DatabaseError):
         return
-    # Whatever the statement ran into, the table may have been altered since its columns were looked up.
+    # In any case the table may have changed since its columns were read.
     table.forget_layout()
     if table.dialect.name == "sqlite" and table.dialect.error_kind(error) is None and _is_missing(table):
         raise missing_table(table, f"failed to {doing}: the table does not exist; run sqlqueue_install or migrate") from error
@@ -342,7 +342,7 @@ def raise_table_error(table: Table, doing: str, error: Exception) -> None:
 
 def _is_missing(table: Table) -> bool:
     if table.connection().needs_rollback:
-        return False  # no question can be asked in this transaction any more
+        return False  # the transaction accepts no more queries
     try:
         return not table.exists()
     except DatabaseError:
@@ -350,7 +350,7 @@ def _is_missing(table: Table) -> bool:
 
 
 def missing_table(table: Table, text: str) -> QueueNotFound:
-    """The error that says, in these words, that there is no such table."""
+    """The error for a missing table, with this text."""
     error = QueueNotFound(text)
     error.table, error.queue = table.qualified, table.address.table
     return error
@@ -360,14 +360,14 @@ SAVEPOINT: Final = "sqlqueue"
 """The name of the savepoint before the work of a message."""
 
 Hooks = list[Callable[[], Any]]
-"""What waits for a commit, in its order."""
+"""Functions to call after a commit, in order."""
 
 
 class Watched:
-    """Mixed into the class of one Django connection: calls a hook before the connection is used. Like it, of one thread.
+    """Mixin for the class of one Django connection: calls a hook before the connection is used. Serves one thread.
 
-    Every cursor, `copy()`, `callproc()` and `atomic()`, and code that goes below Django, asks Django's connection for its attribute
-    `connection`, the driver's one. That attribute is watched.
+    Every cursor, `copy()`, `callproc()` and `atomic()`, and code that bypasses Django, reads the attribute `connection` of
+    Django's connection, which is the driver's. This class watches that attribute.
     """
 
     on_first_use: Callable[[], None] | None = None
@@ -388,16 +388,16 @@ class Watched:
 
     @property
     def unwatched(self) -> Any:
-        """The driver's connection, without telling anybody; None where there is none."""
+        """The driver's connection, without calling the hook; None if there is none."""
         return self.__dict__.get("connection")
 
 
 class WatchedConnection(Watched, BaseDatabaseWrapper):
-    """For annotations: what `watch` makes of a connection."""
+    """The type of a watched connection, for annotations."""
 
 
 def watch(connection: BaseDatabaseWrapper) -> WatchedConnection:
-    """Have the connection watched from now on; it stays the same object. Costs nothing while nobody wants to be told."""
+    """Watch the connection from now on; it stays the same object. Costs nothing without a hook."""
     if not isinstance(connection, Watched):
         connection.__class__ = _watched(type(connection))  # type: ignore[arg-type]  # the stubs give metaclasses no hash
     return cast(WatchedConnection, connection)
@@ -409,23 +409,23 @@ def _watched(kind: type[BaseDatabaseWrapper]) -> type[BaseDatabaseWrapper]:
     return type(kind.__name__, (Watched, kind), names)
 
 
-# What is not asked for in this time was needed only because much came together.
+# Connections unused for this long were only needed for a peak.
 POOL_IDLE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class _IdleConnections:
-    """The connections of one piece of work, and when it ended."""
+    """The connections of one piece of work, and the time of its end."""
 
     connections: tuple[BaseDatabaseWrapper, ...]
     since: float
 
 
 class ConnectionPool:
-    """A pool of connections for short work that comes again and again, which costs less than a new connection.
+    """A pool of connections for short, recurring work, which is cheaper than a new connection each time.
 
-    Safe from any thread; `close` comes when all work is done. There are as many as there was work at the same time, at least one of
-    them in use every POOL_IDLE_SECONDS. What a pool of Django's own keeps is given back to it.
+    Safe from any thread; call `close` when all work is done. Keeps as many as were used at the same time, closing those unused
+    for POOL_IDLE_SECONDS. Connections of Django's own pool are returned to it.
     """
 
     def __init__(self, *, kept_seconds: float = POOL_IDLE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
@@ -436,9 +436,9 @@ class ConnectionPool:
 
     @contextmanager
     def checkout(self) -> Iterator[None]:
-        """While open, `connections` of the calling thread are kept ones; it must have none of its own.
+        """While open, give the calling thread pooled `connections`; it must have none itself.
 
-        What an error or a transaction that was left open has touched is closed, not kept.
+        Closes connections after an error or with a transaction left open, instead of keeping them.
         """
         for connection in self._take():
             connections[connection.alias] = connection
@@ -448,14 +448,14 @@ class ConnectionPool:
             self._give_back()
 
     def close(self) -> None:
-        """Close what is kept."""
+        """Close the pooled connections."""
         with self._lock:
             kept, self._idle = self._idle, []
         _close(kept)
 
     def _take(self) -> tuple[BaseDatabaseWrapper, ...]:
         with self._lock:
-            # The last that came back, so that the others are not needed and grow old.
+            # The one last returned, so that unneeded ones expire.
             last = self._idle.pop().connections if self._idle else ()
             old = [each for each in self._idle if self._clock() - each.since > self._kept_seconds]
             self._idle = [each for each in self._idle if each not in old]
@@ -468,7 +468,7 @@ class ConnectionPool:
         for connection in used:
             del connections[connection.alias]
             if _is_fine(connection):
-                # Whoever takes it is another thread, and the only one then.
+                # Another thread will use it, and only that one.
                 if not connection.allow_thread_sharing:
                     connection.inc_thread_sharing()
                 kept.append(connection)
@@ -480,7 +480,7 @@ class ConnectionPool:
 
 
 def _is_fine(connection: BaseDatabaseWrapper) -> bool:
-    """Whether there is a connection that the next one finds as a new one would be, and that is worth being kept."""
+    """Whether the connection is as good as new for the next user, and worth keeping."""
     if connection.connection is None or connection.in_atomic_block or connection.needs_rollback or connection.errors_occurred:
         return False
     return not connection.settings_dict["OPTIONS"].get("pool")
@@ -496,7 +496,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def database_now(alias: str) -> datetime:
-    """The time by the database's clock (docs/internals/decisions.md#database-clock): in UTC, in whole seconds. DatabaseError."""
+    """The database's time (docs/internals/decisions.md#database-clock) in UTC, in whole seconds. Raises DatabaseError."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
     with database_errors(dialect, "read the clock"):
@@ -506,9 +506,9 @@ def database_now(alias: str) -> datetime:
 
 @contextmanager
 def guarded_read(alias: str, doing: str) -> Iterator[None]:
-    """A scope for reads that may fail: raises our kinds; inside of a transaction a failure undoes only what was done in here.
+    """Scope for reads that may fail: raises our types; inside a transaction a failure undoes only the work of the scope.
 
-    PostgreSQL refuses every further statement of a transaction after an error, hence the savepoint there.
+    PostgreSQL refuses all statements of a transaction after an error, hence the savepoint there.
     """
     connection = connection_of(alias)
     with database_errors(dialect_of_connection(connection), doing):
@@ -531,5 +531,5 @@ def _optional_read(alias: str, doing: str) -> Iterator[None]:
 
 
 def optional_read(alias: str, doing: str) -> AbstractContextManager[None, bool]:
-    """As `guarded_read`, for what may be left out: at an error of the database the scope ends. ConnectionLost is raised."""
+    """As `guarded_read`, for optional reads: a database error ends the scope, except ConnectionLost, which is raised."""
     return cast("AbstractContextManager[None, bool]", _optional_read(alias, doing))

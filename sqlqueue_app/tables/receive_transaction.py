@@ -50,7 +50,7 @@ class ReceiveTransaction:
     def __init__(self, table: QueueTable) -> None:
         self.table = table
         self.connection: WatchedConnection = watch(table.connection())
-        """Django's connection of the thread. Looked up once: the look-up costs as much as the parameters of a statement."""
+        """Django's connection of the thread. Looked up once, because that costs as much as the parameters of a statement."""
         self.participants: TwoPhaseParticipants | None = None
         """The other databases that take part; set before the first receive."""
         self.rows_ahead: list[ReceivedRow] = []

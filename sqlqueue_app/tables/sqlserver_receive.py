@@ -1,7 +1,7 @@
 """Receiving from SQL Server: begin, receive and set the savepoint in one round trip, and commit in a second.
 
-The driver stays in its autocommit mode, and the transaction is begun and ended by statements. Django's own `atomic()` needs five
-round trips to begin and commit on mssql-django, three of them to switch the driver's mode back.
+The driver stays in autocommit mode, and statements begin and end the transaction. Django's `atomic()` takes five round trips to
+begin and commit on mssql-django, three of them to reset the driver's mode.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sqlqueue_app.tables.rows import ReceivedRow, received_rows
 
 
 class SqlServerReceiveTransaction(ReceiveTransaction):
-    """SQL Server has no release of a savepoint; setting it again under its name moves it.
+    """The receive transaction of SQL Server, which cannot release savepoints; setting one again under its name moves it.
 
     An error can roll the transaction back on the server without Django's knowledge: a conversion error (245), a deadlock (1205),
-    under XACT_ABORT any. What a handler that has swallowed it does then is in a transaction that the server begins by itself, and a
-    COMMIT of the handler's own commits nothing; both show when ours is to be committed, and are rolled back (`begin` in queue.sql).
+    under XACT_ABORT any. If a handler swallows it, its later work is in a transaction begun by the server, and its own COMMIT
+    commits nothing; both are detected before our commit and rolled back (`begin` in queue.sql).
     """
 
     def prepare(self) -> None:
@@ -47,7 +47,7 @@ class SqlServerReceiveTransaction(ReceiveTransaction):
         raw: Any = connection.unwatched
         if not raw.autocommit:
             raw.autocommit = True
-        # All results are read, so late errors surface and the savepoint is surely set.
+        # Reads all results, so late errors surface and the savepoint is certain to be set.
         found = fetch_all(connection, Rendered(self._statements.get(limit) or self._statement_for(limit), ()))
         if not found:
             self._begun = False
@@ -61,7 +61,7 @@ class SqlServerReceiveTransaction(ReceiveTransaction):
         return received_rows(found)
 
     def end_message(self) -> None:
-        # Of several messages, the next must not find out that this one has ended the transaction: its savepoint is set here.
+        # Set the next message's savepoint here: if this message has ended the transaction, it must fail, not the next.
         if self._several and self._savepoint is Savepoint.USED:
             self.connection.on_first_use = None
             self._take_savepoint()
@@ -79,7 +79,7 @@ class SqlServerReceiveTransaction(ReceiveTransaction):
             raise DoomedTransaction(ENDED)
 
     def _is_broken(self) -> bool:
-        # The commit says whether it was ours: no round trip to ask for it.
+        # The commit reports whether it was ours, which saves a round trip.
         return self.connection.unwatched is None
 
     def _note_failure(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
@@ -90,14 +90,14 @@ class SqlServerReceiveTransaction(ReceiveTransaction):
             raise
 
     def _end(self) -> None:
-        """Nothing of the transaction is left in Django's connection."""
+        """Remove the transaction from Django's connection."""
         self._begun = False
         if self._note_failure in self.connection.execute_wrappers:
             self.connection.execute_wrappers.remove(self._note_failure)
         mark_ended(self.connection)
 
     def was_ended(self) -> bool:
-        """As for the others, but False where something was rolled back: the rows are in their queue then."""
+        """As in the base class, but False after a rollback: the rows are then in their queue."""
         try:
             if self.connection.unwatched is None or self._failed:
                 return False

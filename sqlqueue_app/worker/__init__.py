@@ -1,3 +1,3 @@
-"""A worker from start to end: its process, its supervisor, its logs, and what ServiceControl hears of it."""
+"""The worker: its process, its supervisor, its logs, and its reports to ServiceControl."""
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ class SupervisedProcess:
     def __init__(self, pipe: int, memory: int, process: int) -> None:
         self._pipe = pipe
         self.number = process
-        """Which of its supervisor's processes it is, from 0."""
+        """The number of this process within its supervisor, from 0."""
         for descriptor in (pipe, memory):
             # Programs started by a handler must not inherit it.
             os.set_inheritable(descriptor, False)

@@ -142,7 +142,7 @@ def _lost_route(pattern: str, name: str, what: str, check_id: str) -> checks.Che
 
 
 def check_shared_handlers(**_: Any) -> list[checks.CheckMessage]:
-    """Report endpoints with the same handlers where no route says which of them gets a message. Imports the handlers."""
+    """Report endpoints with the same handlers if no route selects the one that gets a message. Imports the handlers."""
     settings = usable_settings()
     if settings is None or settings.routes or len(settings.endpoints) < 2:
         return []
@@ -177,7 +177,7 @@ NOT_WOKEN: Final = "sqlqueue.I033"
 
 _Message = Callable[..., checks.CheckMessage]
 _MESSAGES: Final[Mapping[FindingKind, tuple[_Message, str]]] = {
-    # An error would stop the `migrate` that makes the table.
+    # An error would stop the `migrate` that creates the table.
     FindingKind.MISSING: (checks.Warning, MISSING_TABLE),
     FindingKind.NO_EXPIRES_INDEX: (checks.Warning, NO_EXPIRES_INDEX),
     FindingKind.MISMATCH: (checks.Warning, FOREIGN_TABLE),
@@ -235,7 +235,7 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[check
         tables = planned_tables(settings, dialect_of(alias), current_catalog(connection_of(alias)))
         findings = found = inspect_tables(alias, tables, layout=settings.table_layout)
         if settings.install_after_migrate and sys.argv[1:2] == ["migrate"]:
-            # The command that runs this check makes them next.
+            # The command that runs this check creates them next.
             findings = [finding for finding in findings if finding.kind is not FindingKind.MISSING]
         if findings and all(finding.kind is FindingKind.MISSING for finding in findings) and not _migrated():
             return [_never_migrated(alias, findings)]

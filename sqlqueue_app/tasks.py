@@ -71,7 +71,7 @@ class SqlQueueBackend(BaseTaskBackend):
     supports_defer = True
     supports_async_task = True
     supports_get_result = True
-    # A queue is first in, first out: urgent tasks use a queue of their own.
+    # A queue is first in, first out: urgent tasks use a separate queue.
     supports_priority = False
 
     def validate_task(self, task: Task[..., Any]) -> None:

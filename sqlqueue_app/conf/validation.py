@@ -210,7 +210,7 @@ class Setting:
 
     @property
     def expected(self) -> str:
-        """What fits, as the end of "expected …"; also the type column of docs/reference/settings.md."""
+        """The accepted values, as the end of "expected …"; also the type column of docs/reference/settings.md."""
         return _expected(self.type)
 
 
@@ -253,7 +253,7 @@ def read_section(section: type[T], value: object, at: KeyPath, findings: Finding
 
 @dataclass(frozen=True, slots=True)
 class _Alternative:
-    """What a union allows besides its first type: None, a word or a callable."""
+    """The values that a union allows besides its first type: None, a word or a callable."""
 
     expected: str
     is_met_by: Callable[[object], bool]

@@ -182,7 +182,7 @@ class PauseGate:
 
     @property
     def waiting(self) -> int:
-        """How many threads wait now."""
+        """The number of waiting threads."""
         with self._condition:
             return self._waiting
 
@@ -284,7 +284,7 @@ class WakeUp:
 
     @property
     def waiting(self) -> int:
-        """How many threads wait now."""
+        """The number of waiting threads."""
         with self._condition:
             return self._waiting
 

@@ -299,7 +299,7 @@ class Composer:
         )
 
     def body_writer(self, form: TypeForm, options: SendOptions) -> Writer:
-        """The writer of a type's bodies in the format that the headers name; the caller's headers come first."""
+        """The writer of a type's bodies in the format that the headers name; the caller's headers take precedence."""
         if options.headers is None or _HEADERS_OF_THE_BODY.isdisjoint(options.headers):
             return form.write_body
         headers = {**form.shared, **options.headers}

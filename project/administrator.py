@@ -1,4 +1,4 @@
-"""The demo's administrator: made once, with a password that stays in a file."""
+"""The administrator of the demo: created once, with a password stored in a file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from project.environment import secret_in
 
 
 def ensure_administrator(name: str, file: Path) -> str | None:
-    """Make the administrator if there is none, with the password in `file`, which is made if need be.
+    """Create the administrator if there is none, with the password in `file`, which is created if missing.
 
-    Returns the password, or None where somebody has given the administrator another one. Needs a migrated database.
+    Returns the password, or None if the administrator's password was changed. Needs a migrated database.
     """
     users = get_user_model()._default_manager
     user = users.filter(username=name).first()

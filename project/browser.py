@@ -1,4 +1,4 @@
-"""Reading pages of the running site: cookies are kept, forms are filled in with their token."""
+"""A minimal HTTP client for the running site: keeps cookies and submits forms with their CSRF token."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Browser:
         self._opener = build_opener(HTTPCookieProcessor(CookieJar()))
 
     def get(self, path: str) -> str:
-        """The text of a page; HTTPError for one that is not there."""
+        """Return the text of a page. Raises HTTPError if it does not exist."""
         with self._opener.open(self._site + path, timeout=_SECONDS) as answer:
             return str(answer.read().decode("utf-8"))
 
     def post(self, path: str, **fields: str) -> str:
-        """The page behind a form that was filled in."""
+        """Submit a form and return the resulting page."""
         token = _TOKEN.search(self.get(path))
         fields["csrfmiddlewaretoken"] = token[1] if token else ""
         with self._opener.open(self._site + path, urlencode(fields).encode(), timeout=_SECONDS) as answer:

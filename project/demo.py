@@ -31,16 +31,16 @@ from sqlqueue_app.conf.settings import TransactionMode
 MANAGE: Final = str(Path(__file__).resolve().parent.parent / "manage.py")
 ADMIN: Final = "admin"
 
-# What the programs print when they are at work.
+# Lines that the programs print once they are working.
 SIGNS: Final = {"web": SITE_IS_UP, "worker": "[event=worker_started]"}
-# An endpoint that nothing else depends on: the overview shows what a pause looks like.
+# An endpoint that nothing else depends on, so that the overview shows a paused one.
 PAUSED: Final = "Reports"
 CHECK_SECONDS: Final = 120.0
 SETTLE_SECONDS: Final = 15.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the demo; returns the exit code."""
+    """Run the demo and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m project.demo", description="Run the shop: site, worker, customers.")
     parser.add_argument("--port", type=int, help="port of the site (default: the first free one from 8000 on)")
     parser.add_argument("--per-minute", type=float, default=20.0, metavar="N", help="orders a minute (default: 20)")
@@ -56,10 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
     django.setup()
     say("setting up the database ...")
     call_command("migrate", verbosity=0, interactive=False)
-    # Django's settings must be there before what reads them is imported
+    # Django's settings must be configured before this import
     from project.administrator import ensure_administrator  # noqa: PLC0415
 
-    # and the settings read the environment when they are imported
+    # the settings read the environment when they are imported
     from project.settings import VAR_DIR  # noqa: PLC0415
 
     say("starting the site and the worker ...")
@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(programs: Programs, port: int, per_minute: float, password: str | None, *, check: bool) -> int:
-    """Start everything and pass its output on until the end; returns the exit code."""
+    """Start all programs and forward their output until the end; return the exit code."""
     programs.start("web", sys.executable, MANAGE, "runserver", "--noreload", f"{HOST}:{port}")
     programs.start("worker", sys.executable, MANAGE, "run_sqlqueue_worker")
     waiting = dict(SIGNS)
@@ -109,14 +109,14 @@ def run(programs: Programs, port: int, per_minute: float, password: str | None, 
                 programs.start("customers", sys.executable, MANAGE, "place_orders", "--per-minute", f"{per_minute:g}")
         progress.saw(event)
         if check and not progress.missing():
-            # A line of a handler comes just before its transaction commits: what is not there yet may be there with the next line.
+            # A handler's line appears just before its transaction commits, so a missing row may exist by the next line.
             last_look = last_look or time.monotonic() + SETTLE_SECONDS
             if not (problems := look_at_everything(port, password)) or time.monotonic() >= last_look:
                 return report(problems)
 
 
 class Progress:
-    """Which signs of a flowing shop have been seen."""
+    """Tracks which signs of a working shop have been seen."""
 
     _WANTED: Final = {
         "an order that was shipped": " is shipped",
@@ -128,17 +128,17 @@ class Progress:
         self._left = dict(self._WANTED)
 
     def saw(self, line: Line) -> None:
-        """Take a line of output into account."""
+        """Process a line of output."""
         if line.program == "worker":
             self._left = {what: sign for what, sign in self._left.items() if sign not in line.text}
 
     def missing(self) -> str:
-        """What has not been seen yet, in words; empty when all has."""
+        """A description of the signs not seen yet; empty when all have been seen."""
         return " and ".join(self._left)
 
 
 def look_at_everything(port: int, password: str | None) -> list[str]:
-    """Compare database and pages with what should be there; what is not as it should be, in words."""
+    """Compare database and pages with the expected state; return a description of each difference."""
     from project.inspection import problems_found  # noqa: PLC0415 - needs Django's apps to be ready
 
     problems = problems_found(f"http://{HOST}:{port}", ADMIN, password)
@@ -147,7 +147,7 @@ def look_at_everything(port: int, password: str | None) -> list[str]:
 
 
 def report(problems: list[str]) -> int:
-    """Say what the check has found; returns the exit code."""
+    """Print the result of the check and return the exit code."""
     for problem in problems:
         say(f"check: {problem}")
     if not problems:
@@ -156,7 +156,7 @@ def report(problems: list[str]) -> int:
 
 
 def box(port: int, password: str | None) -> str:
-    """Where to look, framed, so that it is found between the lines of three programs."""
+    """The addresses to visit, framed so that they stand out in the output of three programs."""
     site = f"http://{HOST}:{port}"
     secret = f"password {password}" if password else "with the password that you gave it"
     sales = get_settings().endpoint("Sales")
@@ -175,7 +175,7 @@ def box(port: int, password: str | None) -> str:
 
 @contextlib.contextmanager
 def told_by_signals(programs: Programs) -> Iterator[None]:
-    """Inside, Ctrl-C, SIGTERM and a closed terminal become events; the first starts the stop, further ones do not disturb it."""
+    """Turn Ctrl-C, SIGTERM and a closed terminal into events; the first one starts the shutdown, later ones do not disturb it."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, lambda got, _frame: programs.told(got)) for number in numbers}
     try:
@@ -186,18 +186,18 @@ def told_by_signals(programs: Programs) -> Iterator[None]:
 
 
 def is_noise(line: Line) -> bool:
-    """Whether a line says no more than that a page was shown, as the site prints every two seconds for an open home page."""
+    """Whether a line only logs a page view; the site prints one every two seconds for an open home page."""
     return line.program == "web" and any(f'" {status} ' in line.text for status in (200, 302, 304))
 
 
 def show(line: Line) -> None:
-    """Pass a line on, with the name of who printed it, unless it is noise."""
+    """Print a line with the name of its program, unless it is noise."""
     if not is_noise(line):
         say(f"{line.program:<9} | {line.text}")
 
 
 def say(text: str) -> None:
-    """Print at once; a terminal that is gone is no reason to leave programs behind."""
+    """Print and flush. A closed terminal must not leave programs running."""
     with contextlib.suppress(OSError):
         print(text, flush=True)
 

@@ -1,4 +1,4 @@
-"""What the settings take from outside: the address of the database, and secrets that are made once per checkout."""
+"""Values that the settings take from outside: the database address, and secrets generated once per checkout."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 
 from environ import Env
 
-# One writer at a time, and the others wait: docs/internals/decisions.md#sqlite. The journal mode stays with the file.
+# One writer at a time, the others wait: docs/internals/decisions.md#sqlite. The journal mode persists in the file.
 _SQLITE_OPTIONS = {
     "transaction_mode": "IMMEDIATE",
     "timeout": 30,
     "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
 }
-# What mssql-django knows by itself; every other part of the query goes into the driver's connection string.
+# The options of mssql-django itself; the rest of the query goes into the driver's connection string.
 _MSSQL_OPTIONS = {"driver", "python_driver", "connection_timeout", "query_timeout"}
 
 
 def database_from_url(url: str) -> dict[str, Any]:
     """An entry of DATABASES from `sqlite:///file`, `postgres://user:password@host:port/name` or `mssql://…` of the same form.
 
-    The query holds options of the driver, such as `?sslmode=require` or `?TrustServerCertificate=yes`. Special characters in user
-    and password are written as in any URL (`%40` for `@`). Opens no connection.
+    The query contains driver options, such as `?sslmode=require` or `?TrustServerCertificate=yes`. Special characters in user and
+    password are percent-encoded (`%40` for `@`). Opens no connection.
     """
     config: dict[str, Any] = Env.db_url_config(url)
     options = config.pop("OPTIONS", {})
@@ -40,7 +40,7 @@ def database_from_url(url: str) -> dict[str, Any]:
 
 
 def _mssql_options(query: dict[str, Any]) -> dict[str, Any]:
-    # mssql-python brings its own ODBC driver; an empty `?python_driver=` takes pyodbc instead
+    # mssql-python includes its own ODBC driver; an empty `?python_driver=` selects pyodbc instead
     options: dict[str, Any] = {"python_driver": "mssql_python"}
     extra = []
     for name, value in query.items():
@@ -54,9 +54,9 @@ def _mssql_options(query: dict[str, Any]) -> dict[str, Any]:
 
 
 def receiving_options(model: str, mode: str) -> dict[str, Any]:
-    """What an endpoint is told about a concurrency model and a transaction mode; nothing for an empty name.
+    """The endpoint settings for a concurrency model and a transaction mode; none for an empty name.
 
-    In mode none there is nothing to try again, and sqlqueue refuses retries there. Names are checked by sqlqueue.
+    Mode none has no retries, and sqlqueue rejects settings for them. sqlqueue checks the names.
     """
     options: dict[str, Any] = {}
     if model:
@@ -69,14 +69,14 @@ def receiving_options(model: str, mode: str) -> dict[str, Any]:
 
 
 def pipeline_cron(given: str | None) -> str | None:
-    """When the pipeline runs: as was given, never where that is empty; without it every ten minutes, if Spark is installed."""
+    """The schedule of the pipeline: as given, never if empty; by default every ten minutes if Spark is installed."""
     if given is None:
         return "*/10 * * * *" if find_spec("pyspark") else None
     return given or None
 
 
 def secret_in(file: Path) -> str:
-    """The secret in a file that only its owner reads; made when there is none, the same for all processes that start at once."""
+    """The secret in a file that only its owner can read. Created if missing; processes that start together get the same one."""
     try:
         return file.read_text(encoding="ascii").strip()
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def secret_in(file: Path) -> str:
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as stream:
             stream.write(secrets.token_urlsafe(48) + "\n")
-        # a link, for it fails where another process was faster, and never shows half a file
+        # a link fails if another process was faster, and never exposes a partial file
         os.link(made, file)
     except FileExistsError:
         pass

@@ -1,4 +1,4 @@
-"""What `python -m project.demo --check` looks at: the database, and the pages as a browser gets them."""
+"""The checks of `python -m project.demo --check`: the database, and the pages as a browser receives them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlqueue_app.models import queue_model
 
 
 def problems_found(site: str, name: str, password: str | None) -> list[str]:
-    """What is not as it should be, in words; for a shop where an order was shipped and another one failed."""
+    """Describe each deviation from the expected state of a shop in which one order was shipped and another failed."""
     return [*_in_the_database(), *_on_the_pages(site, name, password)]
 
 

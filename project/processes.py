@@ -1,4 +1,4 @@
-"""Programs that run side by side: started, their lines collected, ended in order. What `make demo` stands on."""
+"""Run programs side by side: start them, collect their output, stop them in order. The basis of `make demo`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Final
 STOP_SECONDS: Final = 20.0
 HOST: Final = "127.0.0.1"
 PORTS: Final = range(8000, 8100)
-# `runserver` prints it when it listens; "Starting" in front of it on Django 5, "Starting WSGI" from 6.1 on.
+# `runserver` prints it once it listens, after "Starting" on Django 5 and "Starting WSGI" from 6.1 on.
 SITE_IS_UP: Final = "development server at http://"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A program has printed a line."""
+    """A line that a program printed."""
 
     program: str
     text: str
@@ -29,7 +29,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A program is gone; `code` is negative for a signal."""
+    """The end of a program; `code` is negative for a signal."""
 
     program: str
     code: int
@@ -37,7 +37,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A signal told us to stop."""
+    """A signal to stop."""
 
     signal: int
 
@@ -48,17 +48,17 @@ Event = Line | Ended | Told
 class Programs:
     """The programs that this process has started. Used by one thread; each program has a thread that reads its output.
 
-    Every program is in a session of its own: Ctrl-C reaches this process alone, which then ends the others in order.
+    Each program runs in its own session: Ctrl-C reaches only this process, which then stops the others in order.
     """
 
     def __init__(self) -> None:
         self._running: dict[str, subprocess.Popen[str]] = {}
         self._readers: dict[str, threading.Thread] = {}
-        # SimpleQueue, because signal handlers may put into it
+        # SimpleQueue, because its put() is safe in signal handlers
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def start(self, name: str, *command: str) -> None:
-        """Start a program; its stderr comes with its stdout."""
+        """Start a program; its stderr is merged into its stdout."""
         process = subprocess.Popen(  # noqa: S603 - our own commands
             command,
             stdin=subprocess.DEVNULL,
@@ -74,18 +74,18 @@ class Programs:
         self._readers[name].start()
 
     def told(self, number: int) -> None:
-        """Hand in a signal; safe in a signal handler."""
+        """Record a signal; safe in a signal handler."""
         self._events.put(Told(number))
 
     def next_event(self, seconds: float | None = None) -> Event | None:
-        """What happened next; None if nothing did for so long."""
+        """The next event; None if there was none within this time."""
         try:
             return self._events.get(timeout=seconds)
         except queue.Empty:
             return None
 
     def rest(self) -> list[Line]:
-        """The lines that were printed and not asked for yet; for after the stop."""
+        """The printed lines not yet returned by `next_event`; for use after the stop."""
         lines = []
         while event := self.next_event(0):
             if isinstance(event, Line):
@@ -93,7 +93,7 @@ class Programs:
         return lines
 
     def stop(self) -> list[str]:
-        """End all programs, the last one started first: SIGTERM, wait, SIGKILL as the last resort; the names of those killed."""
+        """Stop all programs in reverse order: SIGTERM, wait, SIGKILL as a last resort. Returns the names of those killed."""
         killed = []
         for name, process in reversed(self._running.items()):
             process.terminate()
@@ -116,14 +116,14 @@ class Programs:
 
 
 def name_of_exit(code: int) -> str:
-    """An exit code in words."""
+    """A description of an exit code."""
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"
 
 
 def free_port() -> int:
-    """The first port that nobody listens on."""
+    """The first port without a listener."""
     for port in PORTS:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

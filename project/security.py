@@ -1,4 +1,4 @@
-"""A strict Content Security Policy for every page: nothing inline, nothing from elsewhere."""
+"""A strict Content Security Policy for every page: nothing inline, nothing from other origins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponseBase
 POLICY = "; ".join(
     [
         "default-src 'self'",
-        # the admin's icons in its style sheets are data: images
+        # the icons in the admin's style sheets are data: images
         "img-src 'self' data:",
         "object-src 'none'",
         "base-uri 'none'",
@@ -20,7 +20,7 @@ POLICY = "; ".join(
 
 
 def content_security_policy(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[HttpRequest], HttpResponseBase]:
-    """Middleware that sets the header, unless a view has set one of its own."""
+    """Middleware that sets the header unless the view has set its own."""
 
     def respond(request: HttpRequest) -> HttpResponseBase:
         response = get_response(request)

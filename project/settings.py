@@ -2,14 +2,14 @@
 
 DATABASE_URL   postgres://user:password@host:5432/name, mssql://user:password@host:1433/name?TrustServerCertificate=yes, or
                sqlite:////path/to/file; default: a SQLite file in VAR_DIR
-DEBUG          default: on, for this is a demo
-SECRET_KEY     default: made once and kept in VAR_DIR
-ALLOWED_HOSTS  a list with commas; default: this machine alone
-VAR_DIR        where the demo keeps its files; default: var/ beside this project
+DEBUG          default: on, because this is a demo
+SECRET_KEY     default: generated once and stored in VAR_DIR
+ALLOWED_HOSTS  a comma-separated list; default: this machine only
+VAR_DIR        the folder for the files of the demo; default: var/ beside this project
 CONCURRENCY_MODEL  adaptive, fixed or monitor; default: that of sqlqueue
-DELAYED_RETRY_INCREASE  seconds until a message that fails is tried again; default: 5
-PIPELINE_CRON  when what was handled goes into the lake: a crontab line, or nothing for never; default: each ten minutes, with Spark
-METRICS_TOKEN  what a scraper of /sqlqueue/metrics must send; default: none, and there is no such page
+DELAYED_RETRY_INCREASE  seconds until a failed message is retried; default: 5
+PIPELINE_CRON  the schedule of the pipeline: a crontab line, or empty for never; default: every ten minutes, with Spark installed
+METRICS_TOKEN  the token for scraping /sqlqueue/metrics; default: none, which disables the page
 TRANSACTION_MODE   transaction_scope, sends_atomic_with_receive, receive_only or none; default: that of sqlqueue
 """
 
@@ -48,22 +48,22 @@ INSTALLED_APPS = [
 # --- the queues ---------------------------------------------------------------------------------------------------------------
 
 SQLQUEUE = {
-    # What was handled and what failed goes into files, for the pages "Analytics" and "Old messages"; the worker starts it.
+    # Copies handled and failed messages to files, for the pages "Analytics" and "Old messages"; the worker starts it.
     "PIPELINE": {
         "LAKE": str(VAR_DIR / "lake"),
         "MASTER": "local[1]",
         "CRON": pipeline_cron(env.ENVIRON.get("PIPELINE_CRON")),
     },
-    # which endpoint a message goes to, by its type
+    # the destination endpoint of each message type
     "ROUTES": {"Sales.*": "Sales", "Billing.*": "Billing", "Shipping.*": "Shipping"},
-    # the name that the web process sends under, and waits for replies: no worker runs it
+    # the web process sends and waits for replies under this name; no worker runs it
     "SEND_AS": "Web",
     "ENDPOINTS": {
         name: {
             "HANDLERS": [f"project.shop.handlers.{name.lower()}"],
-            # copies of what was handled: the admin draws who sent what to whom
+            # copies of handled messages, from which the admin draws the message flow
             "AUDIT_QUEUE": "audit",
-            # so that the error queue is not empty for long
+            # so that failed messages reach the error queue soon
             "DELAYED_RETRIES": 1,
             "DELAYED_RETRY_INCREASE": env.float("DELAYED_RETRY_INCREASE", default=5.0),
             **receiving_options(env.str("CONCURRENCY_MODEL", default=""), env.str("TRANSACTION_MODE", default="")),
@@ -86,7 +86,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "project.security.content_security_policy",
     "django.contrib.sessions.middleware.SessionMiddleware",
-    # the admin in the language of the browser
+    # the admin in the browser's language
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

@@ -1,4 +1,4 @@
-"""The shop's page, signing in and out, the admin, the metrics."""
+"""URLs: the pages of the shop, login and logout, the admin, the metrics."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ urlpatterns = [
     path("logout/", LogoutView.as_view(), name="logout"),
     path("admin/", admin.site.urls),
     path("sqlqueue/", include("sqlqueue_app.urls")),
-    # browsers ask for it on pages that name no icon, as those of the admin
+    # browsers request it for pages without an icon, such as those of the admin
     path("favicon.ico", RedirectView.as_view(url=static("shop/icon.svg"))),
 ]

@@ -1,4 +1,4 @@
-"""Found by Django's admin: the dashboard on the default site."""
+"""Add the dashboard to the default admin site; discovered by Django's admin."""
 
 from __future__ import annotations
 

@@ -13,18 +13,18 @@ from django.utils.translation import gettext_lazy as _
 
 
 class SqlQueueConfig(AppConfig):
-    """`INSTALLED_APPS = [..., "sqlqueue_app"]`. Being ready opens no connection and starts no thread."""
+    """`INSTALLED_APPS = [..., "sqlqueue_app"]`. Startup opens no connection and starts no thread."""
 
     name = "sqlqueue_app"
     verbose_name = _("SQL queues")
     default_auto_field = "django.db.models.BigAutoField"
 
     def __init__(self, app_name: str, app_module: Any) -> None:
-        """A missing driver ends a command of ours with one line and exit code 2, before Django does with a traceback."""
+        """End an sqlqueue command with one line and exit code 2 if a driver is missing, before Django fails with a traceback."""
         super().__init__(app_name, app_module)
         try:
             if "sqlqueue" in "".join(sys.argv[1:2]):
-                # Django's models load this one; any other may lack its driver where only SQL is printed.
+                # Django's models load this one; others may lack their driver if the command only prints SQL.
                 connections[DEFAULT_DB_ALIAS]
         except (ImproperlyConfigured, ImportError) as error:
             extras = "pip install 'django-sqlqueue[postgres]' or 'django-sqlqueue[mssql]'; SQLite needs none"
@@ -34,7 +34,7 @@ class SqlQueueConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the checks, the queue models and the installation after `migrate`."""
-        # Only now: these modules need the models of every app to be loaded.
+        # Imported here because these modules need the models of all apps.
         from sqlqueue_app import checks  # noqa: PLC0415
         from sqlqueue_app.installation import install_after_migrate, make_groups_after_migrate  # noqa: PLC0415
         from sqlqueue_app.models.queues import make_known_models, register_app  # noqa: PLC0415
@@ -49,7 +49,7 @@ class SqlQueueConfig(AppConfig):
 
     @staticmethod
     def _list_in_admin() -> None:
-        """After the projects' own `admin` modules, so that what they register is what stands."""
+        """Register after the project's own `admin` modules, so that their registrations take precedence."""
         from django.contrib import admin  # noqa: PLC0415
 
         from sqlqueue_app.dashboard.registration import register_tables  # noqa: PLC0415

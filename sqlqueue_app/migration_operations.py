@@ -5,9 +5,8 @@
     class Migration(migrations.Migration):
         operations = [CreateQueue("Sales"), CreateQueue("error")]
 
-They act on the database of `SQLQUEUE["DATABASE"]` alone and leave every other one as it is. A table that exists already, made
-by the installer, by NServiceBus or by another app's migration, is left as it is. Backwards, what was created is dropped, with
-what is in it.
+They act only on the database of `SQLQUEUE["DATABASE"]`. A table that already exists, created by the installer, by NServiceBus or
+by another app's migration, is left unchanged. Reversing an operation drops the table that it created, with its content.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from sqlqueue_app.tables.queue import forget_tables
 
 
 class _TableOperation(Operation):
-    """One table of a literal name; schema and catalog by the settings, unless they are given."""
+    """One table with a literal name; schema and catalog come from the settings unless they are given."""
 
     reduces_to_sql = True
     reversible = True
@@ -44,20 +43,20 @@ class _TableOperation(Operation):
         return type(self).__name__, [self.name], {key: value for key, value in given.items() if value is not None}
 
     def state_forwards(self, app_label: str, state: Any) -> None:
-        """Queue tables are no part of Django's model state."""
+        """Do nothing: queue tables are not part of Django's model state."""
 
     def _address(self, schema_editor: BaseDatabaseSchemaEditor) -> QueueAddress:
         connection = schema_editor.connection
         dialect = dialect_of_connection(connection)
         resolved = self.resolve(get_settings().address_book(dialect.name, current_catalog(connection)), self.name)
         address = QueueAddress(resolved.table, self.schema or resolved.schema, self.catalog or resolved.catalog, form=resolved.form)
-        # PostgreSQL would cut a longer name without a word.
+        # PostgreSQL truncates longer names without an error.
         check_address(address, dialect.name)
         return address
 
     @staticmethod
     def resolve(book: AddressBook, name: str) -> QueueAddress:
-        """Where the table of this name is by the settings."""
+        """The address of the table with this name, according to the settings."""
         return book.of_queue(name)
 
     def _create(self, schema_editor: BaseDatabaseSchemaEditor) -> None:
@@ -84,7 +83,7 @@ class _TableOperation(Operation):
 
 
 class CreateQueue(_TableOperation):
-    """Create the table of a queue and its indexes in the layout of the settings, or in `layout`."""
+    """Create the table of a queue with its indexes, in `layout` or else the layout of the settings."""
 
     def database_forwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any) -> None:
         self._create(schema_editor)
@@ -107,7 +106,7 @@ class CreateDelayedTable(CreateQueue):
 
     @staticmethod
     def resolve(book: AddressBook, name: str) -> QueueAddress:
-        """In the schema and catalog of the endpoint's queue."""
+        """The address in the schema and catalog of the endpoint's queue."""
         return delayed_address(book, name.removesuffix(DELAYED_SUFFIX)) if name.endswith(DELAYED_SUFFIX) else book.of_queue(name)
 
 
@@ -121,7 +120,7 @@ class CreateSubscriptionTable(CreateQueue):
 
 
 class DropQueue(_TableOperation):
-    """Drop the table of a queue with every message in it; backwards, an empty one is created."""
+    """Drop the table of a queue with every message in it; reversing creates an empty one."""
 
     def database_forwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any) -> None:
         self._drop(schema_editor)

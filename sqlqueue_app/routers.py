@@ -14,9 +14,9 @@ _OURS = frozenset({"sqlqueue_app", QUEUE_MODELS_LABEL})
 
 
 class SqlQueueRouter:
-    """Keeps sqlqueue's own tables and the queue models on `SQLQUEUE["DATABASE"]`; about other apps it says nothing.
+    """Keeps sqlqueue's own tables and the queue models on `SQLQUEUE["DATABASE"]`; has no opinion on other apps.
 
-    Stateless; safe from any thread. Reads raise ConfigurationError where the settings are wrong.
+    Stateless; safe from any thread. Reads raise ConfigurationError if the settings are invalid.
     """
 
     def db_for_read(self, model: type[Model], **hints: Any) -> str | None:
@@ -26,10 +26,10 @@ class SqlQueueRouter:
         return self.db_for_read(model, **hints)
 
     def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool | None:
-        """Whether a table of ours may be made in this database; None for other apps."""
+        """Whether a table of sqlqueue may be created in this database; None for other apps."""
         if app_label not in _OURS:
             return None
         try:
             return db == get_settings().database
         except ConfigurationError:
-            return None  # system checks ask this too, and report the wrong settings themselves
+            return None  # system checks call this too, and report invalid settings themselves

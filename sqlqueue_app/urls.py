@@ -60,7 +60,7 @@ def is_from_network(request: HttpRequest, settings: MetricsSettings) -> bool:
     try:
         address = ipaddress.ip_address(request.META.get("REMOTE_ADDR", ""))
     except ValueError:
-        return False  # such as a proxy on a local socket
+        return False  # for example a proxy on a local socket
     plain = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return any((plain or address) in ipaddress.ip_network(each) for each in settings.networks)
 

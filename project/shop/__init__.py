@@ -1,3 +1,3 @@
-"""A shop of three services. Each has handlers of its own; they share a database here and talk by messages only."""
+"""A shop of three services. Each has its own handlers; here they share a database, and communicate only by messages."""
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from django import forms
 
 
 class OrderForm(forms.Form):
-    """Who orders, for how much."""
+    """The customer and the total of an order."""
 
     customer = forms.CharField(max_length=100, widget=forms.TextInput(attrs={"autocomplete": "name"}))
     total = forms.DecimalField(min_value=Decimal("0.01"), max_digits=10, decimal_places=2, initial=Decimal("19.90"))

@@ -1,7 +1,7 @@
-"""The messages of the shop: the contract between its services, and the only thing that they share.
+"""The messages of the shop: the contract between its services, and all that they share.
 
-One order goes web → Sales → Billing → Sales → Shipping → Sales. The name of a command begins with the endpoint that handles it, so
-that three routes are enough; the answers go back to whoever asked. An event has no route: it goes to whoever has subscribed.
+An order goes web → Sales → Billing → Sales → Shipping → Sales. The name of a command begins with the endpoint that handles it, so
+three routes are enough; replies go back to the sender. An event has no route: it goes to its subscribers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlqueue_app import message_type
 @message_type("Sales.PlaceOrder")
 @dataclass(frozen=True)
 class PlaceOrder:
-    """A customer has ordered."""
+    """A command: a customer has ordered."""
 
     order_number: str
     customer: str
@@ -41,7 +41,7 @@ class BillOrder:
 @message_type("Billing.OrderBilled")
 @dataclass(frozen=True)
 class OrderBilled:
-    """The answer to BillOrder."""
+    """The reply to BillOrder."""
 
     order_number: str
     customer: str
@@ -60,7 +60,7 @@ class ShipOrder:
 @message_type("Shipping.OrderShipped")
 @dataclass(frozen=True)
 class OrderShipped:
-    """The answer to ShipOrder."""
+    """The reply to ShipOrder."""
 
     order_number: str
     parcel: str
@@ -69,7 +69,7 @@ class OrderShipped:
 @message_type("Shop.OrderCompleted")
 @dataclass(frozen=True)
 class OrderCompleted:
-    """An event: the order is paid and shipped. Billing, Shipping and Reports have subscribed to it, for they handle it."""
+    """An event: the order is paid and shipped. Billing, Shipping and Reports are subscribed, because they handle it."""
 
     order_number: str
 
@@ -77,7 +77,7 @@ class OrderCompleted:
 @message_type("Sales.ThankCustomer")
 @dataclass(frozen=True)
 class ThankCustomer:
-    """What Sales sends to itself, for a little later."""
+    """Sent by Sales to itself, with a short delay."""
 
     order_number: str
 
@@ -85,7 +85,7 @@ class ThankCustomer:
 @message_type("Sales.AskForReview")
 @dataclass(frozen=True)
 class AskForReview:
-    """What Sales sends to itself, for when the parcel has arrived."""
+    """Sent by Sales to itself, due once the parcel has arrived."""
 
     order_number: str
 
@@ -93,7 +93,7 @@ class AskForReview:
 @message_type("Shipping.FindParcel")
 @dataclass(frozen=True)
 class FindParcel:
-    """A question of the web site, which waits for the answer."""
+    """A request from the web site, which waits for the reply."""
 
     order_number: str
 
@@ -101,7 +101,7 @@ class FindParcel:
 @message_type("Shipping.ParcelFound")
 @dataclass(frozen=True)
 class ParcelFound:
-    """The answer to FindParcel; without a parcel if there is none yet."""
+    """The reply to FindParcel; without a parcel if there is none yet."""
 
     order_number: str
     parcel: str | None

@@ -1,4 +1,4 @@
-"""The tables of the three services. Billing and Shipping know an order by its number alone."""
+"""The tables of the three services. Billing and Shipping identify an order only by its number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.db import models
 
 
 def new_number() -> str:
-    """A number for an order, an invoice or a parcel: ten digits that nobody can guess the next one from."""
+    """A number for an order, an invoice or a parcel: ten digits from which the next one cannot be guessed."""
     return f"{secrets.randbelow(10**10):010}"
 
 
@@ -17,7 +17,7 @@ class Order(models.Model):
     """An order, as Sales sees it."""
 
     class Status(models.TextChoices):
-        """How far an order has come."""
+        """The progress of an order."""
 
         PLACED = "placed", "placed"
         ACCEPTED = "accepted", "accepted"
@@ -39,7 +39,7 @@ class Order(models.Model):
 
 
 class Invoice(models.Model):
-    """What Billing has written."""
+    """An invoice written by Billing."""
 
     number = models.CharField(max_length=20, unique=True, default=new_number)
     order_number = models.CharField(max_length=20, unique=True)
@@ -51,7 +51,7 @@ class Invoice(models.Model):
 
 
 class Shipment(models.Model):
-    """What Shipping has sent."""
+    """A parcel sent by Shipping."""
 
     parcel = models.CharField(max_length=20, unique=True, default=new_number)
     order_number = models.CharField(max_length=20, unique=True)

@@ -1,4 +1,4 @@
-"""Placing an order: a row and a message, both or neither."""
+"""Place an order: write a row and send a message, both or neither."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlqueue_app import send
 
 
 def place_order(customer: str, total: Decimal) -> Order:
-    """Write the order and tell Sales. Whoever sees the row can rely on the message, and the other way round."""
+    """Write the order and send it to Sales. If the row exists, so does the message, and vice versa."""
     with transaction.atomic():
         order = Order.objects.create(customer=customer, total=total)
         send(PlaceOrder(order.number, customer, total))

@@ -1,4 +1,4 @@
-"""The home page: place an order, watch the latest ones; and a page that asks another service."""
+"""The home page: place an order, watch the latest ones; and a page that sends a request to another service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER_SECONDS = 5
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def home(request: HttpRequest) -> HttpResponse:
-    """Show the form and the latest orders; take an order and come back to the page."""
+    """Show the form and the latest orders; place an order and redirect to the page."""
     form = OrderForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         order = place_order(form.cleaned_data["customer"], form.cleaned_data["total"])
@@ -35,7 +35,7 @@ def home(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def parcel(request: HttpRequest, number: str) -> HttpResponse:
-    """Ask Shipping where the parcel of an order is, and wait for the answer; 503 if none comes in time."""
+    """Ask Shipping where the parcel of an order is, and wait for the reply; 503 if none arrives in time."""
     order = get_object_or_404(Order, number=number)
     try:
         answer = ask(FindParcel(order.number)).result(timeout=ANSWER_SECONDS)

@@ -2,9 +2,9 @@
 
 Statements are in `sql/<dialect>/*.sql`, separated by `-- name:` lines; a line with two names serves two purposes that differ on
 another database. In a statement, `{table}` is replaced by text (a quoted identifier, a list of rows) and `:limit` is a value,
-always sent as a parameter. Rendering fails on a missing, extra or left-over mark, so that a typing error never reaches a database.
+always sent as a parameter. Rendering fails on a missing, extra or unused mark, so that a typo never reaches a database.
 
-A table that somebody else created is used as it is if it has the columns that every version of the transport has.
+A table created by other software is used as it is if it has the columns that every version of the transport has.
 """
 
 from __future__ import annotations

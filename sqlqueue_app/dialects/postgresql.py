@@ -67,8 +67,8 @@ _KINDS: dict[str, type[DatabaseError]] = {
     "57P03": ConnectionLost,
     "57P05": ConnectionLost,
 }
-# libpq does not hand on the SQLSTATE of a refused login, so this is the one error that is known by its text. A text in another
-# language, or one that is not here, counts as a lost connection, which a worker waits for.
+# libpq drops the SQLSTATE of a refused login, so this is the only error identified by its text. A text in another language, or
+# one that is not listed, counts as a lost connection, which a worker waits for.
 _REFUSED: Final = re.compile(
     r"database \".*\" does not exist|role \".*\" does not exist|password authentication failed for user|no password supplied"
     r"|no pg_hba\.conf entry for|permission denied for database|is not permitted to log in"

@@ -15,7 +15,7 @@ from sqlqueue_app.messages.errors import AddressError, ConfigurationError
 
 LAYOUTS = ("classic", "modern")
 ALL_RIGHTS = "SELECT, INSERT, UPDATE, DELETE"
-"""What a worker needs: on PostgreSQL, FOR UPDATE asks for UPDATE."""
+"""The rights that a worker needs: on PostgreSQL, FOR UPDATE requires UPDATE."""
 
 
 class TableKind(enum.Enum):
@@ -106,7 +106,7 @@ def _index(dialect: Dialect, statement: str, table: str, name: str) -> str:
     if dialect.name == "sqlserver":
         return dialect.script(statement, table=table)
     if dialect.name == "sqlite" and name.lower().startswith("sqlite_"):
-        name = f"Index_{name}"  # the start of a name that SQLite keeps for itself; of tables it refuses only that
+        name = f"Index_{name}"  # the start of names that SQLite reserves; for tables it rejects only those
     return dialect.script(statement, table=table, index=dialect.quote(name))
 
 
@@ -232,11 +232,11 @@ class WakeUpLocks:
     asking: int
     """Held, shared, by the sessions of receivers that ask senders to announce."""
     sending: int
-    """Held, shared, by each transaction that has sent, from before it looked at `asking` until its end."""
+    """Held, shared, by each transaction that has sent, from before it checks `asking` until its end."""
 
 
 def wake_up_locks(channel: str) -> WakeUpLocks:
-    """The locks that go with a channel."""
+    """The locks of a channel."""
     key = bytes.fromhex(channel.removeprefix(_CHANNEL_PREFIX))
     half = len(key) // 2
     return WakeUpLocks(int.from_bytes(key[:half], signed=True), int.from_bytes(key[half:], signed=True))

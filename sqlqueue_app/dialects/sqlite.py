@@ -34,7 +34,7 @@ READ_VALUES = {
     "Headers": "CAST(Headers AS blob)",
     "Body": "CAST(Body AS blob)",
 }
-# Text in another format is not a time for SQLite, but may be one for others: it is kept.
+# Text in another format is not a time for SQLite, but may be one for other readers, so it is kept.
 _ODD = (
     " OR Expires NOT GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9]*'"
     " OR substr(Expires, 20) GLOB '*[^0-9.]*')"
@@ -55,7 +55,7 @@ STAGED_VALUES = {
     "Body": "body",
 }
 
-# SQLite has no code for a missing table (1 is any error of a statement): the queue table checks for it.
+# SQLite has no code for a missing table (1 is any error in a statement): the queue table checks for it.
 _KINDS: dict[int, type[DatabaseError]] = {
     sqlite3.SQLITE_BUSY: LockTimeout,
     sqlite3.SQLITE_LOCKED: LockTimeout,

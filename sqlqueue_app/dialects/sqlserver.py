@@ -26,7 +26,7 @@ DEFAULT_SCHEMA = "dbo"
 ROWS_PER_SEND = 349
 
 # The types of the values of a row that is written, as ODBC takes them: type, size (0: max), digits. Without them the driver asks
-# the server for the type of each NULL, and each length of a text makes another plan.
+# the server for the type of each NULL, and each length of a text creates another plan.
 _VARCHAR, _NVARCHAR, _VARBINARY, _INT, _BIGINT = 12, -9, -3, 4, -5
 _INPUT_SIZES: dict[str, tuple[int, int, int]] = {
     "id": (_VARCHAR, 36, 0),
@@ -101,8 +101,8 @@ STAGED_VALUES = {
 # Error numbers are more specific than SQLSTATE (1222 and 3930 share 42000 with every syntax error).
 _NUMBERS: dict[int, type[DatabaseError]] = {
     208: QueueNotFound,
-    2760: QueueNotFound,  # the schema, when a table is made
-    # The database that an address names is not there, offline, being restored, or closed to this login.
+    2760: QueueNotFound,  # the schema, when a table is created
+    # The database of an address does not exist, is offline or being restored, or is closed to this login.
     911: QueueNotFound,
     916: QueueNotFound,
     927: QueueNotFound,
@@ -137,7 +137,7 @@ _STATES: dict[str, type[DatabaseError]] = {
 # ODBC drivers end each of the server's messages with its number, "... (208) (SQLExecDirectW)" or "... (208); [42000] ...": a
 # number elsewhere is part of a name or value.
 _NUMBER = re.compile(r"\((\d{1,6})\)(?= \(SQL\w+\)|; \[|\Z)")
-# Error 4060, whose SQLSTATE depends on the way of the login: 28000, or 42000 as of any statement. Its text in English.
+# The English text of error 4060, whose SQLSTATE depends on the kind of login: 28000, or 42000 as for any statement.
 _NO_DATABASE = "requested by the login. The login failed"
 
 
@@ -155,9 +155,9 @@ def error_kind(error: BaseException) -> type[DatabaseError] | None:
 
 
 def lacks_number(error: BaseException) -> bool:
-    """Whether the error is one of mssql-python whose kind its SQLSTATE does not tell: the driver drops the server's number."""
+    """Whether the SQLSTATE of an mssql-python error is ambiguous: the driver drops the server's number."""
     is_its = type(error).__module__.partition(".")[0] == "mssql_python"
-    # A statement is refused with the state of a login, too: error 911, for a database that does not exist.
+    # A statement can fail with the state of a login, too: error 911, for a database that does not exist.
     return is_its and not hasattr(error, "sqlserver_number") and error_kind(error) in (None, CannotConnect)
 
 
@@ -165,7 +165,7 @@ def _pyodbc_kind(error: BaseException) -> type[DatabaseError] | None:
     state = str(error.args[0]) if error.args else ""
     text = str(error.args[1]) if len(error.args) > 1 else ""
     if "(SQLDriverConnect)" in text:
-        # The numbers are those of statements; and a login that took too long has the state of a statement that did.
+        # The numbers are those of statements; a login that times out has the state of a statement that times out.
         return ConnectionLost if state == "HYT00" else CannotConnect if _NO_DATABASE in text else _STATES.get(state)
     for number in _NUMBER.findall(text):
         if int(number) in _NUMBERS:

@@ -228,7 +228,7 @@ FATES: Final = LakeTable(
     ),
     (_DAY,),
 )
-"""What became of the copied failed messages."""
+"""Outcomes of the copied failed messages."""
 
 MESSAGE_TABLES: Final[Mapping[str, LakeTable]] = {each.name: each for each in (MESSAGES, FAILURES, UNREADABLE)}
 ROLLUPS: Final[Mapping[str, LakeTable]] = {each.name: each for each in (MINUTES, GROUPS, EDGES, ENDPOINTS, QUEUES, NOTABLE, USAGE)}

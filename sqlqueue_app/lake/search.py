@@ -1,7 +1,7 @@
 """Search the messages in the files of a lake: newest first, page by page, within a time limit.
 
 A search by id scans all files at once, because bloom filters and row group statistics exclude nearly all of them. Any other search
-walks back from the newest time span until a page is full. When its time is up it reports how far back it came. DuckDB runs inside
+walks back from the newest time span until a page is full. When its time is up it reports how far back it got. DuckDB runs inside
 the calling process, with bounds on memory, threads and concurrent searches; broken files are reported and skipped.
 """
 
@@ -80,7 +80,7 @@ class Cursor:
 
     @classmethod
     def read(cls, text: str) -> Cursor | None:
-        """The place that a text names; None for any other text."""
+        """Parse the text of a cursor; None for any other text."""
         found = _CURSOR.fullmatch(text)
         if found is None:
             return None
@@ -138,7 +138,7 @@ class FoundMessage:
 
     @property
     def kind(self) -> str:
-        """What became of it: `handled` or `failed`."""
+        """Its outcome: `handled` or `failed`."""
         return "failed" if self.table == FAILURES.name else "handled"
 
     @property

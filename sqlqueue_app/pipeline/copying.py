@@ -1,4 +1,4 @@
-"""Copy failed messages from error queues into the lake, and record what became of them.
+"""Copy failed messages from error queues into the lake, and record their outcomes.
 
 Nothing is removed from an error queue, because operators retry its rows. A row is new if the lake has no copy of it, so rows that
 were committed late or put back by hand are copied too.

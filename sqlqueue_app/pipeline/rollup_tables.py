@@ -99,7 +99,7 @@ def _folded(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     folded = unicodedata.normalize("NFKC", value).casefold().translate(_KATAKANA)
-    # Collations give no weight to what is not seen, older ones to nothing beyond 16 bits: to the index such keys are one.
+    # Collations ignore invisible characters, older ones all beyond 16 bits: the index considers such keys equal.
     return "".join(each for each in folded if each.isprintable() and each <= "\uffff").rstrip(" ")
 
 

@@ -134,7 +134,7 @@ def _start(master: str, wanted: dict[str, str]) -> SparkSession:
     global _scratch  # noqa: PLW0603
     home = java_home()
     if SparkContext._gateway is not None:
-        # a Java whose session someone else stopped: its settings are not ours
+        # a Java whose session was stopped elsewhere: its settings are not ours
         stop_spark()
     _scratch = scratch = Scratch()
     pid = os.getpid()

@@ -1,3 +1,3 @@
-"""What the endpoints do with their messages: one module for each."""
+"""The message handlers, one module per endpoint."""
 
 from __future__ import annotations

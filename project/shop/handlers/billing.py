@@ -1,4 +1,4 @@
-"""The endpoint Billing: it writes invoices."""
+"""The endpoint Billing: writes invoices."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from project.shop.models import Invoice
 from sqlqueue_app import handles
 from sqlqueue_app.receiving.context import MessageContext
 
-# The register jams twice with her orders, and works the third time.
+# Her orders jam the register twice; the third attempt works.
 SLOW_CUSTOMER = "Trudy"
 JAMS = 2
 
 
 class RegisterJammed(Exception):
-    """It works again if one tries again."""
+    """A temporary fault that a retry overcomes."""
 
 
 @handles(BillOrder)
 def bill_order(message: BillOrder, context: MessageContext) -> None:
-    """Write the invoice and answer whoever asked.
+    """Write the invoice and reply to the sender.
 
-    An attempt that fails is undone, and follows again at once.
+    A failed attempt is rolled back and retried immediately.
     """
     invoice = Invoice.objects.create(order_number=message.order_number, amount=message.total)
     if message.customer == SLOW_CUSTOMER and context.attempt <= JAMS:
@@ -30,5 +30,5 @@ def bill_order(message: BillOrder, context: MessageContext) -> None:
 
 @handles(OrderCompleted)
 def close_invoice(message: OrderCompleted, _context: MessageContext) -> None:
-    """One of the two who hear that an order is done."""
+    """Handle the event as one of its subscribers."""
     Invoice.objects.filter(order_number=message.order_number).update(closed=True)

@@ -1,4 +1,4 @@
-"""The endpoint Reports: it counts orders that are done. `make demo` pauses it, so that there is a paused endpoint to look at."""
+"""The endpoint Reports: counts completed orders. `make demo` pauses it, so that the admin shows a paused endpoint."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ logger = logging.getLogger("shop.reports")
 
 @handles(OrderCompleted)
 def count_completed_order(_message: OrderCompleted, _context: MessageContext) -> None:
-    """Log how many orders have been shipped."""
+    """Log the number of shipped orders."""
     logger.info("%s orders shipped so far", Order.objects.filter(status=Order.Status.SHIPPED).count())

@@ -1,4 +1,4 @@
-"""The endpoint Shipping: it sends parcels, unless there is nothing left to send."""
+"""The endpoint Shipping: sends parcels, unless the shelf is empty."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from project.shop.models import Shipment
 from sqlqueue_app import handles
 from sqlqueue_app.receiving.context import MessageContext
 
-# She orders what nobody has, so that the error queue is not empty.
+# She orders an item that is out of stock, so that the error queue is not empty.
 UNLUCKY_CUSTOMER = "Mallory"
 
 
@@ -17,9 +17,9 @@ class OutOfStock(Exception):
 
 @handles(ShipOrder)
 def ship_order(message: ShipOrder, context: MessageContext) -> None:
-    """Send the parcel and answer whoever asked.
+    """Send the parcel and reply to the sender.
 
-    On an exception all of it is undone and tried again, at once and once more a little later; after the last attempt the message
+    An exception rolls everything back. The message is retried immediately and once more a little later; after the last attempt it
     goes to the error queue.
     """
     shipment = Shipment.objects.create(order_number=message.order_number, customer=message.customer)
@@ -30,12 +30,12 @@ def ship_order(message: ShipOrder, context: MessageContext) -> None:
 
 @handles(OrderCompleted)
 def close_shipment(message: OrderCompleted, _context: MessageContext) -> None:
-    """The other one who hears that an order is done."""
+    """Handle the event as its second subscriber."""
     Shipment.objects.filter(order_number=message.order_number).update(closed=True)
 
 
 @handles(FindParcel)
 def find_parcel(message: FindParcel, context: MessageContext) -> None:
-    """Answer the web site, which waits."""
+    """Reply to the web site, which waits."""
     found = Shipment.objects.filter(order_number=message.order_number).values_list("parcel", flat=True).first()
     context.reply(ParcelFound(message.order_number, found))

@@ -17,7 +17,7 @@ from django.db import connection
 from project.shop.orders import place_order
 from sqlqueue_app.messages.errors import SqlQueueError, counted
 
-# Every tenth order is Mallory's, whose orders cannot be shipped; the register jams with Trudy's.
+# Every tenth order is Mallory's, which cannot be shipped; Trudy's orders jam the register.
 BASKETS = tuple(
     (customer, Decimal(total))
     for customer, total in [
@@ -36,18 +36,18 @@ BASKETS = tuple(
 
 
 class Command(BaseCommand):
-    """Places orders until it is told to stop."""
+    """Place orders until a signal stops the command."""
 
     help = "Place orders at a steady pace until Ctrl-C; every tenth one cannot be shipped."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """How fast, how many."""
+        """Add the options for rate and number."""
         parser.add_argument("--per-minute", type=positive, default=20.0, metavar="N", help="orders a minute (default: 20)")
         parser.add_argument("--count", type=int, metavar="N", help="end after so many orders (default: never)")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """An order, a wait that a signal ends, the next order."""
-        # not an Event: a handler of signals may interrupt the very wait that holds its lock
+        """Place orders with a pause between them that a signal ends."""
+        # not an Event: a signal handler may interrupt the wait that holds its lock
         stop: queue.SimpleQueue[int] = queue.SimpleQueue()
         before = {number: signal.signal(number, lambda got, _: stop.put(got)) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -58,7 +58,7 @@ class Command(BaseCommand):
         self.stdout.write(f"{counted(placed, 'order')} placed")
 
     def place(self, count: int | None, seconds_between: float, stop: queue.SimpleQueue[int]) -> int:
-        """Place `count` orders, or any number until the stop; a database that is away is only reported."""
+        """Place `count` orders, or any number until the stop; an unavailable database is only reported."""
         placed = 0
         for customer, total in itertools.cycle(BASKETS):
             if count is not None and placed >= count:
@@ -79,7 +79,7 @@ class Command(BaseCommand):
 
 
 def positive(text: str) -> float:
-    """A type for arguments: a number above zero."""
+    """An argument type: a number above zero."""
     try:
         number = float(text)
     except ValueError:

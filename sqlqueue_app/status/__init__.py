@@ -1,3 +1,3 @@
-"""What there is now: queues, endpoints, instances, subscriptions, schedules, events and samples, for pages, commands and checks."""
+"""Current state for pages, commands and checks: queues, endpoints, instances, subscriptions, schedules, events, samples."""
 
 from __future__ import annotations

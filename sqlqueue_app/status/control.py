@@ -1,4 +1,4 @@
-"""What an operator asks of running processes: pause, resume, another concurrency. They follow at their next heartbeat."""
+"""Requests of operators to running processes: pause, resume, concurrency. Processes follow at their next heartbeat."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def pause(endpoint: str, *, host: str | None = None, pid: int | None = None, by: str | None = None) -> int:
-    """Ask the running processes of an endpoint to receive nothing more until `resume`; returns how many were asked.
+    """Ask the running processes of an endpoint to stop receiving until `resume`. Returns the number of processes asked.
 
-    They follow at their next heartbeat, so within 10 seconds: messages that are being handled are finished, then main queue and
-    satellites are left alone. Callback queues are not: somebody waits for their replies. Background work goes on, schedules among
-    it. A process that is started later receives. `host` and `pid` choose among the processes; ConfigurationError if there is none.
-    `by` is who pauses, as alerts and events name them; the user who runs this process unless given.
+    They follow at their next heartbeat, so within 10 seconds: they finish the messages in progress, then leave main queue and
+    satellites alone, but not callback queues, whose replies are awaited. Background work continues, including schedules. A
+    process that starts later receives. `host` and `pid` choose among the processes; ConfigurationError if none matches.
+    `by` is the operator's name in alerts and events; the default is the user who runs this process.
     """
     return _pause(endpoint, host, pid, by, paused=True)
 
 
 def resume(endpoint: str, *, host: str | None = None, pid: int | None = None, by: str | None = None) -> int:
-    """Ask the processes of an endpoint to receive again; as `pause`."""
+    """Ask the processes of an endpoint to receive again. Parameters and errors are those of `pause`."""
     return _pause(endpoint, host, pid, by, paused=False)
 
 
@@ -48,10 +48,10 @@ def _pause(endpoint: str, host: str | None, pid: int | None, by: str | None, *, 
 
 
 def set_concurrency(endpoint: str, maximum: int, *, host: str | None = None, pid: int | None = None) -> int:
-    """Ask the running processes of an endpoint to handle at most `maximum` messages at once, each; returns how many were asked.
+    """Ask each running process of an endpoint to handle at most `maximum` messages at once. Returns how many were asked.
 
-    They follow at their next heartbeat, so within 10 seconds; a restart goes back to the settings. `host` and `pid` choose among
-    the processes. ConfigurationError for a number below 1, and if there is no such process.
+    They follow at their next heartbeat, so within 10 seconds; a restart restores the settings. `host` and `pid` choose among
+    the processes. ConfigurationError for a number below 1, and if no process matches.
     """
     if type(maximum) is not int or maximum < 1:
         raise ConfigurationError(
@@ -70,7 +70,7 @@ def _ask(endpoint: str, host: str | None, pid: int | None, **fields: object) -> 
 
 
 def _instances(endpoint: str, host: str | None, pid: int | None) -> QuerySet[Instance]:
-    # Only now: the names that the package exports can be imported before Django is set up.
+    # Imported here, because the names that the package exports can be imported before Django is set up.
     from sqlqueue_app.models import Instance  # noqa: PLC0415
     from sqlqueue_app.receiving.instances import managed_alias  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""How much waits in the delayed tables, and how much of it is overdue: that grows where no worker moves it."""
+"""The number of messages in the delayed tables, and of overdue ones, which grows while no worker moves them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class DelayedStatus:
-    """The delayed table of one endpoint. `exists`, `waiting` and `overdue` are None where the database would not say.
+    """The delayed table of one endpoint. `exists`, `waiting` and `overdue` are None where the database gave no answer.
 
-    `exact` is False where a number has reached the limit: then there are at least so many. `next_due` is when the first message is
-    due, or was; None where there is none, and where the tables were looked at one by one. `name` is that of the `KnownDelayed`.
+    `exact` is False where a number has reached the limit, and is a lower bound. `next_due` is when the first message is or
+    was due; None if there is none, or if the tables were read one by one. `name` is that of the `KnownDelayed`.
     """
 
     endpoint: str
@@ -41,10 +41,10 @@ class DelayedStatus:
 def read_delayed(
     settings: Settings, *, limit: int = EXACT_COUNT_LIMIT, listed: Iterable[ListedTable] | None = None
 ) -> tuple[DelayedStatus, ...]:
-    """The delayed tables of all endpoints of the settings and of SEND_AS. Raises ConnectionLost.
+    """Read the delayed tables of all endpoints of the settings and of SEND_AS. Raises ConnectionLost.
 
-    One statement for each; with `listed`, the tables of the database, one for a hundred, and those of other systems come behind.
-    Exact up to `limit`, or less where there are more than five tables: all together count 50,000 rows at most.
+    One statement for each; with `listed`, the tables of the database, one for a hundred, and tables of other systems follow.
+    Exact up to `limit`, or less if there are more than five tables: at most 50,000 rows are counted in total.
     """
     listed = None if listed is None else list(listed)
     tables = known_delayed_tables(settings, listed or ())
@@ -58,7 +58,7 @@ def read_delayed(
 
 
 def _read_together(alias: str, tables: Sequence[KnownDelayed], limit: int) -> dict[KnownDelayed, DelayedStatus]:
-    """Nothing if one of them cannot be read."""
+    """Returns nothing if one of the tables cannot be read."""
     if not tables:
         return {}
     with optional_read(alias, f"look at {len(tables)} tables of delayed messages"):
@@ -102,7 +102,7 @@ def _status(
 
 
 def instant_of(seconds: float | None) -> datetime | None:
-    """Of seconds since 1970; None for what no datetime holds, as infinity."""
+    """The instant of seconds since 1970; None if a datetime cannot hold it, such as infinity."""
     try:
         return None if seconds is None else _EPOCH + timedelta(seconds=seconds)
     except (OverflowError, ValueError):
@@ -111,7 +111,7 @@ def instant_of(seconds: float | None) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class KnownDelayed:
-    """A table of delayed messages and its endpoint, by the settings or the table's name; `name` is unique, as in `KnownQueue`."""
+    """A table of delayed messages and its endpoint, from the settings or table name; `name` is unique, as in `KnownQueue`."""
 
     name: str
     endpoint: str
@@ -123,7 +123,7 @@ class KnownDelayed:
 
 
 def known_delayed_tables(settings: Settings, listed: Iterable[ListedTable] = ()) -> list[KnownDelayed]:
-    """Those of all endpoints of the settings and of SEND_AS, then the others of the tables that were listed. Asks no database."""
+    """The tables of all endpoints of the settings and of SEND_AS, then the other listed tables. Does not read a database."""
     book = address_book_of(settings)
     found: dict[tuple[str | None, str | None, str], KnownDelayed] = {}
     for endpoint in settings.senders:

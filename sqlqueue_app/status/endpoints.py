@@ -1,4 +1,4 @@
-"""Endpoints: their processes, what waits for them, what they do and have failed at, and how many instances each must have."""
+"""Endpoints: their processes, waiting messages, throughput, failures, and minimum numbers of instances."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from sqlqueue_app.tables.queue import Depth
 
 @dataclass(frozen=True, slots=True)
 class EndpointStatus:
-    """One endpoint. `measured` is of the last minute; `failed` counts the unresolved failed messages. Both None if unreadable.
+    """One endpoint. `measured` covers the last minute; `failed` counts unresolved failed messages. Both None if unreadable.
 
-    `failed` is None, too, for one of which nothing but a `minimum` is known: how many live processes operators expect at least,
-    0: they expect nothing.
+    `failed` is also None for an endpoint of which only a `minimum` is known: the least number of live processes that operators
+    expect, 0 for no expectation.
     """
 
     name: str
@@ -49,7 +49,7 @@ class EndpointStatus:
 
     @property
     def depth(self) -> Depth | None:
-        """What waits in its main queue and satellites; None where nothing could be counted."""
+        """The messages that wait in its main queue and satellites; None if nothing could be counted."""
         return total_depth(each.depth for each in self.queues if each.queue.is_receiving)
 
     @property
@@ -58,23 +58,23 @@ class EndpointStatus:
 
     @property
     def dead(self) -> int:
-        """How many processes have ended without saying so."""
+        """The number of processes that ended without signing off."""
         return len(self.instances) - len(self.alive)
 
     @property
     def busy_threads(self) -> int:
-        """The threads of live processes that handle a message, as of their last heartbeats."""
+        """The number of busy threads of live processes, as of their last heartbeats."""
         return sum(each.busy_threads for each in self.alive)
 
     @property
     def limit(self) -> int:
-        """How many messages its live processes handle at once, at most."""
+        """The maximum number of messages that its live processes handle at once."""
         return sum(each.concurrency for each in self.alive)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Those of the settings, then others with a process or a minimum. `now` is by the clock of the managed tables."""
+    """The endpoints of the settings, then others with a process or a minimum. `now` is by the clock of the managed tables."""
 
     endpoints: tuple[EndpointStatus, ...]
     now: datetime | None
@@ -82,7 +82,7 @@ class Endpoints:
 
 
 def read_endpoints(settings: Settings, only: str | None = None) -> Endpoints:
-    """The endpoints, or the one of this name alone, if there is such. Raises ConnectionLost; what else fails is left out."""
+    """Read all endpoints, or only the one of this name, if it exists. Raises ConnectionLost; other failed reads are left out."""
     instances, rows, problem = read_instances()
     names = dict.fromkeys([*settings.senders, *sorted({each.endpoint for each in instances})])
     shown = [only] if only is not None else list(names)
@@ -109,7 +109,7 @@ def read_endpoints(settings: Settings, only: str | None = None) -> Endpoints:
 def _read_managed(
     names: Sequence[str], now: datetime | None
 ) -> tuple[Mapping[str, Measured] | None, Mapping[str, int] | None, Mapping[str, int], datetime | None]:
-    """The measures of the last minute, the numbers of failed messages, the minimums, the time; None where it cannot be read."""
+    """The measures of the last minute, the numbers of failed messages, the minimums, the time; None for unreadable ones."""
     alias = managed_alias()
     with optional_read(alias, "read the measures of endpoints"):
         now = now or database_now(alias)
@@ -121,7 +121,7 @@ def _read_managed(
 def failed_and_minimums(alias: str, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int], int]:
     """Failed messages by endpoint, minimums by endpoint, and the number of open operations: one statement.
 
-    Failures are counted by groups of ServiceControl, whose index holds all that is counted.
+    Failures are counted by ServiceControl's groups, whose index covers the count.
     """
     groups = {CLASSIFIERS["endpoint"].group_id(name): name for name in names}
     unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED, endpoint_group__in=list(groups))
@@ -136,15 +136,15 @@ def failed_and_minimums(alias: str, names: Sequence[str]) -> tuple[dict[str, int
     return failed, expected, sum(number for what, _name, number in rows if what == "running")
 
 
-# The throughput of now is that of the last minute whose samples are all there.
+# Current throughput is that of the last minute with complete samples.
 RECENT: Final = timedelta(minutes=1)
-# More points than a chart shows are work for nothing: a month is read by the hour.
+# More points than a chart shows would be wasted work: a month is read by the hour.
 MOST_POINTS: Final = 1500
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was done in `length` seconds. Times in seconds; None where no message has one. Means are weighted by message."""
+    """Work done in `length` seconds. Times in seconds; None where no message has one. Means are weighted by message."""
 
     length: float
     handled: int = 0
@@ -187,13 +187,13 @@ class Measured:
 
 
 def resolution_of(period: timedelta) -> Resolution:
-    """The finest samples that are kept for so long and are no more than a chart shows."""
+    """The finest samples that are kept for this period and do not exceed the points of a chart."""
     fine_enough = (each for each in RESOLUTIONS if each.kept >= period and period / timedelta(seconds=each.seconds) <= MOST_POINTS)
     return next(fine_enough, RESOLUTIONS[-1])
 
 
 def recent_measures(alias: str, now: datetime) -> dict[str, Measured]:
-    """What each endpoint did in the last minute. One statement."""
+    """The measures of each endpoint in the last minute. One statement."""
     end = FINEST.begin_of(now)
     rows = _summed(_samples(alias, None, FINEST, end - RECENT, end).values("endpoint"))
     return {row.pop("endpoint"): Measured(RECENT.total_seconds(), **row) for row in rows}
@@ -202,10 +202,10 @@ def recent_measures(alias: str, now: datetime) -> dict[str, Measured]:
 def measures_by_type_and_instance(
     alias: str, endpoint: str, period: timedelta, now: datetime, started: Mapping[str, datetime]
 ) -> tuple[dict[str, Measured], dict[str, Measured]]:
-    """What an endpoint did in the period before `now`, by message type and by instance, the busiest first. One statement.
+    """The measures of an endpoint in the period before `now`, by message type and by instance, busiest first. One statement.
 
-    `started`: when the registered instances started. An instance younger than the period has measures as long as its life; those of
-    types are as long as the life of the oldest.
+    `started`: start times of the registered instances. The measures of an instance younger than the period cover its lifetime;
+    those of types cover the lifetime of the oldest instance.
     """
     samples = _samples(alias, endpoint, resolution_of(period), now - period, now)
     rows = list(_summed(samples.values("message_type", "instance")).annotate(first=Min("taken_at")))
@@ -225,7 +225,7 @@ def measures_by_type_and_instance(
 
 
 def _both(first: Measured | None, second: Measured) -> Measured:
-    """What two measures of the same time have in common."""
+    """Combine two measures of the same time."""
     if first is None:
         return second
     longest = [each for each in (first.critical_max, second.critical_max) if each is not None]
@@ -243,9 +243,9 @@ def _busiest_first(found: dict[str, Measured]) -> dict[str, Measured]:
 
 
 def measures_over_time(alias: str, endpoint: str, period: timedelta, now: datetime) -> list[tuple[datetime, Measured]]:
-    """Each time of the period, oldest first, empty ones too; the newest only when their samples are complete. One statement."""
+    """The intervals of the period, oldest first, also empty ones; the newest only if complete. One statement."""
     resolution = resolution_of(period)
-    # Processes write at the end of the time at the latest; coarser samples are made up to a minute later.
+    # Processes write at the end of the interval at the latest; coarser samples follow up to a minute later.
     late = timedelta(seconds=0 if resolution is FINEST else 60 + FINEST.seconds)
     end = resolution.begin_of(now - late)
     begin = resolution.begin_of(now - period) + timedelta(seconds=resolution.seconds)
@@ -271,7 +271,7 @@ MOST: Final = 1_000
 
 
 def read_minimums() -> dict[str, int]:
-    """The minimum of each endpoint that has one; none where the tables of `migrate` are missing. One statement. ConnectionLost."""
+    """The minimum of each endpoint that has one; empty before `migrate`. One statement. Raises ConnectionLost."""
     alias = managed_alias()
     with optional_read(alias, "read the minimums of instances"):
         return dict(EndpointExpectation.objects.using(alias).values_list("endpoint", "minimum"))
@@ -279,7 +279,7 @@ def read_minimums() -> dict[str, int]:
 
 
 def set_minimum(endpoint: str, minimum: int, *, actor: Actor) -> None:
-    """Expect so many live instances; 0: expect nothing. Raises ConfigurationError for another number, and Django's errors."""
+    """Set the expected number of live instances; 0: no expectation. Raises ConfigurationError if invalid, and Django's errors."""
     if isinstance(minimum, bool) or not 0 <= minimum <= MOST:
         raise ConfigurationError(
             f"the minimum of instances of {endpoint!r} cannot be {minimum!r}: expected an integer from 0 to {MOST}; "

@@ -1,4 +1,4 @@
-"""The record: what happened to queues, endpoints and operations, and what operators did."""
+"""The event log: events of queues, endpoints and operations, and actions of operators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONGEST_SUBJECT: Final = 400
 
 
 class EventKind(enum.StrEnum):
-    """What may happen; the values are stored, and stay."""
+    """Kinds of events; the values are stored, and must not change."""
 
     GROUP_NEW = "group_new"
     GROUP_BACK = "group_back"
@@ -49,7 +49,7 @@ class EventKind(enum.StrEnum):
 
 
 class About(enum.StrEnum):
-    """What an event is about: where its link leads."""
+    """What an event is about, which determines its link."""
 
     GROUP = "group"
     OPERATION = "operation"
@@ -62,9 +62,9 @@ class About(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KindOfEvent:
-    """How bad a kind is, what it is called in a list of kinds, and its text: placeholders name details, or the `subject`.
+    """The severity of a kind, its label in lists, and its text, whose placeholders name details or the `subject`.
 
-    Of a check, `check` is what it is called, and `finding` what it says.
+    For a check, `check` is its label and `finding` the text of its result.
     """
 
     severity: Severity
@@ -73,7 +73,7 @@ class KindOfEvent:
     about: About
 
 
-# What the check says, which is translated there.
+# The text of the check, which is translated there.
 _FINDING: Final = "%(finding)s"
 
 CATALOGUE: Final[Mapping[str, KindOfEvent]] = {
@@ -143,7 +143,7 @@ CATALOGUE: Final[Mapping[str, KindOfEvent]] = {
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Something that has happened, to be written: the kind, on what, and the values for its text and its link."""
+    """An event to be written: its kind, its subject, and the values for its text and its link."""
 
     kind: EventKind
     subject: str = ""
@@ -151,10 +151,10 @@ class Happening:
 
 
 def record_events(happenings: Iterable[Happening], *, now: datetime) -> None:
-    """Write events in the transaction of the managed tables' database, if there is one: they are there if that commits.
+    """Write events, in the current transaction of the managed tables' database if there is one.
 
-    What happened should be written in the same transaction. `now` is an instant of that database's clock. A subject of any length
-    and with any characters is taken, cut and mended as a column needs it. Raises the database's errors.
+    Write them in the same transaction as the change itself. `now` is an instant of that database's clock. A subject of any
+    length and with any characters is accepted, shortened and cleaned as the column requires. Raises the database's errors.
     """
     rows = [
         Event(
@@ -171,15 +171,15 @@ def record_events(happenings: Iterable[Happening], *, now: datetime) -> None:
 
 
 def record_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] | None = None, *, now: datetime) -> None:
-    """Write one event; as `record_events`."""
+    """Write one event; see `record_events`."""
     record_events([Happening(kind, subject, details or {})], now=now)
 
 
 def report_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] | None = None) -> None:
-    """Write an event of what has been done and stays done whether it is told or not: no error of a database is raised.
+    """Write an event for an action that remains valid without it. Raises no database errors.
 
-    A failure is logged; inside of a transaction of the managed tables it undoes nothing but itself. A process that is killed in
-    between has done it without telling.
+    A failure is logged; within a transaction of the managed tables only the event is rolled back. If the process is killed in
+    between, the event is missing.
     """
     alias = managed_alias()
     try:
@@ -190,7 +190,7 @@ def report_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] 
 
 
 def fitting_subject(text: str) -> str:
-    """The text as a column of subjects holds it in every database: no NUL, no halves of surrogate pairs, 400 characters at most."""
+    """The text as a subject column holds it in every database: no NUL, no lone surrogates, 400 characters at most."""
     return cut_text(text.encode("utf-8", "replace").decode(), _LONGEST_SUBJECT)
 
 
@@ -201,7 +201,7 @@ _LONGEST_NAME: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who does something: a user of the site, by key and name, and the network address he comes from; or who runs a command."""
+    """The author of an action: a user of the site, by key and name, with the network address; or the user who runs a command."""
 
     name: str
     key: str = ""
@@ -209,7 +209,7 @@ class Actor:
 
 
 def command_actor() -> Actor:
-    """Whoever runs this process."""
+    """The user who runs this process."""
     try:
         return Actor(f"{getpass.getuser()} (command)")
     except (OSError, KeyError, ImportError):
@@ -228,10 +228,10 @@ def record_action(
     operation: Operation | None = None,
     now: Callable[[], datetime] | None = None,
 ) -> OperatorAction:
-    """Write the row, in the transaction of the managed tables' database if there is one, and log it. Raises the database's errors.
+    """Write the row, in the current transaction of the managed tables' database if any, and log it. Raises the database's errors.
 
-    `action` is a word such as ``retry``, `target` says on what, `count` on how many. `now` is the clock of the database unless
-    another is handed in.
+    `action` is a word such as ``retry``, `target` its object, `count` the number of objects. `now` is the clock of the database
+    unless given.
     """
     alias = managed_alias()
     at = now() if now is not None else database_now(alias)

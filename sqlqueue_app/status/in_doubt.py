@@ -1,6 +1,6 @@
-"""Branches of two-phase commit that were left in doubt: who has prepared them died, or lost the database, before phase two.
+"""Branches of two-phase commit left in doubt: the process died, or lost the database, between prepare and phase two.
 
-The log in the database of the queues says how they end, so that any worker can do it, and several at once do no harm.
+The log in the database of the queues holds their outcome, so any worker can finish them, and several at once do no harm.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from sqlqueue_app.tables.two_phase import PreparedBranch, end_in_doubt, prepared
 
 logger = logging.getLogger("sqlqueue.background")
 
-# Branches keep their locks: the next attempt at the message may wait for them.
+# Branches keep their locks, and the next attempt at the message may wait for them.
 EVERY_SECONDS: Final = 5.0
-# Of a database that handlers may never use.
+# For a database that handlers may never use.
 CONNECT_SECONDS: Final = 5
-# What was decided and has ended is forgotten in portions, so that no statement is long.
+# Finished transactions are deleted from the log in chunks, which keeps statements short.
 _FORGOTTEN_AT_ONCE: Final = 500
 _LOOKED_AT: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What one look has done: branches that were committed and rolled back, and those of a transaction that is still open."""
+    """The result of one run: branches committed and rolled back, and branches of a transaction that is still open."""
 
     committed: int = 0
     rolled_back: int = 0
@@ -49,10 +49,10 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class PendingTransaction:
-    """A transaction with branches that have not ended.
+    """A transaction with unfinished branches.
 
-    `queue` is set if it is in the log, which means that its branches are committed. Otherwise its message is being handled, or its
-    branches will be rolled back. `prepared` are those in the databases that answer, `unavailable` the databases of others.
+    `queue` is set if it is in the log, so its branches are committed. Otherwise its message is being handled, or its branches
+    will be rolled back. `prepared` are those in reachable databases, `unavailable` the databases of the others.
     """
 
     id: uuid.UUID
@@ -63,18 +63,18 @@ class PendingTransaction:
 
 
 class InDoubt:
-    """Ends branches in doubt. One object serves all threads of a process, and knows what it has logged; others may look."""
+    """Finishes branches in doubt. One object, shared by the threads of a process, remembers what it has logged."""
 
     def __init__(self, alias: str) -> None:
-        """`alias` is that of the queues. Reaches no database."""
+        """`alias` is that of the queues. Does not connect."""
         self._alias = alias
         self._log = transaction_log(alias)
         self._lock = threading.Lock()
-        # The databases that are away, and how loud that was said.
+        # The unavailable databases, and the level at which each was logged.
         self._unavailable: dict[str, int] = {}
 
     def jobs(self) -> list[BackgroundJob]:
-        """`end_branches` as a background job; none where no other database can have branches."""
+        """`end_branches` as a background job; no job if no other database can have branches."""
         return [BackgroundJob("branches in doubt", EVERY_SECONDS, self._run)] if self._can_have_branches else []
 
     @cached_property
@@ -91,32 +91,32 @@ class InDoubt:
             self.end_branches()
 
     def end_branches(self) -> Resolved:
-        """End what is in doubt, and forget what has ended. Databases that are away are logged once, and asked the next time.
+        """Finish branches in doubt, and forget finished transactions. Logs unavailable databases once, and retries them later.
 
-        DatabaseError if the database of the queues cannot be asked. Not inside of a transaction.
+        DatabaseError if the database of the queues cannot be read. Do not call it inside a transaction.
         """
         with database_errors(dialect_of_connection(connection_of(self._alias)), "read the log of distributed transactions"):
             rows = DistributedTransaction.objects.using(self._alias).order_by("decided_at")
             recorded = list(rows.values_list("id", "branches")[:_LOOKED_AT])
-        # After the log was read: a transaction of it that has no branch now will never have one again.
+        # Read after the log: a logged transaction without a branch now will never have one again.
         prepared = self._prepared_by_alias({alias for _, aliases in recorded for alias in aliases})
         done = self._resolve([branch for branches in prepared.values() for branch in branches])
         self._forget(recorded, prepared)
         return done
 
     def prepared(self) -> list[PreparedBranch]:
-        """The branches that are prepared now, in the databases that answer; some of them belong to a message at work.
+        """The prepared branches in reachable databases; some belong to messages in progress.
 
-        Reaches no other database before a worker has let others join. DatabaseError if that of the queues cannot be asked.
+        Connects to no other database before a worker lets others join. DatabaseError if that of the queues cannot be read.
         """
         if not self._can_have_branches or not self._log.has_coordinator():
             return []
         return [branch for branches in self._prepared_by_alias().values() for branch in branches]
 
     def pending(self) -> list[PendingTransaction]:
-        """The transactions whose branches have not ended, the oldest first; those of messages at work among them. Takes no locks.
+        """The transactions with unfinished branches, oldest first, including messages in progress. Takes no locks.
 
-        Databases that are away are waited for as `CONNECT_SECONDS` says. DatabaseError if that of the queues cannot be asked.
+        Waits for unavailable databases up to `CONNECT_SECONDS`. DatabaseError if the database of the queues cannot be read.
         """
         if not self._can_have_branches or not self._log.has_coordinator():
             return []
@@ -148,7 +148,7 @@ class InDoubt:
                 _connect_in_bounded_time(connections[alias])
             found = prepared_branches(alias, self._log.coordinator())
         except DatabaseError as error:
-            # Few handlers use every database of the settings: a warning is for one that the log knows.
+            # Few handlers use every database of the settings: warn only for one that the log names.
             self._log_unavailable(alias, logging.WARNING if alias in known else logging.INFO, error)
             connections[alias].close()
             return None
@@ -157,7 +157,7 @@ class InDoubt:
         return found
 
     def _log_unavailable(self, alias: str, level: int, error: DatabaseError) -> None:
-        """Once, and once more when a transaction turns out to wait for it."""
+        """Log it once, and again when a transaction turns out to wait for it."""
         with self._lock:
             if self._unavailable.get(alias, logging.NOTSET) >= level:
                 return
@@ -185,7 +185,7 @@ class InDoubt:
 
 
 def _connect_in_bounded_time(connection: BaseDatabaseWrapper) -> None:
-    """Connect, and give a host that is silent up soon: a worker that stops waits for its jobs. Raises the driver's errors."""
+    """Connect with a short timeout, because a stopping worker waits for its jobs. Raises the driver's errors."""
     if connection.connection is not None:
         return
     given = connection.settings_dict

@@ -1,4 +1,4 @@
-"""Registered instances: their heartbeats, what an operator asks of them, and the callback queues of those that are gone."""
+"""Registered instances: heartbeats, requests of operators, and callback queues of instances that are gone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ logger = logging.getLogger("sqlqueue.background")
 
 
 class InstanceState(enum.StrEnum):
-    """What a process does. It follows a command at its next heartbeat: until then it is pausing, or resuming."""
+    """The state of a process. It follows a command at its next heartbeat; until then it is pausing or resuming."""
 
     ALIVE = "alive"
     PAUSING = "pausing"
@@ -55,7 +55,7 @@ class InstanceState(enum.StrEnum):
 class InstanceStatus:
     """One process. `heartbeat_age` is measured by the database's clock, which also wrote the heartbeat.
 
-    `asked_ago` is how long ago an operator has asked for something that it has not followed: not since its last heartbeat.
+    `asked_ago` is the time since a request of an operator that it has not followed yet, so none since its last heartbeat.
     """
 
     endpoint: str
@@ -78,11 +78,11 @@ class InstanceStatus:
     id: int = 0
     asked_ago: timedelta | None = None
     replaced: bool = False
-    """Whether it is dead and another process of its endpoint has started since, one for each that is dead."""
+    """Whether it is dead and another process of its endpoint has started since; each new process replaces one."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has ended without signing off, and none has taken its place."""
+        """Whether it ended without signing off and was not replaced."""
         return not self.alive and not self.replaced
 
     @property
@@ -95,17 +95,17 @@ class InstanceStatus:
 
     @property
     def busy_threads(self) -> int:
-        """How many of them handle a message."""
+        """The number of threads that handle a message."""
         return sum(self.busy.values())
 
     @property
     def is_worker(self) -> bool:
-        """Whether it is there for more than the replies of its callback queue, or has not reported its threads yet."""
+        """Whether it receives more than the replies of its callback queue, or has not reported its threads yet."""
         return set(self.threads) != {self.callback_queue}
 
     @property
     def works_for_all(self) -> bool:
-        """Whether it lives and receives from more than its callback queue: then it does what one process does for the cluster."""
+        """Whether it is alive and receives from more than its callback queue, and so can do work for the whole cluster."""
         return self.alive and bool(set(self.threads) - {self.callback_queue})
 
     @property
@@ -114,7 +114,7 @@ class InstanceStatus:
 
 
 def state_of(*, alive: bool, paused: bool, followed: bool) -> InstanceState:
-    """The state of a process; `paused` is what it was asked, `followed` whether it has paused."""
+    """The state of a process; `paused` is the request, `followed` whether the process has paused."""
     if not alive:
         return InstanceState.DEAD
     if paused:
@@ -123,14 +123,14 @@ def state_of(*, alive: bool, paused: bool, followed: bool) -> InstanceState:
 
 
 def works_on(instance: InstanceStatus, queue: str) -> bool:
-    """Whether a live process is there for the queue of this literal name; one that has just started has no threads to tell of."""
+    """Whether a live process serves the queue of this literal name; one that has just started has not reported threads yet."""
     return instance.alive and (queue in instance.threads or not instance.threads)
 
 
 def receives(instance: InstanceStatus, queue: str) -> bool:
-    """Whether a live process receives from the queue: one that is asked to pause does as long as it has threads there.
+    """Whether a live process receives from the queue; one that is asked to pause does as long as it has threads there.
 
-    Without a pause no thread is normal: in the model `monitor` an idle queue is only looked at.
+    Without a pause, no threads are normal: the model `monitor` only peeks at an idle queue.
     """
     return works_on(instance, queue) and (instance.threads.get(queue, 0) > 0 or not instance.paused)
 
@@ -147,9 +147,9 @@ def threads_on(queue: str, instances: Iterable[InstanceStatus]) -> int | None:
 
 
 def read_instances(*, gone: bool = False) -> tuple[tuple[InstanceStatus, ...], list[Instance | CallbackQueue], QueueProblem | None]:
-    """The instances, their rows and those of callback queues, and what is wrong if they cannot be read. Raises ConnectionLost.
+    """The instances, their rows and those of callback queues, and the problem if they cannot be read. Raises ConnectionLost.
 
-    With `gone` also those whose rows count for nothing any more, and wait to be deleted.
+    With `gone`, also the instances whose rows are obsolete and wait to be deleted.
     """
     alias = managed_alias()
     try:
@@ -178,7 +178,7 @@ def read_callback_queues() -> list[CallbackQueue]:
 def _with_replaced(found: list[InstanceStatus], rows: Iterable[Instance]) -> tuple[InstanceStatus, ...]:
     starts = sorted((each.endpoint, each.started_at) for each in found if each.alive)
     heard = [row.heartbeat_at for row in rows]
-    # Who was heard of first is replaced first.
+    # The process with the oldest heartbeat is replaced first.
     for place in sorted((place for place, each in enumerate(found) if not each.alive), key=heard.__getitem__):
         endpoint = found[place].endpoint
         start = next((start for start in starts if start[0] == endpoint and start[1] > heard[place]), None)
@@ -227,7 +227,7 @@ def _status(row: Instance, now: datetime) -> InstanceStatus:
 
 
 def threads_of_row(row: Instance) -> dict[str, int]:
-    """The receive threads of each queue, as the process has told; nothing where the row was written by hand."""
+    """The receive threads of each queue, as the process reported them; empty if the row was written by hand."""
     return _counts(row.threads)
 
 
@@ -238,7 +238,7 @@ def _counts(value: object) -> dict[str, int]:
 
 
 def forget_dead(instance: int) -> bool:
-    """Delete the row of a process that is still dead, and so free its callback queue; False if it was heard of, or is gone."""
+    """Delete the row of a dead process and free its callback queue; False if it has a new heartbeat, or is gone."""
     deleted, _by_model = dead_instances(managed_alias()).filter(pk=instance).delete()
     return deleted > 0
 
@@ -256,10 +256,10 @@ class GoneCallbackQueue:
 
 
 def gone_callback_queues(settings: Settings, older_than: timedelta = timedelta()) -> list[GoneCallbackQueue]:
-    """The callback queues of instances that have been gone for at least so long, each once; reads only. Raises DatabaseErrors.
+    """The callback queues of instances that have been gone for at least this time, each once; reads only. Raises DatabaseErrors.
 
-    A queue is gone with the process that leased it last. Where no process of an instance name lives any more, on another machine
-    than this one, the rest of its pool is gone too. Other queues of the settings, and tables that are no queues, are left out.
+    A queue is gone with the process that leased it last. If no process of an instance name is alive, on a machine other than
+    this one, the rest of its pool is gone too. Other queues of the settings, and tables that are not queues, are left out.
     """
     instances, rows, problem = read_instances(gone=True)
     if problem is not None:
@@ -286,7 +286,7 @@ def gone_callback_queues(settings: Settings, older_than: timedelta = timedelta()
 
 
 def _names(settings: Settings, instances: Iterable[InstanceStatus], rows: list[Any]) -> Iterator[tuple[str, bool, str, str, Any]]:
-    """Names of callback queues, whether a row names them, endpoint and instance, for how long that is gone; the last gone first."""
+    """Names of callback queues, whether a row names them, endpoint and instance, and how long each is gone; last gone first."""
     living = {(each.endpoint, each.name) for each in instances if each.alive}
     dead = ((each.callback_queue, each.endpoint, each.name, each.heartbeat_age) for each in instances if not each.alive)
     gone = sorted(dead, key=lambda each: each[-1])
@@ -300,10 +300,10 @@ def _names(settings: Settings, instances: Iterable[InstanceStatus], rows: list[A
 
 
 def remove_callback_queue(gone: GoneCallbackQueue) -> bool:
-    """Drop the table with what is in it, and forget the instance; False if a process has leased it meanwhile.
+    """Drop the table with its messages, and forget the instance; False if a process has leased it meanwhile.
 
-    The queue is leased while it is dropped. If that fails the lease stays, and shows as a dead instance 40 seconds later. Raises
-    DatabaseErrors.
+    The queue is leased while it is dropped. If that fails, the lease remains, and appears as a dead instance 40 seconds later.
+    Raises DatabaseErrors.
     """
     lease = claim_callback_queue(gone.name, alias=managed_alias(), endpoint=gone.endpoint, name=gone.instance)
     if lease is None:
@@ -315,9 +315,9 @@ def remove_callback_queue(gone: GoneCallbackQueue) -> bool:
 
 
 def drop_old_callback_queues(settings: Settings) -> list[str]:
-    """Note which callback queues are held, and drop those that a process made and that are unused for a day and empty; their names.
+    """Record the leased callback queues, and drop empty ones that a process created, unused for a day; their names.
 
-    What cannot be done now (another session writes, this process may not drop, the database is away) is left for the next time.
+    Failures (another session writes, no permission to drop, the database is unavailable) are left for the next run.
     """
     alias = managed_alias()
     known = CallbackQueue.objects.using(alias)
@@ -334,7 +334,7 @@ def _drop_old(settings: Settings, row: CallbackQueue, old: QuerySet[CallbackQueu
     if lease is None:
         return False
     try:
-        # A process may have used it since we looked; from here on none can.
+        # A process may have used it since it was read; from here on none can.
         address = address_book_of(settings).of_queue(row.callback_queue)
         if dropped := old.filter(pk=row.pk).exists() and drop_queue(settings.database, address, only_empty=True):
             row.delete()

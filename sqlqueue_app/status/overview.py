@@ -1,7 +1,7 @@
-"""The state of every queue and instance, as values: what the overview page and `sqlqueue_status` show.
+"""The state of every queue and instance, as values, for the overview page and `sqlqueue_status`.
 
-Depths and the expired backlog are counted by the database; nothing is taken and no row is waited for. A table that is missing or
-broken is a problem of its own row; only a database that cannot be reached ends the reading (ConnectionLost).
+The database counts depths and the expired backlog, without taking rows or waiting for locks. A missing or broken table is a
+problem of its own row; only an unreachable database ends the reading (ConnectionLost).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Everything at one look. `taken_at` is the clock of this process, aware, in UTC; the ages of heads are counted to it.
+    """The whole state at one instant. `taken_at` is the clock of this process, aware, in UTC; ages of heads are relative to it.
 
     `managed_now` is that of the managed tables' database, in whole seconds, where a process is registered, else None.
     """
@@ -51,12 +51,12 @@ class Status:
 
     @property
     def waiting(self) -> Depth:
-        """What waits in main queues and satellites, as far as it could be counted."""
+        """The messages in main queues and satellites, as far as they could be counted."""
         return total_depth(each.depth for each in self.queues if each.queue.is_receiving) or Depth(0, 0, 0, exact=True)
 
     @property
     def expired(self) -> int:
-        """How many messages of all queues have expired and are not purged yet."""
+        """The number of expired messages in all queues that are not purged yet."""
         return sum(each.depth.expired for each in self.queues if each.depth is not None)
 
     @property
@@ -65,7 +65,7 @@ class Status:
 
     @property
     def overdue(self) -> int:
-        """How many delayed messages should have been moved by now."""
+        """The number of delayed messages that should have been moved by now."""
         return sum(each.overdue or 0 for each in self.delayed)
 
     @property
@@ -78,11 +78,11 @@ class Status:
 
     @property
     def lost(self) -> int:
-        """How many of the dead processes no other one has replaced."""
+        """The number of dead processes that were not replaced."""
         return sum(each.is_lost for each in self.instances)
 
     def depth_of_callback(self, instance: InstanceStatus) -> Depth | None:
-        """How much waits in the callback queue of an instance; None without a queue, or where it could not be counted."""
+        """The depth of an instance's callback queue; None without a queue, or if it could not be counted."""
         found = self.callback_of(instance)
         return found.depth if found is not None else None
 
@@ -103,12 +103,12 @@ def read_status(
     others: bool = False,
     with_schedules: bool = True,
 ) -> Status:
-    """Look at every known queue and every instance; with `others` also at the queues of the database that the settings do not name.
+    """Read every known queue and every instance; with `others`, also the queues of the database that the settings do not name.
 
-    One statement finds the tables, one counts a hundred queues, and one more those of them that are longer than `limit`; a table
-    that is not found, or is broken, is looked at by itself. One statement for the instances, one for a hundred delayed tables,
-    two for fifty schedules, unless they are not wanted; on PostgreSQL one more where dead rows pile up.
-    Depth is exact up to `limit`. Inside of a transaction each look has a savepoint. Raises ConnectionLost, and ConfigurationError
+    One statement finds the tables, one counts a hundred queues, and one more those longer than `limit`; a table that is missing
+    or broken is read by itself. One statement for the instances, one for a hundred delayed tables, two for fifty schedules,
+    unless they are not wanted; on PostgreSQL one more if dead rows pile up.
+    Depth is exact up to `limit`. Inside a transaction each read has a savepoint. Raises ConnectionLost, and ConfigurationError
     for wrong settings.
     """
     settings = settings or get_settings()
@@ -141,7 +141,7 @@ def read_status(
 
 
 def _with_dead_rows(alias: str, queues: tuple[QueueStatus, ...]) -> tuple[QueueStatus, ...]:
-    """The queues, those without another problem with that of their dead rows."""
+    """The queues; those without another problem get that of their dead rows."""
     found: dict[str, QueueProblem] = {}
     with optional_read(alias, "look for dead rows"):
         found = dead_row_problems(alias, (each.dead for each in queues if each.dead is not None))
@@ -149,7 +149,7 @@ def _with_dead_rows(alias: str, queues: tuple[QueueStatus, ...]) -> tuple[QueueS
 
 
 def working_queues(status: Status) -> list[QueueStatus]:
-    """The queues but for callback queues."""
+    """The queues except callback queues."""
     return [each for each in status.queues if each.queue.kind is not QueueKind.CALLBACK]
 
 

@@ -1,4 +1,4 @@
-"""Queues: which there are, how much is in each, how old the first message is, what is wrong with the table."""
+"""Queues: their names, depth, age of the first message, and problems of their tables."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ from sqlqueue_app.tables.listing import (
 )
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth, QueueTable, queue_table
 
-# So many rows may be counted in one look at all tables; the more there are, the sooner an estimate has to do.
+# The maximum number of rows counted in one read of all tables; beyond it, depths are estimated.
 COUNTED_AT_MOST: Final = 50_000
 _LEAST_LIMIT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """One queue. `exists` and `depth` are None where the database would not say; `problem` tells why, and what mends it.
+    """One queue. `exists` and `depth` are None where the database gave no answer; `problem` holds the cause and the remedy.
 
     `head_age` belongs to the first row and is None for an empty queue. `expiry_exact`: whether the two numbers of the Expires
-    backlog are exact, which they can be where the depth is an estimate. `written`: how many rows were ever written into the table,
-    as far as the database tells. `dead`: its dead rows on PostgreSQL, if it was looked at together with others.
+    backlog are exact, which is possible while the depth is an estimate. `written`: the number of rows ever written into the
+    table, if the database provides it. `dead`: its dead rows on PostgreSQL, if it was read together with others.
     """
 
     queue: KnownQueue
@@ -77,20 +77,20 @@ class QueueStatus:
 
     @property
     def head_age_seconds(self) -> float | None:
-        """The age of the first message; None for an empty queue and where it is not known."""
+        """The age of the first message; None for an empty queue and if unknown."""
         age = None if self.head_age is None else self.head_age.age
         return None if age is None else age.total_seconds()
 
 
 def total_depth(depths: Iterable[Depth | None]) -> Depth | None:
-    """How much is in several queues together; None where none of them could be counted."""
+    """The total depth of several queues; None if none of them could be counted."""
     known = [each for each in depths if each is not None]
     waiting, expiring, expired = (sum(getattr(each, name) for each in known) for name in ("waiting", "expiring", "expired"))
     return Depth(waiting, expiring, expired, exact=all(each.exact for each in known)) if known else None
 
 
 def limit_of_each(tables: int, limit: int) -> int:
-    """Up to how many rows each of so many tables is counted that are looked at together: `limit`, or less where they are many."""
+    """The number of rows up to which each of several tables is counted: `limit`, or less for many tables."""
     return min(limit, max(_LEAST_LIMIT, COUNTED_AT_MOST // max(1, tables)))
 
 
@@ -107,10 +107,10 @@ def read_queues(
     now: datetime,
     listed: Iterable[ListedTable] | None = None,
 ) -> list[QueueStatus]:
-    """Look at queues, in their order, but for callback queues not made yet. `listed`: the tables, where known. ConnectionLost.
+    """Read queues in their order, except missing callback queues. `listed`: the tables, where known. Raises ConnectionLost.
 
-    Exact up to `limit`, or less where there are more than five queues: all together count 50,000 rows at most. A page of 200 queues
-    must not take 200 round trips: they are read together, and one by one where one of them fails.
+    Exact up to `limit`, or less for more than five queues: at most 50,000 rows are counted in total. A page of 200 queues
+    must not take 200 round trips: they are read together, and one by one if one of them fails.
     """
     limit = limit_of_each(len(queues), limit)
     listed = listed_tables(settings.database) if listed is None else listed
@@ -128,7 +128,7 @@ def read_queues(
 
 
 def table_key(address: QueueAddress) -> tuple[str | None, str | None, str]:
-    """By what a table is told from others: on SQLite and, by its usual collations, on SQL Server names differ by more than case."""
+    """The identity of a table: on SQLite and, by its usual collations, on SQL Server names differ by more than case."""
     if address.form == "postgresql":
         return (None, address.schema, address.table)
     schema, catalog = address.schema, address.catalog
@@ -136,7 +136,7 @@ def table_key(address: QueueAddress) -> tuple[str | None, str | None, str]:
 
 
 def listed_tables(alias: str) -> list[ListedTable]:
-    """The tables of the database; none where its catalog may not be read. Raises ConnectionLost."""
+    """The tables of the database; none if its catalog cannot be read. Raises ConnectionLost."""
     with optional_read(alias, "list the tables"):
         return list_tables(alias)
     return []
@@ -179,13 +179,13 @@ def _depth(snapshot: QueueSnapshot, expiries: tuple[int, int] | None, limit: int
 def read_queue(
     settings: Settings, queue: KnownQueue, *, limit: int = EXACT_COUNT_LIMIT, now: Callable[[], datetime] = utc_now
 ) -> QueueStatus:
-    """Look at one queue. Raises ConnectionLost."""
+    """Read one queue. Raises ConnectionLost."""
     table = queue_table(settings.database, queue.address)
     try:
         with guarded_read(settings.database, f"look at {table.qualified}"):
             layout = table.layout()
             depth = table.depth(limit)
-            # Beyond the limit the two numbers come from the index on Expires, and are bounded by it too.
+            # Beyond the limit both numbers come from the index on Expires, which bounds them too.
             expiry_exact = depth.exact or (layout.expires_index and depth.expiring <= limit)
             problem = problem_of_layout(table, queue, settings.table_layout)
             head = table.peek(1, body_limit=0) if depth.waiting else []
@@ -199,7 +199,7 @@ def read_queue(
 
 
 class QueueKind(TextChoices):
-    """What a queue is for; OTHER for a table that the settings do not name."""
+    """The purpose of a queue; OTHER for a table that the settings do not name."""
 
     MAIN = "main", gettext_lazy("main")
     SATELLITE = "satellite", gettext_lazy("satellite")
@@ -213,8 +213,8 @@ class QueueKind(TextChoices):
 class KnownQueue:
     """A queue that the settings or a running instance name.
 
-    `name` is unique among the known queues: the literal name of the table, or the whole address where the settings put the queue
-    elsewhere than its name alone would. `endpoints` are the endpoints that receive from it, or send their failures or audits to it.
+    `name` is unique among the known queues: the literal name of the table, or the whole address if the settings place the queue
+    elsewhere than its name implies. `endpoints` are those that receive from it, or use it for failures or audits.
     """
 
     name: str
@@ -229,7 +229,7 @@ class KnownQueue:
 
     @property
     def planned(self) -> PlannedTable:
-        """The table as the installer would make it."""
+        """The table as the installer would create it."""
         return PlannedTable(TableKind.QUEUE, self.address)
 
 
@@ -242,8 +242,8 @@ def address_book_of(settings: Settings, *, endpoint: str | None = None) -> Addre
 def known_queues(settings: Settings, holders: Iterable[Instance | CallbackQueue] = ()) -> list[KnownQueue]:
     """Every known queue once: main queues and satellites, error and audit queues, then callback queues.
 
-    Callback queues are the pool of this machine where CALLBACKS is True, and what `holders` name. Reaches no database. AddressError
-    for an error or audit address that cannot be read.
+    Callback queues are the pool of this machine if CALLBACKS is True, and those that `holders` name. Does not connect.
+    AddressError for an invalid error or audit address.
     """
     book = address_book_of(settings)
     found: dict[tuple[str, str | None, str | None], KnownQueue] = {}
@@ -283,7 +283,7 @@ def _callback_queues(settings: Settings, book: AddressBook, holders: Iterable[In
             try:
                 yield book.of_queue(holder.callback_queue), QueueKind.CALLBACK, holder.endpoint
             except AddressError:
-                continue  # the row was written by hand: the instance is shown all the same, without a depth
+                continue  # the row was written by hand: the instance is shown without a depth
 
 
 def name_of_queue(book: AddressBook, address: QueueAddress) -> str:
@@ -292,17 +292,17 @@ def name_of_queue(book: AddressBook, address: QueueAddress) -> str:
 
 
 def table_of_argument(settings: Settings, text: str, known: Iterable[KnownQueue]) -> QueueTable:
-    """The queue that a user names: a known queue, else the table of this literal name, else the one that the address means.
+    """The queue that a user names: a known queue, else the table of this literal name, else the table of this address.
 
-    ConfigurationError with the nearest known name if there is none; TableMismatch for a table that is no queue; QueueNotFound for
-    a known queue whose table is missing.
+    ConfigurationError with the nearest known name if there is none; TableMismatch for a table that is not a queue; QueueNotFound
+    for a known queue whose table is missing.
     """
     names = {queue.name: queue.address for queue in known}
     table = _existing(settings, names, text)
     if table is None:
         near = meant(text, names) or f"; known are {', '.join(names) or 'none: the settings have no endpoints'}"
         raise ConfigurationError(f"there is no queue {text!r} in database {settings.database!r}{near}")
-    # What has not the columns of a queue is none: nothing may be deleted from somebody's other table.
+    # A table without the columns of a queue is not one: never delete from an unrelated table.
     table.layout()
     return table
 
@@ -326,7 +326,7 @@ MIGRATE_COMMAND = "python manage.py migrate"
 
 
 class ProblemKind(TextChoices):
-    """What kind of thing is wrong; the values are stable, for machines."""
+    """The kind of a problem; the values are stable, for machines."""
 
     MISSING = "missing", gettext_lazy("Missing")
     MISMATCH = "mismatch", gettext_lazy("Not a queue")
@@ -337,13 +337,13 @@ class ProblemKind(TextChoices):
 
     @property
     def stops_work(self) -> bool:
-        """Whether nothing can be sent or received; otherwise it is a matter of speed or of foreign letters."""
+        """Whether nothing can be sent or received; otherwise the problem affects speed or non-ASCII letters."""
         return self in (ProblemKind.MISSING, ProblemKind.MISMATCH, ProblemKind.UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueProblem:
-    """One problem. `sql` and `command` are two ways to mend it; empty where there is none of the kind."""
+    """One problem. `sql` and `command` are two remedies; empty where not applicable."""
 
     kind: ProblemKind
     text: str
@@ -364,7 +364,7 @@ _KINDS = {
 
 
 def problem_of_error(table: QueueTable, queue: KnownQueue, layout: str, error: DatabaseError) -> tuple[QueueProblem, bool | None]:
-    """What an error of reading the table means, and whether the table exists (None: not known)."""
+    """Explain an error of reading the table. Also returns whether the table exists (None: unknown)."""
     if isinstance(error, QueueNotFound):
         try:
             finding = _first(table, queue, layout)
@@ -381,20 +381,20 @@ def problem_of_error(table: QueueTable, queue: KnownQueue, layout: str, error: D
 
 
 def problem_of_layout(table: QueueTable, queue: KnownQueue, layout: str) -> QueueProblem | None:
-    """What could be better at a table that works; asks the database only where the known columns give a reason to."""
+    """A possible improvement of a working table; reads the database only if the known columns suggest one."""
     found = table.layout()
     if found.expires_index and found.unicode_headers:
         return None
     finding = _first(table, queue, layout)
     if finding is None:
-        # It was mended since this process looked the columns up.
+        # It was repaired since this process read the columns.
         table.forget_layout()
         return None
     return QueueProblem(_KINDS[finding.kind], finding.text, finding.sql)
 
 
 def problem_of_found_layout(table: QueueTable, queue: KnownQueue, layout: str, found: QueueLayout) -> QueueProblem | None:
-    """The same for columns that were looked up just now; asks no database."""
+    """The same for columns that were just read, without a statement."""
     finding = next(iter(findings_of_layout(table.dialect, queue.planned, found, layout)), None)
     return None if finding is None else QueueProblem(_KINDS[finding.kind], finding.text, finding.sql)
 
@@ -405,7 +405,7 @@ def _first(table: QueueTable, queue: KnownQueue, layout: str) -> Finding | None:
 
 
 class NoAge(TextChoices):
-    """Why a head has no age."""
+    """The reason why a head has no age."""
 
     UNREADABLE_HEADERS = "its headers cannot be read", gettext_lazy("the headers of the first message cannot be read")
     NO_TIME = "its headers hold no time", gettext_lazy("the headers of the first message have no time")
@@ -442,9 +442,9 @@ Thing = TypeVar("Thing", bound=Hashable)
 
 
 class SnapshotCache:
-    """The last snapshot of each thing, for pages that load again and again. Safe from any thread; `clock` is in seconds.
+    """The last snapshot of each thing, for pages that reload often. Safe from any thread; `clock` is in seconds.
 
-    One thread reads at a time: whoever waits for it finds what it has read.
+    One thread reads at a time; waiting threads use its result.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -454,7 +454,7 @@ class SnapshotCache:
 
     @contextmanager
     def used(self, seconds: float) -> Iterator[None]:
-        """While open, `shared_snapshots` of this thread keeps snapshots here, and reuses those younger than so many seconds."""
+        """While open, `shared_snapshots` stores its snapshots here, and reuses those younger than the given seconds."""
         token = _used.set((self, seconds))
         try:
             yield
@@ -464,7 +464,7 @@ class SnapshotCache:
     def read(
         self, keys: Mapping[Thing, Hashable], probe: Callable[[list[Thing]], dict[Thing, Any]], seconds: float
     ) -> dict[Thing, Any]:
-        """The snapshots of these things: younger than so many seconds, or taken now by `probe`."""
+        """The snapshots of these things: younger than this many seconds, or taken now by `probe`."""
         with self._lock:
             since = self._clock() - seconds
             known = ((thing, self._snapshots.get(key)) for thing, key in keys.items())
@@ -481,13 +481,13 @@ _used: ContextVar[tuple[SnapshotCache, float] | None] = ContextVar("sqlqueue_sna
 
 
 def shared_snapshots(keys: Mapping[Thing, Hashable], probe: Callable[[list[Thing]], dict[Thing, Any]]) -> dict[Thing, Any]:
-    """What `probe` reads of these things, or read a moment ago where a SnapshotCache is used; each thing has a key there."""
+    """The results of `probe` for these things, or recent ones if a SnapshotCache is in use; `keys` maps each thing to its key."""
     used = _used.get()
     return probe(list(keys)) if used is None else used[0].read(keys, probe, used[1])
 
 
 def other_queues(settings: Settings, known: Iterable[KnownQueue], listed: Iterable[ListedTable]) -> list[KnownQueue]:
-    """The queue tables of the database that are none of the known queues, by schema and name."""
+    """The queue tables of the database that are not known queues, by schema and name."""
     keys = {table_key(queue.address) for queue in known}
     book = address_book_of(settings)
     return [
@@ -497,15 +497,14 @@ def other_queues(settings: Settings, known: Iterable[KnownQueue], listed: Iterab
     ]
 
 
-# Measured (docs/internals/performance.md#dead-rows), receives that look from the start of the table: behind an old transaction
-# 5,000 dead rows leave 0.28 of the speed, 60,000 leave 0.02; without one, 100,000 leave 0.58. Ours remember where they were and
-# lose nothing, but what looks from the start pays all the same: other systems' receivers, the first receive of a thread, counts and
-# peeks.
+# Measured (docs/internals/performance.md#dead-rows), receives from the start of the table: behind an old transaction 5,000 dead
+# rows leave 0.28 of the speed, 60,000 leave 0.02; without one, 100,000 leave 0.58. Our receivers remember their position and
+# lose nothing, but reads from the start do: other systems' receivers, the first receive of a thread, counts and peeks.
 DEAD_ROWS_BEHIND_A_HOLDER = 5_000
 DEAD_ROWS = 100_000
-# A transaction that is as young as this is no problem yet: it may be a receive, or a report that is about to end.
+# A younger transaction is not a problem yet: it may be a receive, or a report that is about to end.
 OLD_SECONDS = 60.0
-# The same for sessions whose time is hidden: so many receives of one message each.
+# The same for sessions whose time is hidden: this many receives of one message each.
 OLD_TRANSACTIONS = 1_000
 
 
@@ -549,7 +548,7 @@ def _words(holder: HorizonHolder) -> str:
 
 
 def _ending(holder: HorizonHolder) -> list[str]:
-    """SQL that ends the holder, and keeps it from coming back where that can be set."""
+    """SQL that ends the holder, and prevents its return where a setting can."""
     if holder.kind == "prepared transaction":
         return [
             "-- or COMMIT PREPARED, as the other databases that took part have decided:",

@@ -1,4 +1,4 @@
-"""Retention: what is deleted after its time, a thousand rows in each transaction."""
+"""Retention: deletes old rows, a thousand in each transaction."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from sqlqueue_app.models import (
 from sqlqueue_app.models.operations import OPEN
 
 OPERATIONS_KEPT: Final = timedelta(days=90)
-# Who did what is asked for at the end of a year.
+# Audits ask for actions at the end of a year.
 ACTIONS_KEPT: Final = timedelta(days=400)
 ROLLUPS_KEPT: Final = {60: timedelta(days=2), 3600: timedelta(days=92)}
-"""How long figures are kept, by the seconds of their time; those of a day are never forgotten."""
+"""Retention of rollups by the seconds of their interval; daily ones are kept forever."""
 
 
 def forget_what_is_old(alias: str, now: datetime) -> None:
-    """All of it, in portions. Raises the database's errors; what is done then stays done."""
+    """Delete everything that is due, in chunks. Raises the database's errors; committed chunks stay deleted."""
     forget_old_failures(alias, now)
     forget_old_events(alias, now)
     forget_old_deliveries(alias, now)
-    # By the time of the request too, of which there is an index. The actions that asked for the operations stay.
+    # Also filtered by the time of the request, which has an index. The actions that requested the operations stay.
     old = {"requested_at__lt": now - OPERATIONS_KEPT, "finished_at__lt": now - OPERATIONS_KEPT}
     delete_in_chunks(Operation.objects.using(alias).filter(**old).exclude(state__in=OPEN).order_by("requested_at"))
     delete_in_chunks(OperatorAction.objects.using(alias).filter(at__lt=now - ACTIONS_KEPT).order_by("at"))
@@ -45,7 +45,7 @@ def forget_what_is_old(alias: str, now: datetime) -> None:
 
 
 def forget_fine_rollups(alias: str, now: datetime) -> int:
-    """Delete figures of minutes after 2 days and of hours after 92, by their own time; returns how many rows."""
+    """Delete minute rollups after 2 days and hourly ones after 92, by their own time. Returns the number of rows."""
     deleted = 0
     for model in (MessageFigures, GroupFigures, ConversationEdge):
         for seconds, kept in ROLLUPS_KEPT.items():
@@ -54,17 +54,17 @@ def forget_fine_rollups(alias: str, now: datetime) -> int:
     return deleted
 
 
-# As ServiceControl does (docs/internals/operations.md#retention).
+# Like ServiceControl (docs/internals/operations.md#retention).
 FAILURES_KEPT: Final = timedelta(days=15)
 RETENTION_SECONDS: Final = 3_600.0
-# Whatever waits in an error queue is kept for ever, archived or not: to forget it would be to find it again as new.
+# Messages in an error queue are kept, archived or not: once forgotten, they would be found again as new.
 _OLD_AT_SOME_TIME: Final = (FailureStatus.RESOLVED, FailureStatus.DELETED, FailureStatus.GONE)
 
 
 def forget_old_failures(alias: str, now: datetime) -> int:
-    """Delete what was resolved, deleted or gone 15 days ago or earlier, and groups without messages and notes; returns how many.
+    """Delete messages resolved, deleted or gone for 15 days, and groups without messages and notes. Returns the number deleted.
 
-    A thousand messages are one transaction. A message of which a copy lies in an error queue is kept.
+    A thousand messages are one transaction. A message with a copy in an error queue is kept.
     """
     forgotten = 0
     messages = FailedMessage.objects.using(alias)
@@ -89,7 +89,7 @@ NOTIFICATIONS_KEPT: Final = timedelta(days=30)
 
 
 def forget_old_deliveries(alias: str, now: datetime) -> int:
-    """Delete the deliveries that were made 30 days ago or earlier and do not wait, a thousand at a time; returns how many."""
+    """Delete finished deliveries that are at least 30 days old, a thousand at a time. Returns the number deleted."""
     old = NotificationDelivery.objects.using(alias).filter(created_at__lt=now - NOTIFICATIONS_KEPT)
     return delete_in_chunks(old.exclude(state=DeliveryState.WAITING).order_by("created_at"))
 
@@ -98,7 +98,7 @@ DELETED_AT_ONCE: Final = 1_000
 
 
 def delete_in_chunks(rows: QuerySet[Any]) -> int:
-    """Delete the rows of an ordered queryset, a thousand in each transaction, until none is left; returns how many there were."""
+    """Delete the rows of an ordered queryset, a thousand in each transaction, until none is left. Returns the number deleted."""
     deleted = 0
     table = rows.model._default_manager.using(rows.db)
     while chosen := list(rows.values_list("pk", flat=True)[:DELETED_AT_ONCE]):
@@ -114,5 +114,5 @@ EVENTS_KEPT: Final = timedelta(days=14)
 
 
 def forget_old_events(alias: str, now: datetime) -> int:
-    """Delete the events of more than 14 days ago, a thousand at once; returns how many."""
+    """Delete events older than 14 days, a thousand at once. Returns the number deleted."""
     return delete_in_chunks(Event.objects.using(alias).filter(at__lt=now - EVENTS_KEPT).order_by("at", "id"))

@@ -1,4 +1,4 @@
-"""Samples of queues and endpoints: counted and written every 10 seconds, rolled up to longer times, deleted when they are old."""
+"""Samples of queues and endpoints: written every 10 seconds, rolled up to longer intervals, deleted when old."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from sqlqueue_app.tables.installation import DELAYED_SUFFIX
 
 
 def one_transaction(alias: str) -> AbstractContextManager[object]:
-    """One transaction, which costs an idle worker least; none on SQLite, where it would keep handlers from writing."""
+    """One transaction, the cheapest way for an idle worker; none on SQLite, where it would block writing handlers."""
     return nullcontext() if connection_of(alias).vendor == "sqlite" else transaction.atomic(using=alias)
 
 
 def begin_of(moment: datetime, seconds: float) -> datetime:
-    """The begin of the interval of so many seconds that a moment belongs to, in UTC."""
+    """The begin of the interval of this many seconds that contains a moment, in UTC."""
     return datetime.fromtimestamp(moment.timestamp() // seconds * seconds, UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Samples of so many seconds each, and how long they are kept."""
+    """Samples of this many seconds each, and how long they are kept."""
 
     seconds: int
     kept: timedelta
@@ -56,8 +56,8 @@ class Resolution:
         return begin_of(moment, self.seconds)
 
 
-# A chart of an hour shows 10 seconds each, of a day the minutes, of a month ten minutes, of a year the hours: for each queue, and
-# each message type of an instance, at most 360 + 1,440 + 4,320 + 8,760 rows.
+# A chart of an hour shows 10 seconds each, of a day the minutes, of a month ten minutes, of a year the hours: at most
+# 360 + 1,440 + 4,320 + 8,760 rows for each queue, and for each message type of an instance.
 RESOLUTIONS: Final = (
     Resolution(10, timedelta(hours=1)),
     Resolution(60, timedelta(days=1)),
@@ -70,7 +70,7 @@ _WRITTEN_AT_ONCE: Final = 100
 
 
 def write_samples(alias: str, samples: Sequence[QueueSample]) -> None:
-    """Insert the samples but for those that are there: another project may know the same queue. All of one time and length."""
+    """Insert the samples that do not exist yet: another project may know the same queue. All of one time and length."""
     try:
         with transaction.atomic(using=alias):
             QueueSample.objects.using(alias).bulk_create(samples, batch_size=_WRITTEN_AT_ONCE)
@@ -79,14 +79,14 @@ def write_samples(alias: str, samples: Sequence[QueueSample]) -> None:
             known = {"queue": sample.queue, "seconds": sample.seconds, "taken_at": sample.taken_at}
             if not QueueSample.objects.using(alias).filter(**known).exists():
                 sample.pk = None
-                # Another process that counted the same may write it in between.
+                # Another process that counted the same may insert it in between.
                 with suppress(IntegrityError), transaction.atomic(using=alias):
                     sample.save(using=alias, force_insert=True)
 
 
 @dataclass(frozen=True, slots=True)
 class SampleTable:
-    """A table of samples: which columns say of what they are, and the values of one sample for the time of several."""
+    """A table of samples: its key columns, and the function that combines several samples into one."""
 
     model: type[models.Model]
     key: tuple[str, ...]
@@ -94,14 +94,14 @@ class SampleTable:
 
 
 def _complete(finer: Resolution, coarser: Resolution, now: datetime) -> datetime:
-    # The last samples of a time may be written a little after its end.
+    # The last samples of an interval may be written shortly after its end.
     return coarser.begin_of(now - timedelta(seconds=finer.seconds))
 
 
 def roll_up_samples(alias: str, now: datetime) -> None:
-    """In both tables roll up what is complete and delete what is old; once a minute in the whole cluster, else nothing.
+    """Roll up complete samples and delete old ones in both tables, once a minute in the whole cluster.
 
-    `now` is the clock of the database. A roll-up is one transaction with its claim: done once, or not at all.
+    `now` is the clock of the database. A roll-up and its claim are one transaction: done once, or not at all.
     """
     minute_is_over = False
     for finer, coarser in pairwise(RESOLUTIONS):
@@ -121,7 +121,7 @@ def roll_up_samples(alias: str, now: datetime) -> None:
 
 
 def _roll_up(alias: str, table: SampleTable, finer: Resolution, coarser: Resolution, until: datetime) -> None:
-    """Make the coarser samples of all that is complete and was not rolled up before."""
+    """Create the coarser samples for all complete intervals that were not rolled up before."""
     samples = table.model._default_manager.using(alias)
     last = samples.filter(seconds=coarser.seconds).order_by("-taken_at").values_list("taken_at", flat=True).first()
     fine = samples.filter(seconds=finer.seconds, taken_at__lt=until)
@@ -142,7 +142,7 @@ def _roll_up(alias: str, table: SampleTable, finer: Resolution, coarser: Resolut
 
 
 def _of_queue(group: Sequence[QueueSample]) -> dict[str, Any]:
-    """Means weighted by how often was counted, and the maxima."""
+    """Means weighted by the number of counts, and the maxima."""
     counted = sum(sample.samples for sample in group)
 
     def mean(name: str) -> int:
@@ -181,12 +181,12 @@ TABLES: Final = (
 
 
 def resolution_for(period: timedelta) -> Resolution:
-    """The finest samples that are kept for so long; the coarsest for more than a year."""
+    """The finest samples that are kept for this period; the coarsest for more than a year."""
     return next((each for each in RESOLUTIONS if each.kept >= period), RESOLUTIONS[-1])
 
 
 def read_samples(alias: str, queues: Iterable[str], period: timedelta, now: datetime) -> dict[str, list[QueueSample]]:
-    """The samples of these queues in the `period` before `now`, oldest first, as fine as they are kept; one statement."""
+    """The samples of these queues in the `period` before `now`, oldest first, in the finest kept resolution; one statement."""
     found: dict[str, list[QueueSample]] = {queue: [] for queue in queues}
     samples = QueueSample.objects.using(alias).filter(
         queue__in=list(found), seconds=resolution_for(period).seconds, taken_at__gt=now - period, taken_at__lte=now
@@ -198,7 +198,7 @@ def read_samples(alias: str, queues: Iterable[str], period: timedelta, now: date
 
 MINUTE: Final = RESOLUTIONS[1]
 
-# Twice in the time of a sample, so that none is missed where a look comes a little early and the next a little late.
+# Twice per interval, so that none is missed if one run is slightly early and the next slightly late.
 SAMPLE_SECONDS: Final = FINEST.seconds / 2
 
 
@@ -206,7 +206,7 @@ class Sampling:
     """Takes samples of the queues of the settings. One object serves one thread at a time; others may compete with it.
 
     Main queues, satellites, error and audit queues, tables of delayed messages, and the callback queues of live instances.
-    `now` is the clock of the managed tables' database unless another is handed in; `clock` measures seconds.
+    `now` is the clock of the managed tables' database unless given; `clock` measures seconds.
     """
 
     def __init__(
@@ -215,13 +215,13 @@ class Sampling:
         self._settings = settings
         self._alias = managed_alias()
         self._now = now or partial(database_now, self._alias)
-        # Processes with the same queues count for each other; another project on this database has a claim of its own.
+        # Processes with the same queues share the counting; another project on this database has its own claim.
         names = "\n".join(sorted([*(queue.name for queue in self._queues([])), *settings.senders]))
         self._claim = f"queue samples {hashlib.sha256(names.encode()).hexdigest()[:16]}"
         self._sampled_at: datetime | None = None
         self._clock = clock
         self._next_sample: float | None = None
-        # The minute up to which this object has seen samples rolled up.
+        # The minute up to which this object knows that samples are rolled up.
         self.rolled_up_at: datetime | None = None
 
     def job(self) -> BackgroundJob:
@@ -230,25 +230,25 @@ class Sampling:
     def _run(self) -> None:
         if self._next_sample is not None and self._clock() < self._next_sample:
             return
-        # The database is unavailable, or (SQLite) locked by a long write: a gap in a chart.
+        # The database is unavailable, or (SQLite) locked by a long write: leaves a gap in a chart.
         with suppress(TransientError):
             self.sample()
 
     def sample(self) -> int:
-        """As `take`; returns how many samples were written."""
+        """Call `take`. Returns the number of samples written."""
         return len(self.take())
 
     def take(self, status: Status | None = None) -> list[QueueSample]:
-        """Count every queue unless this time's samples are taken; returns the samples written. Raises DatabaseError.
+        """Count every queue unless the samples of this interval exist. Returns the samples written. Raises DatabaseError.
 
-        A queue that cannot be counted is left out: its state is in the status. No row is taken, locked or waited for, and no long
-        queue is counted to its end. With a status its numbers are written, and nothing is counted.
+        A queue that cannot be counted is left out; the status shows its state. No row is taken, locked or waited for, and long
+        queues are not counted to their end. With a status, its numbers are written without counting.
         """
         with database_errors(dialect_of_connection(connection_of(self._alias)), "write queue samples"):
             with one_transaction(self._alias):
                 now = self._now()
                 begin = FINEST.begin_of(now)
-                # The clock of the database gives whole seconds: a second too early is asked once more, too late would be a gap.
+                # The database's clock has whole seconds: a second too early only repeats the query, too late would be a gap.
                 self._next_sample = self._clock() + FINEST.seconds - (now - begin).total_seconds() - 1.0
                 if begin == self._sampled_at:
                     return []
@@ -258,7 +258,7 @@ class Sampling:
                 samples = list(self._count(begin, now, status))
                 write_samples(self._alias, samples)
             self._sampled_at = begin
-            # Nothing is complete before the next minute is; who has not seen this one through tries again.
+            # No roll-up can be complete before the next minute; a process that could not finish this one retries.
             minute = _complete(*RESOLUTIONS[:2], now)
             if minute != self.rolled_up_at:
                 roll_up_samples(self._alias, now)
@@ -287,12 +287,12 @@ def _is_counted(queue: KnownQueue, leased: Container[str | None]) -> bool:
     return queue.kind is not QueueKind.CALLBACK or queue.address.table in leased
 
 
-# How long a process does not try again that may not write, or could not.
+# The time for which a process does not retry after it could not write, or was not allowed to.
 _REFUSED_SECONDS: Final = 60.0
 
 
 class PageSampling:
-    """Takes the samples of a page while no live worker does. Safe from any thread; `clock` measures seconds."""
+    """Takes the samples for a page while no worker is alive. Safe from any thread; `clock` measures seconds."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -303,9 +303,9 @@ class PageSampling:
     def take(
         self, instances: Iterable[InstanceStatus], newest: datetime | None, now: datetime, status: Status | None = None
     ) -> list[QueueSample]:
-        """The samples of `now` if the `newest` are older than their time, where this process was the first to take them.
+        """The samples of `now` if the `newest` are outdated and this process is the first to take them.
 
-        Nothing where a worker is alive, in a transaction, which would hold the claim, and for a minute after an error, which is not
+        Nothing if a worker is alive, in a transaction, which would hold the claim, and for a minute after an error, which is not
         raised. `now` is the clock of the managed tables' database; with a `status` its numbers are written.
         """
         alias = managed_alias()
@@ -322,7 +322,7 @@ class PageSampling:
             taken = sampling.take(status)
             self._rolled_up_at = sampling.rolled_up_at
             return taken
-        except DatabaseError:  # a page that cannot reach the database learns it from its own statements
+        except DatabaseError:  # the page's own statements report an unreachable database
             self._refused_until[alias] = self._clock() + _REFUSED_SECONDS
             return []
         finally:
@@ -340,7 +340,7 @@ def read_page_samples(
     now: datetime,
     status: Status | None = None,
 ) -> dict[str, list[QueueSample]]:
-    """As `read_samples`, with those that the page takes itself while none of these instances is a live worker."""
+    """Call `read_samples`, and add samples that the page itself takes while none of these instances is a live worker."""
     found = read_samples(alias, queues, period, now)
     newest = max((taken[-1].taken_at for taken in found.values() if taken), default=None)
     for each in page_sampling.take(instances, newest, now, status):
@@ -379,8 +379,8 @@ _ENDPOINT_SAMPLES_AT_ONCE = 50
 class Measuring:
     """Writes the measures of endpoints: triples of its name, the name of its instance and its measures. One thread at a time.
 
-    `now` is the clock of the managed tables' database unless another is handed in. A sample belongs to the time in which it is
-    written; what cannot be written is kept for the next time.
+    `now` is the clock of the managed tables' database unless given. A sample belongs to the interval in which it is
+    written; after a failed write, the counts are kept for the next run.
     """
 
     def __init__(self, endpoints: Iterable[tuple[str, str, Measures]], *, now: Callable[[], datetime] | None = None) -> None:
@@ -397,9 +397,9 @@ class Measuring:
             self.write()
 
     def write(self) -> int:
-        """Write what was counted since the last time, in one transaction; returns how many rows that were. Raises DatabaseError.
+        """Write the counts since the last call in one transaction. Returns the number of rows. Raises DatabaseError.
 
-        Where nothing was counted nothing is asked of the database.
+        Without counts, no statement is executed.
         """
         taken = [(endpoint, instance, measures, measures.take()) for endpoint, instance, measures in self._endpoints]
         if not any(counted for *_, counted in taken):
@@ -418,7 +418,7 @@ class Measuring:
         return len(rows)
 
     def write_at_the_end(self) -> None:
-        """As `write`, for the end of a process, which must not fail on it: it is logged, and what was counted is lost."""
+        """Call `write` at the end of a process, which must not fail: an error is logged, and the counts are lost."""
         try:
             self.write()
         except Exception as error:  # noqa: BLE001 - see above
@@ -444,7 +444,7 @@ TOTALS: Final = ("handled", "failures", "immediate_retries", "delayed_retries", 
 def add_to_totals(alias: str, samples: Iterable[EndpointSample]) -> None:
     """Add the samples to the totals of their instances: one statement each, two for a new one. Inside of a transaction.
 
-    Always in the same order, so that processes that share rows never wait for each other in a circle.
+    Always in the same order, so that processes that share rows cannot deadlock.
     """
     sums: dict[tuple[str, str], dict[str, float]] = {}
     for sample in samples:
@@ -460,7 +460,7 @@ def add_to_totals(alias: str, samples: Iterable[EndpointSample]) -> None:
                 with transaction.atomic(using=alias):
                     totals.create(endpoint=endpoint, instance=instance, **numbers)
             except IntegrityError:
-                row.update(**added)  # another process of the instance was first
+                row.update(**added)  # another process of the instance inserted it first
 
 
 def read_endpoint_totals(alias: str) -> list[EndpointTotal]:

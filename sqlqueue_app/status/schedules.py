@@ -1,4 +1,4 @@
-"""Recurring messages: the setting SCHEDULES, sent by workers once for each tick, what operators changed, and how they stand."""
+"""Recurring messages: the setting SCHEDULES, sent by workers once per tick, the changes of operators, and the current state."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from sqlqueue_app.tables.connections import connection_of, database_errors, data
 
 logger = logging.getLogger("sqlqueue.background")
 
-# A message is sent so long after its tick at most, while a worker runs.
+# The maximum delay of a message after its tick, while a worker runs.
 EVERY_SECONDS = 5.0
-# Whoever asks for a run waits longer than a tick does: a worker at rest looks for it with every second look.
+# A requested run may wait longer than a tick: an idle worker checks for requests at every second run.
 _RUNS_PER_REQUEST = 2
-# A tick at which no worker ran is made up for by one that starts within a day, as Celery's beat does without a limit; of several
-# ticks only the last is, as with APScheduler's `coalesce`.
+# A worker that starts within a day makes up for a missed tick, as Celery's beat does without a limit; of several ticks only
+# for the last, like APScheduler's `coalesce`.
 LATE_AT_MOST = timedelta(days=1)
 KEPT = timedelta(days=30)
 _DELETED_AT_ONCE = 1000
 
 
 class Schedules:
-    """Sends the messages that are due, as one endpoint. One object serves one thread at a time; others may compete with it.
+    """Sends due messages as one endpoint. One object serves one thread at a time; others may compete with it.
 
-    A tick is claimed by a row of its own, in one transaction with the message. Where the managed tables are in another database,
-    the message commits first: a process killed in between leaves a tick that is sent again, never one that is not sent.
+    A tick is claimed by its own row, in one transaction with the message. If the managed tables are in another database,
+    the message commits first: if the process is killed in between, the tick is sent twice rather than never.
 
-    A message goes where the routes say, without a route to the endpoint that `handled_by` names for its type: of those that the
-    process runs. `now` is the clock of the managed tables' database unless another is handed in; `zone` is Django's TIME_ZONE.
+    A message goes where the routes send it; without a route, to the endpoint that `handled_by` names for its type: of those that
+    the process runs. `now` is the clock of the managed tables' database unless given; `zone` is Django's TIME_ZONE.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Schedules:
         return BackgroundJob("recurring messages", EVERY_SECONDS, self._run)
 
     def send_due(self, *, requests: bool = True) -> int:
-        """Send what has become due since the last look, each schedule for itself, and return how many messages were sent.
+        """Send what has become due since the last call, each schedule separately. Returns the number of messages sent.
 
-        With `requests` also what somebody has asked to be run now, whether it is enabled or not. What fails is logged, once for
-        each tick and run, and tried again at the next look. TransientError where the database is away, or
-        (SQLite) written to by somebody who takes long: call it again later, nothing is lost.
+        With `requests`, also send the runs that operators requested, even of disabled schedules. Failures are logged, once for
+        each tick and run, and retried at the next call. TransientError if the database is unavailable, or (SQLite) locked by
+        a long write: call it again later, nothing is lost.
         """
         now = self._now()
         requested: dict[tuple[str, str], Schedule] = {}
@@ -108,7 +108,7 @@ class Schedules:
                 tick = entry.due(now)
                 if tick is None:
                     return False
-                # Disabled by an operator, or it was when the tick came.
+                # Disabled by an operator, now or at the time of the tick.
                 sent = not is_skipped(self._alias, schedule, tick) and self._send(schedule, tick, now)
             entry.done = tick
         except TransientError:
@@ -119,7 +119,7 @@ class Schedules:
         return sent
 
     def _run_requested(self, entry: _Entry, requested: Mapping[tuple[str, str], Schedule], now: datetime) -> bool:
-        """Send the message of a schedule that somebody asks to be run now; False if nobody does, or another process has."""
+        """Send the message of a schedule whose run is requested; False if there is no request, or another process has sent it."""
         schedule = entry.schedule
         request = requested.get((schedule.name, schedule.send))
         if request is None or request.run_requested_at is None:
@@ -142,14 +142,14 @@ class Schedules:
         return True
 
     def _report_failure(self, entry: _Entry, at: datetime | None, error: Exception, now: datetime) -> None:
-        """Log a failure, and leave it for the pages of operators, once for each tick and each run."""
+        """Log a failure, and store it for the pages of operators, once for each tick and each run."""
         if entry.fails_anew(at):
             name = entry.schedule.name
             logger.error("schedule %s cannot send: %s", name, error, exc_info=error, extra={"event": "schedule_failed"})
             note_failure(self._alias, entry.schedule, error, now)
 
     def _find_done(self, schedule: ScheduleSettings, now: datetime) -> datetime:
-        """Up to when the schedule is done; a schedule that nobody has seen before is done up to now."""
+        """The time up to which the schedule is done; a schedule without any ticks is done up to now."""
         ticks = self._ticks(schedule)
         last = ticks.order_by("-tick").first()
         if last is None:
@@ -161,7 +161,7 @@ class Schedules:
         return last.tick
 
     def _send(self, schedule: ScheduleSettings, tick: datetime, now: datetime) -> bool:
-        """Claim the tick and send its message, both or none; False if another process has."""
+        """Claim the tick and send its message, both or none; False if another process has claimed it."""
         if self._ticks(schedule).filter(tick=tick).exists():
             return False
         message = self._compose(schedule, tick)
@@ -192,7 +192,7 @@ class Schedules:
         return self._sender.composer.compose(schedule.send, dict(schedule.body), options)
 
     def _address_of(self, message_type: str) -> str | None:
-        """Where a type goes that has no route; None where the routes say it, or say what is missing."""
+        """The destination of a type without a route; None if the routes provide it, or report what is missing."""
         if self._routes.find(message_type) is not None or (endpoint := self._handled_by.get(message_type)) is None:
             return None
         book = self._sender.dispatcher.book
@@ -219,7 +219,7 @@ class Schedules:
 
 
 class _Entry:
-    """A schedule with what this process knows of it: up to when it is done, None before the first look."""
+    """A schedule with this process's knowledge of it: the time up to which it is done, None before the first read."""
 
     def __init__(self, schedule: ScheduleSettings, zone: tzinfo) -> None:
         self.schedule = schedule
@@ -227,22 +227,22 @@ class _Entry:
         self._failed_at: list[datetime | None] = []
         self._times = cron_times(schedule.cron)
         self._zone = zone
-        # A time in which there is no tick that is not done.
+        # An interval without unfinished ticks.
         self._without = (datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC))
 
     def fails_anew(self, at: datetime | None) -> bool:
-        """Whether this failure is the first one of its tick or run; of one that could not even look at its ticks, of all."""
+        """Whether this is the first failure of its tick or run; if even the ticks cannot be read, the first of all."""
         if at in self._failed_at:
             return False
-        # A tick and a run may fail in turns.
+        # A tick and a run may fail alternately.
         self._failed_at = [*self._failed_at[-1:], at]
         return True
 
     def due(self, now: datetime) -> datetime | None:
-        """The last tick that is not done; earlier ones are left out."""
+        """The last unfinished tick; earlier ones are left out."""
         after = now - LATE_AT_MOST if self.done is None else max(now - LATE_AT_MOST, self.done)
         begin, end = self._without
-        # A day has 1,440 minutes: those that were looked at, and had no tick, are stepped over.
+        # A day has 1,440 minutes: skip those already known to have no tick.
         found = self._times.latest(end if begin <= after <= end <= now else after, now, self._zone)
         if found is None:
             self._without = (after, now)
@@ -250,7 +250,7 @@ class _Entry:
 
 
 def schedules_without_route(settings: Settings) -> list[ScheduleSettings]:
-    """The schedules whose message type ROUTES sends nowhere and no endpoint handles; imports handlers, reaches no database."""
+    """The schedules whose message type has no route and no handling endpoint; imports handlers, does not connect."""
     routes = Routes(settings.routes)
     unrouted = [schedule for schedule in settings.schedules.values() if routes.find(schedule.send) is None]
     if not unrouted:
@@ -260,7 +260,7 @@ def schedules_without_route(settings: Settings) -> list[ScheduleSettings]:
 
 
 def handlers_or_none(endpoint: EndpointSettings) -> list[Handler]:
-    """The handlers of an endpoint, whose modules are imported; none where that raises."""
+    """The handlers of an endpoint, whose modules are imported; none if that raises."""
     try:
         return handlers_of(endpoint.handlers)
     except Exception:  # noqa: BLE001 - a module of the project may raise anything; the worker of the endpoint reports it
@@ -271,7 +271,7 @@ _LONGEST_ERROR: Final = 2_000
 
 
 def request_run(name: str, message_type: str) -> bool:
-    """Have a worker send the message once, within 10 seconds; False if that is requested already. Raises Django's errors."""
+    """Request one run of the schedule by a worker, within 10 seconds; False if already requested. Raises Django's errors."""
     alias = managed_alias()
     now = database_now(alias)
     with transaction.atomic(using=alias):
@@ -280,13 +280,13 @@ def request_run(name: str, message_type: str) -> bool:
 
 
 def cancel_run(name: str, message_type: str) -> bool:
-    """Take the request for a run back; False if a worker has followed it, or there is none."""
+    """Cancel the request for a run; False if a worker has followed it, or there is none."""
     requested = _rows(managed_alias(), name, message_type).filter(run_requested_at__isnull=False)
     return requested.update(run_requested_at=None) == 1
 
 
 def set_enabled(name: str, message_type: str, *, enabled: bool, actor: Actor) -> bool:
-    """Enable or disable a schedule; False if it is so already. Ticks up to when it is enabled are not made up for."""
+    """Enable or disable a schedule; False if nothing changes. Ticks before the schedule was enabled are not made up for."""
     alias = managed_alias()
     now = database_now(alias)
     with transaction.atomic(using=alias):
@@ -304,7 +304,7 @@ def _row(alias: str, name: str, message_type: str) -> Schedule:
 
 
 def is_skipped(alias: str, schedule: ScheduleSettings, tick: datetime) -> bool:
-    """Whether a tick is left out: the schedule is disabled, or it was until after the tick. One statement."""
+    """Whether a tick is skipped: the schedule is disabled, or it was until after the tick. One statement."""
     state = _rows(alias, schedule.name, schedule.send).values_list("enabled", "changed_at").first()
     if state is None:
         return False
@@ -313,14 +313,14 @@ def is_skipped(alias: str, schedule: ScheduleSettings, tick: datetime) -> bool:
 
 
 def take_run(alias: str, request: Schedule, now: datetime, *, message_id: str, endpoint: str) -> bool:
-    """Take a request for a run, in the transaction that sends its message; False if another process has."""
+    """Take a request for a run, in the transaction that sends its message; False if another process has taken it."""
     requested = Schedule.objects.using(alias).filter(pk=request.pk, run_requested_at=request.run_requested_at)
     values = {"ran_at": now, "ran_message_id": message_id, "ran_endpoint": endpoint, "failed_at": None, "error": ""}
     return requested.update(run_requested_at=None, **values) == 1
 
 
 def note_failure(alias: str, schedule: ScheduleSettings, error: Exception, now: datetime) -> None:
-    """Leave for operators why a message could not be sent. Never raises an error of the database: the log has said it all."""
+    """Store for operators why a message could not be sent. Never raises database errors, since the log has all the facts."""
     values = {"failed_at": now, "error": f"{type(error).__name__}: {error}".replace("\0", "")[:_LONGEST_ERROR]}
     rows = _rows(alias, schedule.name, schedule.send)
     try:
@@ -328,15 +328,15 @@ def note_failure(alias: str, schedule: ScheduleSettings, error: Exception, now: 
             if not rows.update(**values):
                 rows.create(name=schedule.name, message_type=schedule.send, **values)
     except IntegrityError:
-        pass  # another process was faster
+        pass  # another process inserted it first
     except DjangoError:
         return
 
 
-# What is more than this late is said to be.
+# Ticks that are later than this are shown as late.
 LATE_FROM: Final = timedelta(minutes=1)
 _NEXT_TICKS: Final = 3
-# So many schedules are asked for with one statement.
+# The number of schedules read by one statement.
 _AT_ONCE: Final = 50
 
 Key = tuple[str, str]
@@ -344,11 +344,11 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStatus:
-    """A schedule with its next tick and the last one whose message was sent; None where there is none.
+    """A schedule with its next tick and the last one whose message was sent; None if there is none.
 
-    `cron` is None for a schedule that others have, and the settings of this process have not. `is_seen` is whether a worker has
-    ever seen it. `late_since` is the first tick whose message should have been sent, and was not. `state` is what
-    operators have said of it, and workers.
+    `cron` is None for a schedule of others that the settings of this process do not have. `is_seen` is whether a worker has
+    ever seen it. `late_since` is the first tick whose message should have been sent, and was not. `state` holds the changes
+    of operators and the reports of workers.
     """
 
     name: str
@@ -376,15 +376,15 @@ class ScheduleStatus:
 
     @property
     def error(self) -> str:
-        """Why its message cannot be sent; empty if it can."""
+        """The reason why its message cannot be sent; empty if it can."""
         return self.state.error if self.state is not None and self.state.failed_at is not None else ""
 
 
 def read_schedules(settings: Settings, now: datetime, *, zone: tzinfo | None = None, others: bool = False) -> list[ScheduleStatus]:
-    """The schedules of the settings as they stand at `now`; with `others` also those that the database knows besides.
+    """The schedules of the settings as of `now`; with `others`, also further ones that the database knows.
 
-    Two statements for fifty of them; one more with `others`, which reads all ticks that are kept. Django's errors if there are no
-    tables.
+    Two statements for fifty of them; one more with `others`, which reads all kept ticks. Django's errors if the tables are
+    missing.
     """
     if not settings.schedules and not others:
         return []
@@ -400,7 +400,7 @@ def read_schedules(settings: Settings, now: datetime, *, zone: tzinfo | None = N
 
 
 def read_all_schedules(settings: Settings) -> tuple[datetime, list[ScheduleStatus], QueueProblem | None]:
-    """The time, and what `read_schedules` finds with `others`; nothing, and why, if it cannot be read. Raises ConnectionLost."""
+    """The time, and `read_schedules` with `others`; empty, with the reason, if it cannot be read. Raises ConnectionLost."""
     alias = managed_alias()
     try:
         with guarded_read(alias, "read the recurring messages"):
@@ -413,7 +413,7 @@ def read_all_schedules(settings: Settings) -> tuple[datetime, list[ScheduleStatu
 
 
 def _last_ticks(alias: str, keys: Iterable[Key]) -> Iterator[tuple[Key, ScheduleTick]]:
-    """The row of the last tick of each schedule: each is found by the index, fifty with one statement."""
+    """The row of the last tick of each schedule, found by the index; fifty with one statement."""
     left = list(keys)
     while left:
         chosen, left = left[:_AT_ONCE], left[_AT_ONCE:]

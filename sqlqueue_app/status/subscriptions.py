@@ -1,4 +1,4 @@
-"""Who has subscribed to which event, and what is odd: queues that are gone, endpoints nobody runs, events nobody handles."""
+"""Subscribers of each event, and orphans: missing queues, endpoints without processes, events without handlers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.subscriptions import SubscriptionRow
 
-# Of queues that a look at all tables has not found, as in another catalog, so many are looked for one by one.
+# The number of queues probed one by one, if the list of all tables lacks them, as in another catalog.
 _LOOKED_FOR_AT_MOST: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """One subscription and what can be said of it.
+    """One subscription and its state.
 
-    `handled` is whether the endpoint has a handler for the event, None where this process cannot tell: for an endpoint that is not
-    in its settings, or whose handlers cannot be imported. `live` is how many of its processes are alive, None where the tables of
+    `handled` is whether the endpoint has a handler for the event; None if unknown, for an endpoint that is not in the settings
+    of this process, or whose handlers cannot be imported. `live` is the number of its live processes, None if the tables of
     `migrate` are missing.
     """
 
@@ -40,25 +40,25 @@ class Subscriber:
 
     @property
     def is_orphan(self) -> bool:
-        """Whether copies go to nobody: the queue is gone, no process of the endpoint lives, or it has no handler."""
+        """Whether copies are never handled: the queue is gone, no process of the endpoint is alive, or it has no handler."""
         return not self.queue_exists or self.live == 0 or self.handled is False
 
 
 @dataclass(frozen=True, slots=True)
 class SubscribedEvent:
-    """An event with those who get it. `is_handled`: False where none of them has a handler, as far as can be told."""
+    """An event with its subscribers. `is_handled`: False if none of them has a handler, as far as known."""
 
     topic: str
     subscribers: tuple[Subscriber, ...]
 
     @property
     def is_handled(self) -> bool:
-        """Whether somebody handles it, or may."""
+        """Whether a subscriber handles it, or may."""
         return any(each.handled is not False for each in self.subscribers)
 
 
 def read_matrix(settings: Settings) -> list[SubscribedEvent]:
-    """Every event that somebody has subscribed to, by name, each with its subscribers by name.
+    """Every event with a subscription, by name, each with its subscribers by name.
 
     One statement for the subscriptions, two for the queues and one for the processes; three more at most where queues are gone.
     Imports handlers; those that cannot be imported are left out. QueueNotFound without a subscription table, another DatabaseError
@@ -90,7 +90,7 @@ def read_matrix(settings: Settings) -> list[SubscribedEvent]:
 
 
 def read_events(settings: Settings) -> tuple[list[SubscribedEvent], QueueProblem | None]:
-    """What `read_matrix` returns; nothing, and why, if the subscriptions cannot be read. Raises ConnectionLost."""
+    """The result of `read_matrix`; empty, with the reason, if the subscriptions cannot be read. Raises ConnectionLost."""
     try:
         return read_matrix(settings), None
     except ConnectionLost:
@@ -131,7 +131,7 @@ logger = logging.getLogger("sqlqueue.worker")
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionState:
-    """A subscription and what can be said of it; `handled` is None for an endpoint that is not in the settings."""
+    """A subscription and its state; `handled` is None for an endpoint that is not in the settings."""
 
     subscription: SubscriptionRow
     queue_exists: bool
@@ -139,10 +139,10 @@ class SubscriptionState:
 
 
 def subscribe_to_events(endpoint: ReceivingEndpoint) -> list[str]:
-    """Subscribe to the events of an endpoint, if SUBSCRIBE says so, and return the types whose row was missing or had another
-    address. Reads first: where nothing changed nothing is written. Types that are no longer handled keep their rows.
+    """Subscribe to the events of an endpoint if SUBSCRIBE is set. Returns the types whose row was missing or had another
+    address. Reads first, and writes only changes. Types that are no longer handled keep their rows.
 
-    QueueNotFound if there is no subscription table.
+    QueueNotFound if the subscription table is missing.
     """
     if not endpoint.config.subscribe or not (events := endpoint.events):
         return []
@@ -162,7 +162,7 @@ def subscribe_to_events(endpoint: ReceivingEndpoint) -> list[str]:
 
 
 def read_subscriptions(settings: Settings, endpoint: str | None = None) -> list[SubscriptionState]:
-    """The subscriptions of an endpoint, or all, by endpoint and topic. QueueNotFound if there is no subscription table."""
+    """The subscriptions of an endpoint, or all, by endpoint and topic. QueueNotFound if the subscription table is missing."""
     book = address_book_of(settings)
     rows = [row for row in subscribers_of(settings.database, book).table.all() if endpoint is None or row.endpoint == endpoint]
     handled = {
@@ -177,7 +177,7 @@ def read_subscriptions(settings: Settings, endpoint: str | None = None) -> list[
 
 
 def remove_subscriptions(settings: Settings, subscriptions: list[SubscriptionRow]) -> int:
-    """Delete the rows and return how many there were."""
+    """Delete the rows. Returns the number deleted."""
     table = subscribers_of(settings.database, address_book_of(settings)).table
     return sum(table.unsubscribe(each.endpoint, each.topic) for each in subscriptions)
 

@@ -1,4 +1,4 @@
-"""Texts that pages, notifications and commands share: placeholders of translations, durations, names in addresses."""
+"""Texts shared by pages, notifications and commands: placeholders of translations, durations, names in addresses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.utils.formats import number_format
 
 
 class Words(dict[str, str]):
-    """Values by the names of placeholders; a question mark for what is not there. Whole numbers are in the form of the language."""
+    """Values by the names of placeholders; a question mark for missing ones. Whole numbers follow the active language."""
 
     def __init__(self, subject: str, details: object) -> None:
         known: Mapping[str, Any] = details if isinstance(details, dict) else {}
@@ -40,7 +40,7 @@ class Unit(enum.Enum):
 
 
 def two_units(value: timedelta) -> tuple[bool, tuple[tuple[int, Unit], ...]]:
-    """Whether the duration is negative, and its size in the largest unit that fits and the next one; rounded to seconds."""
+    """Whether the duration is negative, and its size in the largest fitting unit and the next one; rounded to seconds."""
     left = round(abs(value.total_seconds()))
     negative = value < timedelta() and left > 0
     units = list(Unit)
@@ -54,17 +54,17 @@ def two_units(value: timedelta) -> tuple[bool, tuple[tuple[int, Unit], ...]]:
 
 _DOTS = re.compile(r"\.{1,2}\Z")
 _QUOTED = re.compile("_[0-9A-F]{2}")
-# What would end the part of a path, or be changed on its way.
+# Characters that would end the segment of a path, or be changed on the way.
 _UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
 def path_of(name: str) -> str:
-    """The name as one part of a path: as it is wherever that works, else quoted as the admin quotes keys. No two share one."""
+    """The name as one segment of a path: unchanged where possible, else quoted as the admin quotes keys. It is unique."""
     if _DOTS.match(name):
         return name.replace(".", "_2E")
     return quote(name) if _UNSAFE.search(name) or _QUOTED.search(name) else name
 
 
 def text_of_path(path: str) -> str:
-    """The name that a part of a path means where nobody knows which names there are: the reverse of `path_of`."""
+    """The name of a segment of a path, if the names are not known: the reverse of `path_of`."""
     return _QUOTED.sub(lambda found: chr(int(found[0][1:], 16)), path)

@@ -1,4 +1,4 @@
-"""The traffic of queues and endpoints: what came, left and waits, now and by minute, from samples."""
+"""Traffic of queues and endpoints: messages in, out and waiting, now and by minute, from samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sqlqueue_app.tables.queue import Depth
 
 
 class QueueCounts(NamedTuple):
-    """What was counted of a queue at a time."""
+    """The counts of a queue at an instant."""
 
     at: datetime
     waiting: int
@@ -32,7 +32,7 @@ class QueueCounts(NamedTuple):
 
 
 def counts_of(sample: QueueSample) -> QueueCounts:
-    """The counts in a sample; what is gone is known only where both counts are exact."""
+    """The counts in a sample; the number of removed rows is known only if both counts are exact."""
     gone = sample.written - sample.waiting if sample.exact and sample.written is not None else None
     return QueueCounts(sample.taken_at, sample.waiting, sample.written, gone)
 
@@ -41,7 +41,7 @@ def counts_of(sample: QueueSample) -> QueueCounts:
 class Traffic:
     """The samples of a page, oldest first: sums over groups of queues in a period, and an hour by queue and by endpoint.
 
-    Of a queue: messages waiting, rows ever written and gone, None where not known; by minute, the newest by ten seconds. Of an
+    Of a queue: messages waiting, rows ever written and removed, None if unknown; by minute, the newest by ten seconds. Of an
     endpoint: messages moved to the error queue by minute.
     """
 
@@ -51,11 +51,11 @@ class Traffic:
 
     @property
     def newest(self) -> datetime | None:
-        """When the newest sample was taken."""
+        """The time of the newest sample."""
         return max((taken[-1].at for taken in self.queues.values()), default=None)
 
     def add(self, samples: Iterable[QueueSample], groups: Sequence[Sequence[str]]) -> None:
-        """Add samples that were taken after this was read, all at one time; to the totals those of the groups."""
+        """Add samples taken after this was read, all at one time; to the totals, those of the groups."""
         sums = [0.0] * len(groups)
         at = None
         for each in samples:
@@ -68,7 +68,7 @@ class Traffic:
                 total.append((at, value))
 
 
-# Minutes are rolled up a little after their end; until then their ten seconds are read.
+# Minutes are rolled up shortly after their end; until then their ten-second samples are read.
 _NOT_ROLLED_UP: Final = timedelta(seconds=150)
 TRAFFIC: Final = timedelta(hours=1)
 
@@ -76,9 +76,9 @@ TRAFFIC: Final = timedelta(hours=1)
 def read_traffic(
     alias: str, queues: Iterable[str], groups: Sequence[Sequence[str]], period: timedelta, endpoints: Iterable[str], now: datetime
 ) -> Traffic:
-    """The traffic of these queues and endpoints in the hour before `now`, and what waited in each of two groups in the period.
+    """The traffic of these queues and endpoints in the hour before `now`, and the depth of each of two groups in the period.
 
-    One statement: the database adds up what is shown added up.
+    One statement: the database computes the sums that are shown.
     """
     number: BigIntegerField[int, int] = BigIntegerField()
     nothing = Cast(Value(None), number)
@@ -107,7 +107,7 @@ def read_traffic(
     rows = totals.values_list(*columns).union(counted.values_list(*columns), minutes.values_list(*columns), all=True)
     found = Traffic([[] for _group in groups], {}, defaultdict(Counter))
     rolled_up: set[tuple[str, datetime]] = set()
-    # Of the same time what was rolled up comes first.
+    # Rolled-up samples come first among those of the same time.
     for what, of, at, a, b, c in sorted(rows, key=lambda row: (row[2], -(row[4] or 0))):
         if what == "queue":
             found.queues.setdefault(of, []).append(QueueCounts(at, a, b, c))
@@ -124,7 +124,7 @@ def read_traffic(
 
 # About seven samples, the first and the last a minute apart.
 RECENT: Final = timedelta(seconds=75)
-# A rate is not that of now after three samples were missed.
+# A rate is not current after three missed samples.
 FRESH: Final = timedelta(seconds=30)
 _Count = Callable[[QueueCounts], int | None]
 _WRITTEN: Final[_Count] = attrgetter("written")
@@ -134,7 +134,7 @@ _GONE: Final[_Count] = attrgetter("gone")
 def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
     """Messages per second in and out of each queue over the last minute, by queue name. One statement; without processes two.
 
-    Queues without new samples are missing; empty if samples cannot be read. Takes samples where no worker does.
+    Queues without new samples are missing; empty if samples cannot be read. Takes samples if no worker does.
     """
     alias = managed_alias()
     samples: dict[str, list[QueueSample]] = {}
@@ -150,7 +150,7 @@ def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
 
 
 def _rates_now(taken: Sequence[QueueCounts], now: datetime) -> tuple[float | None, float | None]:
-    """Rows per second in and out over the last minute; None where the newest sample is old."""
+    """Rows per second in and out over the last minute; None if the newest sample is old."""
     return _rate_now(taken, _WRITTEN, now), _rate_now(taken, _GONE, now)
 
 
@@ -166,17 +166,17 @@ def _rate_now(taken: Sequence[QueueCounts], of: _Count, now: datetime) -> float 
 
 STEP: Final = timedelta(seconds=MINUTE.seconds)
 STEPS: Final = TRAFFIC // STEP
-# A queue grows that is so much longer than it was ten minutes ago.
+# A queue is growing if it is longer by this much than ten minutes ago.
 GROWN_IN: Final = timedelta(minutes=10)
 _GROWN_BY: Final = 10
 _GROWN_TIMES: Final = 1.1
 
 
 class EndpointTraffic(NamedTuple):
-    """The traffic of the queues that an endpoint receives from; None where it is not known.
+    """The traffic of the queues that an endpoint receives from; None if unknown.
 
-    `in_rate`, `out_rate`: messages per second now. `depth`: what waits now; `grown`: by how much since GROWN_IN, 0 if that is
-    little. By minute of the last hour: messages per second that `came` and `went`, what `waited`, and what `failed`.
+    `in_rate`, `out_rate`: current messages per second. `depth`: messages waiting now; `grown`: the growth since GROWN_IN, 0 if
+    small. By minute of the last hour: messages per second that `came` and `went`, messages that `waited` and that `failed`.
     """
 
     in_rate: float | None
@@ -190,7 +190,7 @@ class EndpointTraffic(NamedTuple):
 
 
 def endpoint_queues(status: Status, failed: Mapping[str, int]) -> dict[str, list[QueueStatus]]:
-    """The queues that each endpoint receives from; those with failures first, then by what waits."""
+    """The queues that each endpoint receives from; those with failures first, then by depth."""
     found: dict[str, list[QueueStatus]] = {}
     for each in status.queues:
         if each.queue.is_receiving:
@@ -217,7 +217,7 @@ def traffic_of(endpoint: str, queues: Sequence[QueueStatus], traffic: Traffic, n
 
 
 def _growth(minutes: Mapping[datetime, QueueCounts], of: _Count) -> dict[datetime, float]:
-    """Rows per second between samples of minutes that follow each other."""
+    """Rows per second between samples of consecutive minutes."""
     found = {}
     for (before, first), (after, second) in pairwise(minutes.items()):
         old, new = of(first), of(second)

@@ -1,3 +1,3 @@
-"""Whether all is well: checks, health, metrics, and the notifications that rules ask for."""
+"""Monitoring: checks, health, metrics, and notifications by rules."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The results of checks: the jobs that run them, a project's own among them, what they said last, and muting them."""
+"""Results of checks: the jobs that run checks, including a project's own, their last results, and muting."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from sqlqueue_app.status.samples import begin_of, one_transaction
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, guarded_read
 
 _LOCK: Final = "results of checks are written"
-# A subject that no process has reported for so long does not exist any more: another project on this database would report it.
+# A subject without reports for this time no longer exists: another project on this database would report it.
 UNSEEN: Final = timedelta(minutes=15)
-# A result that passes again stays visible for a while.
+# A result that passes again stays visible for this time.
 PASSED_KEPT: Final = timedelta(days=1)
-# Checks of which no worker knows any more.
+# The retention of checks that no worker knows any more.
 UNKNOWN_KEPT: Final = timedelta(days=1)
 
 _COUNTED: Final = 100
@@ -44,10 +44,10 @@ _READ: Final = 1_000
 
 
 def write_reports(alias: str, reports: Sequence[Report], now: datetime) -> None:
-    """Write what checks have found, and the events of what has changed, in one transaction. Raises the database's errors.
+    """Write the findings of checks, and the events of changes, in one transaction. Raises the database's errors.
 
-    Each change is one event, however many processes report it at the same time. `now` is an instant of the database's clock.
-    A failing subject has a row, and for a day one that passes again; a built-in check without failures has one without a subject.
+    Each change is one event, however many processes report it at once. `now` is an instant of the database's clock. A failing
+    subject has a row, as does one that passes again for a day; a built-in check without failures has one without a subject.
     While nothing changes, a run is one SELECT and one UPDATE, however many checks report.
     """
     reports = [_fitting(each) for each in reports]
@@ -64,7 +64,7 @@ def write_reports(alias: str, reports: Sequence[Report], now: datetime) -> None:
 
 
 def forget_unknown(alias: str, now: datetime) -> None:
-    """Delete the results of checks that nobody has run for a day and four intervals: they are not in the project any more."""
+    """Delete the results of checks that were not run for a day and four intervals: the project no longer has them."""
     results = CheckResult.objects.using(alias)
     old = results.filter(checked_at__lt=now - UNKNOWN_KEPT)
     gone = [each.pk for each in old if _silent(each, now) > UNKNOWN_KEPT + timedelta(seconds=4 * each.every_seconds)]
@@ -74,7 +74,7 @@ def forget_unknown(alias: str, now: datetime) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckResults:
-    """The results that fail and count, by check and subject, and the check and subject of those that are muted.
+    """The failing results that count, by check and subject, and the check and subject of muted ones.
 
     `checked_at` is when a worker last ran checks, None if none ever has.
     """
@@ -85,8 +85,8 @@ class CheckResults:
 
 
 def read_results(alias: str, now: datetime) -> CheckResults:
-    """What counts, a hundred results at most, and what is muted. One statement. Raises the errors of the database."""
-    # One that is run often tells when a worker last ran checks.
+    """The results that count, a hundred at most, and the muted ones. One statement. Raises the errors of the database."""
+    # The most frequent check determines when a worker last ran checks.
     wanted = Q(failing=True) | Q(muted_until__isnull=False, muted_until__gt=now) | Q(name=INSTANCES.name)
     found = list(CheckResult.objects.using(alias).filter(wanted).order_by("name", "subject")[:_READ])
     muted = frozenset((each.name, each.subject) for each in found if is_muted(each, now))
@@ -95,17 +95,17 @@ def read_results(alias: str, now: datetime) -> CheckResults:
 
 
 def last_run(results: Iterable[CheckResult]) -> datetime | None:
-    """When a worker last ran checks, by the one that is run most often; None if none of its results is there."""
+    """The time when a worker last ran checks, from the most frequent check; None if it has no results."""
     return max((each.checked_at for each in results if each.name == INSTANCES.name), default=None)
 
 
 def is_stale(row: CheckResult, now: datetime) -> bool:
-    """Whether the check was not run for three of its intervals: no worker is alive, or something keeps it from running."""
+    """Whether the check was not run for three of its intervals: no worker is alive, or it is prevented from running."""
     return _silent(row, now) > timedelta(seconds=3 * row.every_seconds + SOON)
 
 
 def is_muted(row: CheckResult, now: datetime) -> bool:
-    """Whether somebody has muted it, and the time is not over."""
+    """Whether it is muted, and the time has not expired."""
     return row.muted_until is not None and row.muted_until > now
 
 
@@ -129,7 +129,7 @@ def _with_rows(alias: str, reports: Sequence[Report]) -> list[tuple[Report, dict
 
 
 class _Change:
-    """What a report changes at the rows of its check, by subject."""
+    """The changes of a report to the rows of its check, by subject."""
 
     def __init__(self, report: Report, known: Mapping[str, CheckResult], now: datetime) -> None:
         self.report = report
@@ -141,7 +141,7 @@ class _Change:
         self._changed = [each for each in sorted(report.failing.keys() & failing) if known[each].details != report.failing[each]]
         self._passed = sorted(report.passing & failing)
         gone = {subject for subject, row in known.items() if subject and self._is_gone(row)}
-        # One of our own has a row without a subject while nothing fails.
+        # A built-in check has a row without a subject while nothing fails.
         is_well = self._check is not None and not report.failing and not failing - report.passing - gone
         self._gone = sorted(gone | (known.keys() & {""} if self._check is not None and not is_well else set()))
         new = {""} if is_well else report.passing if self._check is None else set()
@@ -156,7 +156,7 @@ class _Change:
 
     @property
     def seen_rows(self) -> list[int]:
-        """The keys of the rows of which the report says that they are as they were."""
+        """The keys of the rows that the report leaves unchanged."""
         return [row.pk for subject, row in self._known.items() if subject in self._seen]
 
     def write(self, alias: str) -> None:
@@ -193,7 +193,7 @@ class _Change:
         return Happening(kind, subject, {**(details if isinstance(details, dict) else {}), "check": self.report.name})
 
     def _is_gone(self, row: CheckResult) -> bool:
-        """Whether there is no such subject any more, or it has passed for long."""
+        """Whether the subject no longer exists, or has passed for long enough."""
         if row.subject in self.report.failing:
             return False
         if row.subject in self.report.explained:
@@ -210,9 +210,9 @@ logger = logging.getLogger("sqlqueue.background")
 
 
 class _Runner:
-    """Runs checks whose time has come. One object serves one thread at a time; others may compete with it.
+    """Runs due checks. One object serves one thread at a time; others may compete with it.
 
-    `now` is the clock of the managed tables' database unless another is handed in.
+    `now` is the clock of the managed tables' database unless given.
     """
 
     def __init__(self, now: Callable[[], datetime] | None = None) -> None:
@@ -220,11 +220,11 @@ class _Runner:
         self._now = now or partial(database_now, self._alias)
 
     def run_due(self) -> list[str]:
-        """Run the checks whose time has come, unless another process has; returns their names. Raises DatabaseError."""
+        """Run the due checks, unless another process has. Returns their names. Raises DatabaseError."""
         raise NotImplementedError
 
     def _run(self) -> None:
-        # The database is unavailable, or (SQLite) locked by a long write: the job runs again.
+        # The database is unavailable, or (SQLite) locked by a long write: the next run retries.
         with suppress(TransientError):
             self.run_due()
 
@@ -232,16 +232,16 @@ class _Runner:
         return database_errors(dialect_of_connection(connection_of(self._alias)), doing)
 
 
-# A run that comes so late, as after an outage of the database, skips the processes: by the next one they have renewed their
-# heartbeats, every ten seconds.
+# A run that is later than this, as after an outage of the database, skips the checks of processes, which renew their
+# heartbeats every ten seconds and so before the next run.
 AWAY: Final = timedelta(seconds=1.5 * SOON)
 CLAIM_PREFIX: Final = "checks every "
 
 
 class CheckRunner(_Runner):
-    """Runs the checks that sqlqueue brings. `local` is the clock of the machine.
+    """Runs the built-in checks. `local` is the clock of the machine.
 
-    While nothing is due, a run is one transaction with two statements, and another one in the process that runs the checks.
+    While nothing is due, a run is one transaction with two statements; the process that runs the checks has another transaction.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class CheckRunner(_Runner):
         self._in_doubt = in_doubt
         self._local = local
         self._ran_at: datetime | None = None
-        # Another project on this database has queues and a claim of its own.
+        # Another project on this database has its own queues and its own claim.
         names = "\n".join([*sorted(settings.senders), *sorted(settings.schedules)])
         self._hash = hashlib.sha256(names.encode()).hexdigest()[:16]
 
@@ -267,7 +267,7 @@ class CheckRunner(_Runner):
         return BackgroundJob("checks", SOON, self._run)
 
     def run_due(self) -> list[str]:
-        """As of all runners. A check that cannot be run is logged, and reports nothing until it can."""
+        """Run the due checks. A check that cannot run is logged, and reports nothing until it can."""
         with self._errors("run checks"):
             with one_transaction(self._alias):
                 now = self._now()
@@ -302,48 +302,48 @@ class CheckRunner(_Runner):
 
 
 def claims_begin(seconds: int) -> str:
-    """The prefix of the claims of checks that are run every so many seconds: one claim for each project on the database."""
+    """The prefix of the claims of checks with this interval in seconds: one claim for each project on the database."""
     return f"{CLAIM_PREFIX}{seconds} s "
 
 
 def _where_nothing_is_reported(own: Sequence[Report], intervals: set[int]) -> list[Report]:
-    """What processes check of themselves is well where none has reported anything."""
+    """Passing reports for the checks that processes run on themselves, where none has reported anything."""
     names = {each.name for each in own}
     checks = [each for each in BUILT_IN.values() if Reader.PROCESS in each.read_by and each.every_seconds in intervals]
     return [Report(each.name, each.every_seconds) for each in checks if each.name not in names]
 
 
-# The name of the modules that are imported from the installed apps.
+# The name of the modules imported from the installed apps.
 MODULE: Final = "health_checks"
 RUN_SECONDS: Final = 10.0
 LONGEST_TEXT: Final = 2_000
 
 
 def claim_of_custom(name: str) -> str:
-    """The claim of a check."""
+    """The claim of a project's check."""
     return f"check {hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:32]}"
 
 
 def custom_check_jobs() -> list[BackgroundJob]:
-    """The background job that runs the checks of the project, if there are any. Imports `health_checks` of the installed apps."""
+    """The background job for the project's checks, if there are any. Imports `health_checks` of the installed apps."""
     autodiscover_modules(MODULE)
     checks = registry.all()
     return [ProjectChecks(checks).job()] if checks else []
 
 
 class ProjectChecks(_Runner):
-    """Runs checks of the project."""
+    """Runs the checks of the project."""
 
     def __init__(self, checks: Sequence[HealthCheck], *, now: Callable[[], datetime] | None = None) -> None:
         super().__init__(now)
         self._checks = {claim_of_custom(each.name): each for each in checks}
 
     def job(self) -> BackgroundJob:
-        """`run_due` as a background job of its own: a check that hangs must not stop those that sqlqueue brings."""
+        """`run_due` as a separate background job: a check that hangs must not stop the built-in ones."""
         return BackgroundJob("checks of the project", RUN_SECONDS, self._run)
 
     def run_due(self) -> list[str]:
-        """As of all runners. A check that is killed with its process is run again when its next time comes."""
+        """Run the due checks. A check that is killed with its process runs again at its next time."""
         with self._errors("find the checks that are due"):
             now = self._now()
             claims = {name: begin_of(now, each.every_seconds) for name, each in self._checks.items()}
@@ -354,27 +354,27 @@ class ProjectChecks(_Runner):
 
 
 def run_check(check: HealthCheck, extra: Mapping[str, str] | None = None) -> str:
-    """Call the function: what is wrong, or an empty text. An exception, SystemExit too, is logged as `check_raised` or `extra`."""
+    """Call the function; returns the problem or an empty text. Logs exceptions, also SystemExit, as `check_raised` or `extra`."""
     try:
         found = check.function()
     except (Exception, SystemExit) as error:
         known = {"event": "check_raised", "check": check.name} if extra is None else dict(extra)
         logger.exception("the check %s failed by an exception", check.name, extra=known)
-        # What it has left of its connections may be of no use.
+        # The check may have left its connections unusable.
         connections.close_all()
         return f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
     if found is None or (isinstance(found, str) and not found.strip()):
         return ""
     if not isinstance(found, str):
         if inspect.iscoroutine(found):
-            found.close()  # Python would warn of one that nobody awaits
+            found.close()  # otherwise Python warns about a coroutine that was never awaited
         text = f"{check.path} has returned {found!r}: expected None when all is well, else a text that says what is not"
         return text[:LONGEST_TEXT]
     return found[:LONGEST_TEXT]
 
 
 def keep_result(check: HealthCheck, text: str, subject: str = "", *, now: Callable[[], datetime] | None = None) -> None:
-    """Write what a check of the project found of a subject; an empty text: all is well. Raises DatabaseError."""
+    """Write the result of a project's check for a subject; an empty text means that it passes. Raises DatabaseError."""
     alias = managed_alias()
     failing = {subject: {"text": text}} if text else {}
     report = Report(check.name, max(1, round(check.every_seconds)), failing, frozenset({subject}))
@@ -386,18 +386,18 @@ _LONGEST_NAME = 255
 
 
 def mute(alias: str, key: int, until: datetime | None, by: str) -> bool:
-    """Mute a result until an instant of the database, or unmute it (None); events go on. False if its row is gone."""
+    """Mute a result until an instant of the database, or unmute it (None); events continue. False if its row is gone."""
     values = {"muted_until": until, "muted_by": "" if until is None else by[:_LONGEST_NAME]}
     return CheckResult.objects.using(alias).filter(pk=key).update(**values) == 1
 
 
 def can_be_run_now(name: str) -> bool:
-    """Whether a worker can be asked to run it: not what each process reports of itself."""
+    """Whether a worker can run it on request: not a check that each process runs on itself."""
     return name not in BUILT_IN or Reader.WORKER in BUILT_IN[name].read_by
 
 
 def ask_to_run(alias: str, name: str) -> None:
-    """Have a worker run the check within 20 seconds, with the checks that are run together with it."""
+    """Request a run of the check within 20 seconds, with the checks that are run together with it."""
     claims = Claim.objects.using(alias)
     if name in BUILT_IN:
         claims.filter(name__startswith=claims_begin(BUILT_IN[name].every_seconds)).delete()

@@ -1,7 +1,7 @@
-"""The checks that sqlqueue brings: one list, with the words, the severity and the probe of each.
+"""The built-in checks: one list, with the texts, the severity and the probe of each.
 
-`sqlqueue_health` and the overview answer them from what is there now. One worker of the cluster answers them again and again, and
-keeps the results. What only a process knows of itself, it reports.
+`sqlqueue_health` and the overview evaluate them on the current state. One worker of the cluster runs them periodically and stores
+the results. A process reports the checks that only it can run.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Details = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ProbeOutcome:
-    """What a probe found of one subject: the `details` of what is wrong, None where nothing is.
+    """The result of a probe for one subject: the `details` of the problem, None without one.
 
-    `details` go to the table of results and stay the same while nothing changes. `now` holds what does not, for the texts of the
-    moment. The subject belongs to the `queue` or the `endpoint`; `code` and `severity` replace those of the check. `since` when, as
-    far as the state shows it. `is_explained`: another check reports the cause, so that this one has nothing to add.
+    `details` are stored in the results and stay the same while nothing changes. `now` holds changing values for the current
+    texts. The subject belongs to the `queue` or the `endpoint`; `code` and `severity` replace those of the check. `since`: the
+    begin, as far as the state shows it. `is_explained`: another check reports the cause, so this one adds nothing.
     """
 
     subject: str
@@ -61,7 +61,7 @@ Probe = Callable[[Snapshot], Iterator[ProbeOutcome]]
 
 
 class Reader(enum.Flag):
-    """Who answers a check: whoever reads the status now, one worker for all of them, each process for itself."""
+    """Who evaluates a check: each reader of the status, one worker for the cluster, or each process for itself."""
 
     STATUS = enum.auto()
     WORKER = enum.auto()
@@ -70,12 +70,12 @@ class Reader(enum.Flag):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check that sqlqueue brings. Texts have placeholders for the `subject` and the details of a result.
+    """A built-in check. Texts have placeholders for the `subject` and the details of a result.
 
-    `finding` is what a kept result says, `now` what the overview says of the moment, and `line` what `sqlqueue_health` says
-    under the id `code`; `finding` stands in for both.
-    `failed`, `passed` and `gone` are the events of its subjects; `gone` is that of a failing subject that does not exist any more;
-    None: no event, or others tell of it. `covers_all`: one probe sees every subject that any process sees.
+    `finding` is the text of a stored result, `now` that of the overview for the current state, and `line` that of
+    `sqlqueue_health` under the id `code`; `finding` is the default of both.
+    `failed`, `passed` and `gone` are the events of its subjects; `gone` is for a failing subject that no longer exists;
+    None: no event, or other events cover it. `covers_all`: one probe finds every subject that any process finds.
     """
 
     name: str
@@ -95,22 +95,22 @@ class Check:
     covers_all: bool = False
 
 
-# The probes: few statements each where a worker runs them, and none that reads a queue table.
+# The probes: few statements each in a worker, and none that reads a queue table.
 EXPIRED_LIMIT: Final = 1_000
-# A purge that is late by two of its intervals; workers purge every five minutes unless the settings say otherwise.
+# A purge is late after two of its intervals; workers purge every five minutes by default.
 PURGES_MISSED: Final = 3
 LEAST_TIME: Final = timedelta(minutes=15)
-# The tick of a schedule is sent within seconds by a worker that lives, and later where the database was unavailable.
+# A live worker sends the tick of a schedule within seconds, or later after an outage of the database.
 TICK_GRACE: Final = timedelta(minutes=2)
-# A pause without waiting messages is a matter for the operator who made it, up to here.
+# A pause without waiting messages concerns only the operator who started it, up to this time.
 PAUSED_AT_MOST: Final = timedelta(minutes=5)
 STALE_AFTER: Final = timedelta(minutes=2)
-# Why nothing receives, in the words of `sqlqueue_health`.
+# The reasons why nothing receives, in the words of `sqlqueue_health`.
 _WHY: Final = {
     "no_worker": "no live instance receives from it",
     "send_only": "the endpoint is send-only: no process receives from it",
 }
-# Causes and effects in words: outcomes hold their names.
+# Texts of causes and effects: outcomes hold their names.
 PHRASES: Final[Mapping[str, Promise]] = {
     "no_worker": gettext_lazy("No live worker"),
     "send_only": gettext_lazy("Send-only endpoint: no process receives"),
@@ -133,7 +133,7 @@ def _instances(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         lost = [each for each in instances if each.is_lost]
         outcome = ProbeOutcome(f"{names} on {host} ({pid})", endpoint=(lost or instances)[0].endpoint)
         if lost:
-            # Not how long ago it was: that would be another row every time.
+            # Without the age, which would change the row at every run.
             silent = {"endpoint": lost[0].endpoint, "seconds": int(DEAD_AFTER_SECONDS)}
             age = min(each.heartbeat_age for each in lost)
             words = {"name": names, "host": host, "pid": pid, "age": age, "silent": f"{age.total_seconds():.0f}"}
@@ -147,7 +147,7 @@ def _instances(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
 
 
 def _waiting(waiting: int) -> Details:
-    """How many messages wait, for texts that have more to say."""
+    """The number of waiting messages, for texts that add more."""
     words = f"; messages waiting: {waiting}, and no live instance receives them" if waiting else ""
     return {"waiting": waiting, "effect": "waiting" if waiting else "", "also": words}
 
@@ -211,7 +211,7 @@ def _with_problem(outcome: ProbeOutcome, problem: QueueProblem | None) -> ProbeO
 
 
 def _planned_tables(settings: Settings) -> Iterator[ProbeOutcome]:
-    """What `sqlqueue_install --check` finds, except for callback queues: only their machine knows whose they are."""
+    """The findings of `sqlqueue_install --check`, except callback queues: only their machine knows their owners."""
     alias, layout = settings.database, settings.table_layout
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
@@ -323,7 +323,7 @@ def _schedules(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
 
 
 def _branches(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
-    """Branches that outlive the attempts of the workers, which end what is in doubt every few seconds."""
+    """Branches that outlive the attempts of the workers, which finish branches in doubt every few seconds."""
     for each in snapshot.branches:
         details = {"alias": each.alias, "prepared": _in_zone(each.prepared_at, snapshot)}
         is_old = each.prepared_at < snapshot.now - RECENT
@@ -331,7 +331,7 @@ def _branches(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
 
 
 def _samples(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
-    """What is measured and checked ends with the last worker; not known where there was none."""
+    """Samples and checks end with the last worker; unknown where there never was one."""
     last = snapshot.checked_at
     is_old = last is not None and snapshot.now - last > STALE_AFTER
     details = {"at": _in_zone(last or snapshot.now, snapshot), "cause": "unmanned" if snapshot.is_unmanned else "unsampled"}
@@ -340,7 +340,7 @@ def _samples(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     yield ProbeOutcome("samples", details if is_old else None, since=last, is_explained=is_explained)
 
 
-# What must be noticed soon; the rest changes slowly, or has been so for minutes before it is reported.
+# Short intervals for urgent problems; the others change slowly, or have existed for minutes before they are reported.
 SOON: Final = 20
 USUAL: Final = 60
 SELDOM: Final = 300
@@ -541,17 +541,17 @@ _IN_ORDER: Final = (
     *(CLOCKS, POOLS, BRANCHES, SAMPLES),
 )
 CHECKS: Final[Mapping[str, Check]] = {each.name: each for each in _IN_ORDER}
-# Those with results: of the others nothing is kept.
+# Checks with stored results; the others store nothing.
 BUILT_IN: Final[Mapping[str, Check]] = {name: each for name, each in CHECKS.items() if each.read_by & ~Reader.STATUS}
 
 
 def label_of(name: str) -> str:
-    """What a check is called: its name, if it is one of the project's."""
+    """The label of a check: its name, if it is one of the project's."""
     return str(CHECKS[name].label) if name in CHECKS else name
 
 
 def words_of(subject: str, details: object) -> Words:
-    """The words for the texts of a check: causes and effects stand there by name."""
+    """The values for the texts of a check, with the texts of named causes and effects."""
     words = Words(subject, details)
     for name in ("cause", "effect", "more"):
         words[name] = str(PHRASES.get(words.get(name, ""), "")) % words
@@ -559,13 +559,13 @@ def words_of(subject: str, details: object) -> Words:
 
 
 def finding_in_words(name: str, subject: str, details: object) -> str:
-    """What a failing check says, in the language of the reader. Never raises, whatever stands in the row."""
+    """The text of a failing check in the language of the reader. Never raises, whatever the row contains."""
     words = words_of(subject, details)
     return (str(CHECKS[name].finding) % words).strip() if name in CHECKS else words["text"]
 
 
 def advice_in_words(name: str, subject: str, details: object) -> str:
-    """What to do about it."""
+    """The remedy."""
     if name in CHECKS:
         return str(CHECKS[name].advice) % Words(subject, details)
     return _("This check belongs to the project: see its code for the remedy.")
@@ -573,9 +573,9 @@ def advice_in_words(name: str, subject: str, details: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a check has found: the failing subjects with their details, and since when if known, and those that pass.
+    """The findings of a check: failing subjects with their details and their begin if known, and passing ones.
 
-    `explained` are those whose cause another check reports: neither.
+    `explained` are the subjects whose cause another check reports: neither failing nor passing.
     """
 
     name: str
@@ -600,19 +600,19 @@ def run(check: Check, snapshot: Snapshot) -> Report:
     return Report(check.name, check.every_seconds, failing, frozenset(found.keys() - failing.keys() - explained), known, explained)
 
 
-# The database tells whole seconds, and the answer takes its way; delays and times to be received are reckoned in seconds.
+# The database's clock has whole seconds, and the answer takes time; delays and expiry are measured in seconds.
 DRIFT_SECONDS: Final = 5
-# As psycopg_pool does.
+# Like psycopg_pool.
 _POOL_DEFAULT: Final = 4
-# Heartbeats, samples and the like, which share four threads, and the mover of delayed messages.
+# Heartbeats, samples and similar jobs, which share four threads, and the mover of delayed messages.
 BACKGROUND_CONNECTIONS: Final = 5
 
 
 @dataclass(slots=True)
 class ProcessChecks:
-    """What one process reports of itself. `connections_needed`: how many connections of the alias its threads have, at most.
+    """The checks that one process runs on itself. `connections_needed`: maximum connections of the alias for its threads.
 
-    A process that finds nothing writes nothing, unless there are failing results of its machine.
+    A process without findings writes nothing, unless its machine has failing results.
     """
 
     alias: str
@@ -621,7 +621,7 @@ class ProcessChecks:
     _last: dict[str, tuple[datetime, bool]] = field(default_factory=dict)
 
     def reports(self, managed: str, now: datetime, local: datetime) -> list[Report]:
-        """What is to be written: what fails, as often as the check is run, and what passes again. A statement at the first time.
+        """The reports to write: failing ones at the interval of the check, and those that pass again. One statement at first.
 
         `now` is the clock of the managed tables' database, `local` that of the machine.
         """
@@ -668,7 +668,7 @@ def _report(check: Check, host: str, details: Details | None) -> Report:
 
 
 def pool_size(entry: Mapping[str, Any]) -> int | None:
-    """How many connections the pool of an entry of DATABASES has at most; None without a pool, or where that cannot be read."""
+    """The maximum number of connections in the pool of an entry of DATABASES; None without a pool, or if unknown."""
     pool = entry.get("OPTIONS", {}).get("pool")
     if not pool or entry.get("ENGINE") != "django.db.backends.postgresql":
         return None
@@ -678,5 +678,5 @@ def pool_size(entry: Mapping[str, Any]) -> int | None:
 
 
 def connections_needed(threads: Iterable[tuple[int, bool]]) -> int:
-    """How many connections a worker has at most. Pairs: a number of threads, and whether each also sends on a second one."""
+    """The maximum number of connections of a worker. Pairs: number of threads, and whether each also sends on a second one."""
     return sum(number * (2 if second else 1) for number, second in threads) + BACKGROUND_CONNECTIONS

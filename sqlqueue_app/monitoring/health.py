@@ -1,4 +1,4 @@
-"""Issues, which `sqlqueue_health` and the overview show, each in its own words, and measures held against limits for the command.
+"""Issues for `sqlqueue_health` and the overview, each with its own texts, and measures compared with limits for the command.
 
 A limit takes the place of the check of the same thing; all other checks stay.
 """
@@ -42,16 +42,16 @@ from sqlqueue_app.status.queues import QueueKind, QueueStatus
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
 
-# One probe sees all that there is: of these no other result counts.
+# One probe finds every subject of these checks, so other results do not count.
 _ALL_SEEN: Final = {check.name for check in CHECKS.values() if check.covers_all and Reader.STATUS in check.read_by}
 _URGENCY: Final = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """What the check of this name found, and `since` when, as far as the state or a worker knows it.
+    """A problem that the check of this name found, and `since` when, as far as the state or a worker knows.
 
-    `is_live`: the snapshot shows it; else it is what a worker, or the process itself, found last.
+    `is_live`: the snapshot shows it; otherwise it is the last result of a worker, or of the process itself.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Issue:
         return self._finding() if check is not None else f"check {self.name}: {self._finding()}"
 
     def text(self, words: Mapping[str, str]) -> str:
-        """The cause in the language of the reader; `words` for the placeholders that the details do not fill."""
+        """The cause in the language of the reader; `words` fill placeholders that the details do not."""
         check = self.check
         if check is None:
             return self._finding()
@@ -92,7 +92,7 @@ class Issue:
 
 
 def current_issues(snapshot: Snapshot, results: CheckResults) -> list[Issue]:
-    """Issues that are not muted, most urgent first: what the snapshot shows, else kept results. Raises database errors."""
+    """Issues that are not muted, most urgent first: from the snapshot, else stored results. Raises database errors."""
     snapshot.checked_at = results.checked_at
     live = _answers(snapshot)
     known = {(each.name, each.subject): each for each in results.failing}
@@ -108,7 +108,7 @@ def current_issues(snapshot: Snapshot, results: CheckResults) -> list[Issue]:
 
 
 def _answers(snapshot: Snapshot) -> dict[tuple[str, str], ProbeOutcome]:
-    """What the snapshot itself answers, by check and subject, in the order of the checks."""
+    """The outcomes of the snapshot itself, by check and subject, in the order of the checks."""
     asked = (check for check in CHECKS.values() if check.probe is not None and Reader.STATUS in check.read_by)
     return {(check.name, fitting_subject(each.subject)): each for check in asked for each in check.probe(snapshot)}  # type: ignore[misc]
 
@@ -123,12 +123,12 @@ def _details(result: CheckResult | None) -> dict[str, Any]:
 
 
 def _is_over(result: CheckResult, snapshot: Snapshot) -> bool:
-    """Whether the snapshot shows a cause that no worker has seen yet."""
+    """Whether the snapshot shows a cause that no worker has detected yet."""
     return result.name == GROWING.name and is_growth_explained(snapshot, result.subject)
 
 
 def current_results(snapshot: Snapshot, results: Sequence[CheckResult]) -> list[CheckResult]:
-    """The kept results as they stand now: what the snapshot answers itself takes their place. Raises database errors.
+    """The current results: outcomes of the snapshot replace stored ones. Raises database errors.
 
     Results that no worker has written are not saved: they have no key.
     """
@@ -168,7 +168,7 @@ class Level(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Beyond which a number is a warning, and critical; None: never. With `least` a number must not be below, else not above."""
+    """The bounds of a warning and of a critical level; None: never. With `least`, a lower bound, else an upper bound."""
 
     warning: float | None = None
     critical: float | None = None
@@ -191,7 +191,7 @@ _NONE_IS_FINE = Bounds(warning=0)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits that the caller sets. Ages are seconds."""
+    """The limits of the caller. Ages are in seconds."""
 
     length: Bounds | None = None
     age: Bounds | None = None
@@ -202,7 +202,7 @@ class Limits:
 
     @property
     def counted_to(self) -> int:
-        """How many messages to count at least to see whether a limit is exceeded."""
+        """The minimum number of messages to count to detect an exceeded limit."""
         bounds = [each for each in (self.length, self.failed, self.expired, self.overdue) if each is not None]
         numbers = [number for each in bounds for number in (each.warning, each.critical) if number is not None]
         return max([EXACT_COUNT_LIMIT, *(int(number) + 1 for number in numbers)])
@@ -210,7 +210,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A number of a queue or an endpoint, with the bounds that it was held against. `exact`: False for an estimate."""
+    """A number of a queue or an endpoint, with the bounds that it was compared with. `exact`: False for an estimate."""
 
     subject: str
     name: str
@@ -222,7 +222,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class HealthFinding:
-    """Something that is wrong: which check found it, at what, in words."""
+    """A problem: the check that found it, its subject, and its text."""
 
     level: Level
     check: str
@@ -232,7 +232,7 @@ class HealthFinding:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The findings, the worst first, and everything that was measured."""
+    """The findings, worst first, and all measures."""
 
     findings: tuple[HealthFinding, ...] = ()
     measures: tuple[Measure, ...] = ()
@@ -240,7 +240,7 @@ class Health:
 
     @property
     def level(self) -> Level:
-        """That of the worst finding; CRITICAL goes before UNKNOWN, for what is known to be bad is no question."""
+        """The level of the worst finding; CRITICAL outranks UNKNOWN, because a known problem is certain."""
         levels = {each.level for each in self.findings}
         return Level.CRITICAL if Level.CRITICAL in levels else max(levels, default=Level.OK)
 
@@ -250,7 +250,7 @@ _LEVELS = {Severity.ERROR: Level.CRITICAL, Severity.WARNING: Level.WARNING, Seve
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """The queues and endpoints that are checked; `named` are the queues that the caller names, `is_all`: the caller names none."""
+    """The checked queues and endpoints; `named` are the queues that the caller names, `is_all`: the caller names none."""
 
     queues: tuple[QueueStatus, ...]
     endpoints: tuple[str, ...]
@@ -258,7 +258,7 @@ class _Scope:
     is_all: bool = True
 
     def covers(self, issue: Issue) -> bool:
-        """Whether the issue belongs to what is checked."""
+        """Whether the issue concerns the checked queues and endpoints."""
         found = issue.outcome
         if found.queue:
             return found.queue in {each.name for each in self.queues}
@@ -287,7 +287,7 @@ def read_health(
     scope = _scope(settings, status, queues, endpoints)
     results, now = _results()
     snapshot = Snapshot(settings, status.managed_now or now or status.taken_at, status=status, minimums=read_minimums())
-    # What is held against a limit is not checked besides.
+    # A measure compared with a limit replaces its check.
     limited = {
         *([FAILURES.name] if limits.failed else ()),
         *([MOVER.name] if limits.overdue else ()),
@@ -307,7 +307,7 @@ def _finding(issue: Issue) -> HealthFinding:
 
 
 def _results() -> tuple[CheckResults, datetime | None]:
-    """The results, and the clock of their database; nothing before `migrate`."""
+    """The results, and the clock of their database; empty before `migrate`."""
     alias = managed_alias()
     with optional_read(alias, "read the results of checks"):
         now = database_now(alias)
@@ -332,7 +332,7 @@ def _scope(settings: Settings, status: Status, queues: Sequence[str], endpoints:
 
 
 def is_watched(queue: QueueStatus, status: Status) -> bool:
-    """Callback queues only while a live process holds them: a host that watches may have none of its own."""
+    """Whether the queue is watched; callback queues only while a live process holds them: a watching host may have none."""
     if queue.queue.kind is QueueKind.OTHER:
         return False
     if queue.queue.kind is not QueueKind.CALLBACK:
@@ -344,7 +344,7 @@ _Found = Iterator[HealthFinding | Measure]
 
 
 def _held(measure: Measure, limit: Bounds | None, noun: str, rest: str = "") -> _Found:
-    """The measure, and a finding where it is beyond the limit that the caller sets."""
+    """The measure, and a finding if it exceeds the caller's limit."""
     yield measure
     level = Level.OK if limit is None else limit.level(measure.value)
     if level is not Level.OK:
@@ -358,7 +358,7 @@ def _of_queues(scope: _Scope, limits: Limits) -> _Found:
         depth = each.depth
         if depth is None:
             continue
-        # Error and audit queues are not received from: their length and age are no backlog, unless the caller names them.
+        # Nothing receives from error and audit queues: their length and age are not a backlog, unless the caller names them.
         is_backlog = each.queue.kind not in (QueueKind.ERROR, QueueKind.AUDIT) or each.name in scope.named
         limit = limits.length if is_backlog else None
         length = Measure(each.name, "length", depth.waiting, limit or _NO_BOUNDS, exact=depth.exact)

@@ -1,6 +1,6 @@
-"""The numbers for a monitoring system that asks again and again, as metric families of prometheus-client; never what messages say.
+"""Metrics for a monitoring system that polls, as metric families of prometheus-client; never contents of messages.
 
-Counters only grow, also where processes end: they come from the database, not from this process. Needs the extra `metrics`.
+Counters never decrease, even if processes end: they come from the database, not from this process. Needs the extra `metrics`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CHECKS: Final = 1_000
 
 
 def _family(name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
-    """A counter if the name ends in `_total`, else a gauge; each sample has the values of the labels. Ages are seconds."""
+    """A counter if the name ends in `_total`, otherwise a gauge; samples hold the values of the labels. Ages are in seconds."""
     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
     family = kind(name, text, labels=labels)
     for values, number in samples:
@@ -58,7 +58,7 @@ def _family(name: str, text: str, labels: Sequence[str], samples: Iterable[tuple
 
 
 def read_metrics(settings: Settings | None = None) -> list[Metric]:
-    """As many statements as `read_status` and seven more. Raises ConnectionLost, and ConfigurationError for wrong settings."""
+    """Read all metrics. As many statements as `read_status` and seven more. Raises ConnectionLost, and ConfigurationError."""
     settings = settings or get_settings()
     status = read_status(settings)
     families = [
@@ -69,7 +69,7 @@ def read_metrics(settings: Settings | None = None) -> list[Metric]:
     ]
     alias = managed_alias()
     for of_tables in (_of_totals, _of_failures, _of_operations, _of_checks, _of_pipeline):
-        # What cannot be read, such as before `migrate`, is left out.
+        # Unreadable metrics, such as before `migrate`, are left out.
         with optional_read(alias, "read the metrics"):
             families += of_tables(alias)
     return [each for each in families if each.samples]
@@ -166,7 +166,7 @@ def _of_checks(alias: str) -> Iterator[Metric]:
 
 
 def _of_pipeline(alias: str) -> Iterator[Metric]:
-    """What the runs of the pipeline have committed; nothing where it has never run."""
+    """The committed work of pipeline runs; empty if it never ran."""
     runs = PipelineRun.objects.using(alias)
     done = runs.aggregate(**{name: Sum(name) for name, _ in _PIPELINE}, running=Count("pk", filter=_ALIVE))
     last = runs.filter(state=RunState.ENDED).aggregate(last=Max("ended_at"))["last"]

@@ -1,4 +1,4 @@
-"""Sending notifications: what they say, by mail and webhook, each by one process at a time, at least once."""
+"""Sending notifications by mail and webhook, each by one process at a time, at least once, and their texts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from sqlqueue_app.tables.connections import connection_of, database_errors, data
 logger = logging.getLogger("sqlqueue.notifications")
 
 TIMEOUT_SECONDS: Final = 10.0
-# Longer than any attempt takes.
+# Longer than any attempt.
 LEASE: Final = timedelta(minutes=2)
 # After each attempt but the last.
 DELAYS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 60, 300, 1_800))
@@ -54,11 +54,11 @@ _KEPT_CHARACTERS: Final = 500
 
 
 class NotificationSender:
-    """Sends what is due. One object serves one thread; others, in this process and elsewhere, may compete with it.
+    """Sends due notifications. One object serves one thread; others, in this process and elsewhere, may compete with it.
 
-    Before sending, the time of the next attempt is moved to the end of a lease, in a statement of its own: no transaction is open
-    meanwhile, and if the process is killed the notification is sent again once the lease has run out.
-    `now` is the clock of the managed tables' database unless another is handed in; `timeout` is in seconds.
+    Before sending, the time of the next attempt is moved to the end of a lease in a separate statement: no transaction is open
+    while sending, and if the process is killed the notification is sent again after the lease.
+    `now` is the clock of the managed tables' database unless given; `timeout` is in seconds.
     """
 
     def __init__(self, settings: Settings, *, now: Callable[[], datetime] | None = None, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -69,7 +69,7 @@ class NotificationSender:
         self._links = Links(settings)
 
     def send_due(self, stop: StopSignal) -> int:
-        """Try everything that is due once, what was never tried first, until the stop; how many attempts. Raises DatabaseError."""
+        """Try all due notifications once, untried ones first, until the stop. Returns the number of attempts. DatabaseError."""
         tried = 0
         with database_errors(dialect_of_connection(connection_of(self._alias)), "send notifications"):
             while not stop.is_set():
@@ -90,7 +90,7 @@ class NotificationSender:
         return NotificationDelivery.objects.using(self._alias).filter(state=DeliveryState.WAITING)
 
     def _take(self, pk: UUID, seen: datetime | None) -> NotificationDelivery | None:
-        """The delivery, which is ours until the lease ends; None if another process has it."""
+        """The delivery, leased to this process; None if another process has it."""
         mine = self._waiting().filter(pk=pk, next_attempt_at=seen)
         if mine.update(next_attempt_at=self._now() + LEASE, attempts=F("attempts") + 1) != 1:
             return None
@@ -107,11 +107,11 @@ class NotificationSender:
             self._failed(delivery, error, where)
             return
         except (TransientError, DatabaseError):
-            raise  # of our own statements: the lease runs out
+            raise  # raised by our own statements: the lease expires
         except Exception as error:  # noqa: BLE001 - what cannot be put into words must not be tried for ever
             self._failed(delivery, SendFailed(f"{type(error).__name__}: {error}"), where)
             return
-        # Whoever has it now, since the lease may have run out: it is sent.
+        # Even if the lease has expired and another process has it: it is sent.
         self._waiting().filter(pk=delivery.pk).update(
             state=DeliveryState.SENT, finished_at=self._now(), next_attempt_at=None, error=""
         )
@@ -136,7 +136,7 @@ class NotificationSender:
         logger.warning(line, delivery.rule_name, where, delay.total_seconds(), text, delivery.pk, extra=extra_of_delay)
 
     def _send(self, delivery: NotificationDelivery) -> None:
-        """One attempt; raises SendFailed."""
+        """Make one attempt; raises SendFailed."""
         rule = delivery.rule
         if rule is None:
             raise SendFailed("the rule was deleted", is_final=True)
@@ -158,7 +158,7 @@ class NotificationSender:
 
 
 def shown_target(channel: str, target: str) -> str:
-    """Where a notification goes, for everybody to see: of a webhook its host alone, since its path may be a secret."""
+    """The recipient in a form that all users may see: only the host of a webhook, because its path may be a secret."""
     if channel != NotificationChannel.WEBHOOK:
         return ", ".join(target.split())
     scheme, _colon, rest = target.partition("://")
@@ -166,7 +166,7 @@ def shown_target(channel: str, target: str) -> str:
 
 
 def mail_addresses(text: str) -> list[str]:
-    """The addresses that a text names, once each. ValidationError for one that is none, for no address, and for too many."""
+    """The unique addresses in a text. ValidationError for an invalid address, for none, and for too many."""
     found = list(dict.fromkeys(each for each in _SEPARATORS.split(text) if each))
     errors = []
     if not 0 < len(found) <= MOST_ADDRESSES:
@@ -183,7 +183,7 @@ def mail_addresses(text: str) -> list[str]:
 
 
 def last_deliveries(found: Iterable[NotificationRule]) -> dict[int, NotificationDelivery]:
-    """The newest delivery of each rule that has one, by the key of the rule. Two statements."""
+    """The newest delivery of each rule, by the key of the rule. Two statements."""
     deliveries = NotificationDelivery.objects.using(managed_alias())
     newest = deliveries.filter(rule=OuterRef("pk")).order_by("-created_at", "-pk").values("pk")[:1]
     rules = NotificationRule.objects.using(managed_alias()).filter(pk__in=[rule.pk for rule in found])
@@ -191,12 +191,12 @@ def last_deliveries(found: Iterable[NotificationRule]) -> dict[int, Notification
     return {each.rule_id: each for each in last if each.rule_id is not None}
 
 
-# An attempt ends by its timeout; a server of mail may take that for each step of the talk, and is not waited for longer.
+# The time limit of an attempt; a mail server may use its timeout for each step of the dialog, and is not awaited longer.
 _END_SECONDS: Final = TIMEOUT_SECONDS + 1.0
 
 
 class Notifications:
-    """Evaluates the rules, and sends in a thread of its own, because receivers may be slow. `now` is the managed tables' clock."""
+    """Evaluates the rules, and sends in a separate thread, because receivers may be slow. `now` is the managed tables' clock."""
 
     def __init__(
         self, settings: Settings, stop: StopSignal, *, now: Callable[[], datetime] | None = None, timeout: float = TIMEOUT_SECONDS
@@ -214,7 +214,7 @@ class Notifications:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While open, a thread sends what `evaluate` has found. It ends with the stop signal, which must be set on leaving."""
+        """While open, a thread sends the notifications of `evaluate`. The stop signal ends it; set it on leaving."""
         thread = threading.Thread(target=self._send, name="sqlqueue-notifications", daemon=True)
         thread.start()
         try:
@@ -224,7 +224,7 @@ class Notifications:
             thread.join(_END_SECONDS)
 
     def evaluate(self) -> bool:
-        """Evaluate the rules; whether the thread has something to send. One statement if there is nothing. Raises DatabaseError."""
+        """Evaluate the rules. Returns whether there is something to send. One statement if not. Raises DatabaseError."""
         if self._leaves_out:
             self._leaves_out = False
             return False
@@ -239,12 +239,12 @@ class Notifications:
         return is_waiting
 
     def _run(self) -> None:
-        # The database is unavailable, or (SQLite) locked by a long write: the job runs again.
+        # The database is unavailable, or (SQLite) locked by a long write: the next run retries.
         with suppress(TransientError):
             self.evaluate()
 
     def _send(self) -> None:
-        # Else nobody would be notified any more.
+        # Otherwise no notifications would be sent any more.
         with self._stop.failing_with(logger, "the thread that sends notifications died"):
             while not self._stop.is_set():
                 self._wake.wait()
@@ -255,7 +255,7 @@ class Notifications:
         try:
             self._sender.send_due(self._stop)
         except TransientError:
-            return  # the next evaluation wakes it
+            return  # the next evaluation wakes the thread
         except Exception:
             extra = {"event": "background_job_failed", "job": "notifications"}
             logger.exception("sending notifications failed", extra=extra)
@@ -263,18 +263,18 @@ class Notifications:
             connections.close_all()
 
 
-# What Django leaves as it is when it makes the address of a page.
+# Characters that Django keeps in the URL of a page.
 _PLAIN = "!$&'()*+,;=/~:@"
 
 
 class Links:
-    """Makes addresses below `ADMIN_URL`, since a worker has no request to take the host from; empty ones without it."""
+    """Builds URLs below `ADMIN_URL`, since a worker has no request with a host; empty without that setting."""
 
     def __init__(self, settings: Settings) -> None:
         self._base = "" if settings.admin_url is None else f"{settings.admin_url.rstrip('/')}/sqlqueue_app/"
 
     def of_change(self, kind: str, change: Change) -> str:
-        """The page about what has changed."""
+        """The page about a change."""
         subject = str(change.get("subject", ""))
         if kind == NotificationKind.NEW_GROUP:
             return self._page(f"failedmessage/group/{change['group']}/") if change.get("group") else ""
@@ -298,10 +298,10 @@ def _segment(name: str) -> str:
 
 
 def send_mail(delivery_id: UUID, addresses: Sequence[str], title: str, text: str, *, timeout: float) -> None:
-    """Send one mail to all addresses. SendFailed with what the backend or the server says.
+    """Send one mail to all addresses. Raises SendFailed with the error of the backend or the server.
 
-    `timeout`, in seconds, is that of each step of the talk with the server; EMAIL_TIMEOUT goes before it. A mail that is sent again
-    has the same Message-ID.
+    `timeout`, in seconds, applies to each step of the dialog with the server; EMAIL_TIMEOUT overrides it. A mail that is sent
+    again has the same Message-ID.
     """
     message = mail.EmailMessage(
         " ".join(f"{django_settings.EMAIL_SUBJECT_PREFIX}{title}".split()),
@@ -312,14 +312,14 @@ def send_mail(delivery_id: UUID, addresses: Sequence[str], title: str, text: str
     try:
         sent = _backend(timeout).send_messages([message])
     except Exception as error:
-        # Whatever a backend of anybody's raises.
+        # Third-party backends may raise anything.
         raise SendFailed(f"{type(error).__name__}: {error}") from error
     if not sent:
         raise SendFailed("the mail backend has sent nothing")
 
 
 def _backend(timeout: float) -> Any:
-    # Django 6.1 has mailers; what makes a connection elsewhere is deprecated there.
+    # Django 6.1 has mailers and deprecates other ways to create a connection.
     mailers = getattr(mail, "mailers", None)
     backend: Any = mail.get_connection() if mailers is None else mailers.default
     if getattr(backend, "timeout", timeout) is None:
@@ -346,13 +346,13 @@ LinkOf = Callable[[str, Change], str]
 
 
 def title_of(delivery: NotificationDelivery) -> str:
-    """One line: the rule and what it has to tell, or how much."""
+    """One line: the rule, and its change or the number of changes."""
     line = " ".join(f"{delivery.rule_name}: {news_of(delivery)}".split())
     return line if len(line) <= LONGEST_SUBJECT else f"{line[: LONGEST_SUBJECT - 1]}…"
 
 
 def news_of(delivery: NotificationDelivery) -> str:
-    """What a notification has to tell, or how much that is."""
+    """The change of a notification, or the number of changes."""
     changes, more = _changes(delivery)
     if delivery.is_test:
         return _("a test")
@@ -363,13 +363,13 @@ def news_of(delivery: NotificationDelivery) -> str:
 
 
 def sentences_of(delivery: NotificationDelivery) -> list[str]:
-    """Each change in words, and how many more there were."""
+    """Each change in words, and the number of further changes."""
     changes, more = _changes(delivery)
     return [*(sentence(str(delivery.payload.get("kind")), each) for each in changes), *_and_more(more)]
 
 
 def lines_of(delivery: NotificationDelivery, link_of: LinkOf, rule_link: str) -> Iterator[str]:
-    """The text of a notification, line by line. Links are left out where they are empty."""
+    """The text of a notification, line by line, without empty links."""
     kind = str(delivery.payload.get("kind"))
     changes, more = _changes(delivery)
     if delivery.is_test:
@@ -408,7 +408,7 @@ def sentence(kind: str, change: Change) -> str:
 
 
 def condition_in_words(rule: NotificationRule) -> str:
-    """When a rule notifies."""
+    """The condition of a rule in words."""
     label = rule.get_kind_display()
     if rule.threshold is not None:
         unit = _("%(n)s s") if rule.kind == NotificationKind.QUEUE_OLDER else "%(n)s"
@@ -419,14 +419,14 @@ def condition_in_words(rule: NotificationRule) -> str:
 
 
 def name_of(kind: str, subject: str) -> str:
-    """What is spoken of; everything has no name of its own."""
+    """The name of a subject; all subjects together have none."""
     if not subject and kind == NotificationKind.FAILURES_ABOVE:
         return _("all endpoints")
     return subject
 
 
 def document_of(delivery: NotificationDelivery, link_of: LinkOf, rule_link: str) -> dict[str, Any]:
-    """The payload of a webhook: `type`, `timestamp` and `data`, as the Standard Webhooks convention asks."""
+    """The payload of a webhook: `type`, `timestamp` and `data`, following the Standard Webhooks convention."""
     kind = str(delivery.payload.get("kind"))
     changes, more = _changes(delivery)
     return {
@@ -457,7 +457,7 @@ def _changes(delivery: NotificationDelivery) -> tuple[list[Change], int]:
 
 
 def _number_in_words(value: object) -> str:
-    """A number as people write it, with one digit after the point where it is not whole."""
+    """A number for people, with one decimal if it is not whole."""
     if not isinstance(value, int | float):
         return "0"
     return str(number_format(round(value, 1) if value % 1 else int(value), force_grouping=True))

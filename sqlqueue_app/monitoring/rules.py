@@ -1,4 +1,4 @@
-"""Rules of notifications: what they watch, when they fire, and making, changing and removing them."""
+"""Notification rules: what they watch, when they fire, and creating, changing and removing them."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ Clock = Callable[[], datetime] | None
 
 
 class RuleRefused(SqlQueueError):
-    """What is asked for cannot be done to the rule, or to what it has sent; the message says why."""
+    """The rule, or its notification, does not allow the request; the message is the reason."""
 
 
 def make_rule(values: RuleValues, secret: str = "", *, by: str = "", now: Clock = None) -> NotificationRule:
-    """Make a rule that is watched from now on. RuleRefused if there is a rule of the name."""
+    """Create a rule, which is watched from now on. RuleRefused if the name is taken."""
     alias = managed_alias()
     at = _now(alias, now)
     rule = NotificationRule(**asdict(values), secret=secret, watched_from=at, changed_at=at, changed_by=by[:255])
@@ -59,9 +59,9 @@ def make_rule(values: RuleValues, secret: str = "", *, by: str = "", now: Clock 
 
 
 def change_rule(rule_id: int, values: RuleValues, secret: str = "", *, by: str = "", now: Clock = None) -> None:
-    """Change what a rule watches, or whom it notifies; an empty secret keeps the present one. RuleRefused, also if it is gone.
+    """Change the condition or the recipient of a rule; an empty secret keeps the present one. RuleRefused, also if it is gone.
 
-    A rule that watches something else notifies of all that is over its threshold. What waits to be sent goes to the new target.
+    A rule with a new condition reports everything above its threshold. Waiting notifications go to the new target.
     """
     alias = managed_alias()
     try:
@@ -81,7 +81,7 @@ def change_rule(rule_id: int, values: RuleValues, secret: str = "", *, by: str =
 
 
 def renew_secret(rule_id: int, secret: str, *, by: str = "", now: Clock = None) -> None:
-    """Sign with another secret from now on. RuleRefused if the rule is gone."""
+    """Replace the secret for signatures from now on. RuleRefused if the rule is gone."""
     alias = managed_alias()
     with transaction.atomic(using=alias):
         rule = _locked(alias, rule_id)
@@ -90,7 +90,7 @@ def renew_secret(rule_id: int, secret: str, *, by: str = "", now: Clock = None) 
 
 
 def set_enabled(rule_id: int, enabled: bool, *, by: str = "", now: Clock = None) -> None:
-    """Enable or disable a rule. One that is enabled notifies of all that is over its threshold. RuleRefused if it is gone."""
+    """Enable or disable a rule. An enabled rule reports everything above its threshold. RuleRefused if it is gone."""
     alias = managed_alias()
     with transaction.atomic(using=alias):
         rule = _locked(alias, rule_id)
@@ -101,7 +101,7 @@ def set_enabled(rule_id: int, enabled: bool, *, by: str = "", now: Clock = None)
 
 
 def remove_rule(rule_id: int, *, now: Clock = None) -> bool:
-    """Delete a rule; what it has sent stays in the log, what waits to be sent is not sent. False if it was gone already."""
+    """Delete a rule; sent notifications stay in the log, waiting ones are not sent. False if it was already gone."""
     alias = managed_alias()
     with transaction.atomic(using=alias):
         rule = NotificationRule.objects.using(alias).filter(pk=rule_id).select_for_update().first()
@@ -114,7 +114,7 @@ def remove_rule(rule_id: int, *, now: Clock = None) -> bool:
 
 
 def request_test(rule_id: int, *, now: Clock = None) -> UUID:
-    """Have a worker send a test to the target of a rule, enabled or not; the id of it. RuleRefused if the rule is gone."""
+    """Request a test notification to the target of a rule, enabled or not. Returns its id. RuleRefused if the rule is gone."""
     alias = managed_alias()
     with transaction.atomic(using=alias):
         delivery = new_delivery(_locked(alias, rule_id), {}, _now(alias, now), is_test=True)
@@ -123,12 +123,12 @@ def request_test(rule_id: int, *, now: Clock = None) -> UUID:
 
 
 def send_again(delivery_id: UUID, *, now: Clock = None) -> None:
-    """Have a worker try what was given up once more, to the target that the rule has now, under the same id. RuleRefused."""
+    """Request another attempt for an abandoned notification, to the rule's current target, under the same id. RuleRefused."""
     alias = managed_alias()
     with transaction.atomic(using=alias):
         failed = NotificationDelivery.objects.using(alias).filter(pk=delivery_id, state=DeliveryState.FAILED)
         rule_id = failed.values_list("rule", flat=True).first()
-        # The rule before what it has sent, as everybody locks them.
+        # Lock the rule before its notification, the order of all writers.
         rule = None if rule_id is None else _locked(alias, rule_id)
         delivery = failed.select_for_update().first()
         if delivery is None:
@@ -164,16 +164,16 @@ def _now(alias: str, now: Clock) -> datetime:
     return now() if now is not None else database_now(alias)
 
 
-# Failures are counted so far; further only where the threshold is higher.
+# Failures are counted up to this number; further only if the threshold is higher.
 COUNTED_AT_MOST: Final = 10_000
 GROUPED_BY: Final = CLASSIFIERS["exception"]
-# What lies in these is no backlog, unless a rule names them (as in sqlqueue_health).
+# Messages in these are not a backlog, unless a rule names them (as in sqlqueue_health).
 _NO_BACKLOG: Final = (QueueKind.ERROR, QueueKind.AUDIT)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was found of a subject, whether the rule fires for it, and what it was compared with; `more` for the notification."""
+    """The value of a subject, whether the rule fires for it, and the compared limit; `more` for the notification."""
 
     is_over: bool
     value: float | None = None
@@ -183,9 +183,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What a rule watches, by subject. A subject without a reading is well if they are complete, else nothing is known of it.
+    """The values that a rule watches, by subject. A subject without a reading passes if they are complete, else it is unknown.
 
-    Of the `muted` subjects nobody is notified.
+    `muted` subjects cause no notifications.
     """
 
     by_subject: Mapping[str, Reading]
@@ -194,7 +194,7 @@ class Readings:
 
 
 class RuleConditions:
-    """The conditions of one evaluation. What several rules watch is read once. Raises the database's errors."""
+    """The conditions of one evaluation. Values shared by several rules are read once. Raises the database's errors."""
 
     def __init__(self, snapshot: Snapshot, alias: str) -> None:
         self._snapshot = snapshot
@@ -208,12 +208,12 @@ class RuleConditions:
         }
 
     def read(self, rule: NotificationRule) -> Readings:
-        """What the rule watches; nothing for a kind that this version does not know. Not for new groups: see `new_groups`."""
+        """The readings of the rule; empty for a kind that this version does not know. For new groups, see `new_groups`."""
         of_kind = self._of_kind.get(rule.kind)
         return Readings({}) if of_kind is None else of_kind(rule)
 
     def new_groups(self, rule: NotificationRule, since: datetime) -> dict[UUID, datetime]:
-        """The groups by exception and place that were first seen since then, of the rule's endpoint if it names one."""
+        """The groups by exception and place first seen since then, of the rule's endpoint if it names one."""
         groups = FailureGroup.objects.using(self._alias).filter(classifier=GROUPED_BY.name, first_seen_at__gte=since)
         found = {key: at for key, at in groups.values_list("pk", "first_seen_at") if at is not None}
         if rule.subject and found:
@@ -246,7 +246,7 @@ class RuleConditions:
         elif rule.subject:
             minimums = {name: minimum for name, minimum in minimums.items() if name == rule.subject}
         counts = ((name, snapshot.workers(name), minimum) for name, minimum in minimums.items())
-        # Without a threshold, an endpoint of which no minimum is expected any more is well.
+        # Without a threshold, an endpoint whose minimum was removed passes.
         is_complete = rule.threshold is None
         return Readings({name: Reading(live < least, live, least) for name, live, least in counts}, is_complete)
 
@@ -284,37 +284,37 @@ class RuleConditions:
 
 
 def _of(subject: str) -> Q:
-    """Failures of an endpoint, of a queue that it failed in, or in an error queue."""
+    """The condition for failures of an endpoint, of a queue that it failed in, or in an error queue."""
     return Q(endpoint=subject) | Q(failed_q=subject) | Q(queue=subject)
 
 
 def subject_of_check(check: CheckResult) -> str:
-    """What a check is called in notifications."""
+    """The label of a check in notifications."""
     return f"{check.name}: {check.subject}" if check.subject else check.name
 
 
 logger = logging.getLogger("sqlqueue.notifications")
 
 EVERY_SECONDS: Final = 10.0
-# A notification lists so many changes, and the number of the rest.
+# The maximum number of changes that a notification lists; the rest is counted.
 LISTED_AT_MOST: Final = 100
-# A subject of which nothing is known any more, such as a queue that was dropped, is given up after this.
+# A subject without data, such as a dropped queue, is given up after this time.
 MISSING_AT_MOST: Final = timedelta(hours=1)
-# A group may be committed after one that was seen later: groups that are so much older than the last one are read again.
+# A group may be committed after one that was seen later: re-read groups that are older than the last one by up to this time.
 LATE_AT_MOST: Final = timedelta(minutes=10)
-# Instances come and go with each deployment: they have so long to come back, as one that is silent has.
+# Instances come and go with each deployment: they have this time to return, like a silent one.
 HELD: Final[Mapping[str, timedelta]] = {NotificationKind.INSTANCES_BELOW: timedelta(seconds=DEAD_AFTER_SECONDS)}
 RAISED, RESOLVED, GONE, NEW = "raised", "resolved", "gone", "new"
-# What is known of a subject by more than its name.
+# Subjects that need more than their name.
 _NAMED: Final = ("check", "check_of")
 
 Change = dict[str, Any]
 
 
 class Evaluator:
-    """Evaluates the enabled rules. `now` is the clock of the managed tables' database unless another is handed in.
+    """Evaluates the enabled rules. `now` is the clock of the managed tables' database unless given.
 
-    The claim, the state of each rule and the notifications to send are one transaction: nothing is half done or sent twice.
+    The claim, the state of each rule and the new notifications are one transaction: nothing is half done or sent twice.
     """
 
     def __init__(self, settings: Settings, *, now: Callable[[], datetime] | None = None) -> None:
@@ -323,7 +323,7 @@ class Evaluator:
         self._now = now or partial(database_now, self._alias)
 
     def evaluate(self) -> int:
-        """Evaluate all rules once in ten seconds in the cluster; returns how many notifications are to be sent. DatabaseError."""
+        """Evaluate all rules once in ten seconds in the cluster. Returns the number of new notifications. DatabaseError."""
         with database_errors(dialect_of_connection(connection_of(self._alias)), "evaluate the rules of notifications"):
             now = self._now()
             with transaction.atomic(using=self._alias):
@@ -360,7 +360,7 @@ def _kept(rule: NotificationRule) -> tuple[Any, ...]:
 
 
 def _changes(rule: NotificationRule, conditions: RuleConditions, now: datetime) -> Iterable[Change]:
-    """What has changed since the last evaluation, and note it in the rule."""
+    """The changes since the last evaluation, which are recorded in the rule."""
     if rule.kind == NotificationKind.NEW_GROUP:
         return _new_groups(rule, conditions)
     raised: dict[str, Any] = {name: dict(entry) for name, entry in rule.raised.items()}
@@ -373,7 +373,7 @@ def _changes(rule: NotificationRule, conditions: RuleConditions, now: datetime) 
 
 
 def _held(readings: Readings, held: dict[str, str], now: datetime, hold: timedelta) -> Iterator[tuple[str, Reading]]:
-    """What has been over its threshold for long enough; `held` notes since when the rest is."""
+    """The subjects that were over their threshold for long enough; `held` records the begin of the others."""
     for subject, reading in sorted(readings.by_subject.items()):
         if not reading.is_over:
             held.pop(subject, None)
@@ -434,10 +434,10 @@ def _add(rule: NotificationRule, changes: Iterable[Change]) -> None:
 
 
 def _notification(rule: NotificationRule, now: datetime) -> NotificationDelivery | None:
-    """The notification of all changes that are noted, unless the last one was too short a time ago."""
+    """The notification of all recorded changes, unless the last one was too recent."""
     if not rule.pending.get("changes"):
         return None
-    # A clock that was put back must not keep anybody waiting.
+    # A clock that was set back must not delay notifications.
     if rule.notified_at is not None and timedelta() <= now - rule.notified_at < timedelta(seconds=rule.throttle_seconds):
         return None
     raised = sorted(rule.raised)
@@ -447,7 +447,7 @@ def _notification(rule: NotificationRule, now: datetime) -> NotificationDelivery
 
 
 def new_delivery(rule: NotificationRule, payload: dict[str, Any], now: datetime, *, is_test: bool = False) -> NotificationDelivery:
-    """A notification of the rule that waits to be sent, not saved yet."""
+    """A waiting notification of the rule, not saved yet."""
     return NotificationDelivery(
         pk=uuid.uuid4(),
         rule=rule,
@@ -468,7 +468,7 @@ DEFAULT_THROTTLE_SECONDS: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class ThresholdRange:
-    """What the threshold of a kind may be: from least to most, whole or not; `words` say so."""
+    """The allowed thresholds of a kind: from least to most, whole or not; `words` describe them."""
 
     least: float
     most: float
@@ -483,7 +483,7 @@ class ThresholdRange:
         return self.least <= value <= self.most and not (self.is_whole and value % 1)
 
 
-# The most that is counted, or makes sense.
+# The maximum that is counted, or makes sense.
 THRESHOLDS: Final = {
     NotificationKind.FAILURES_ABOVE: ThresholdRange(0, 1_000_000, gettext_lazy("a whole number from 0 to 1,000,000")),
     NotificationKind.INSTANCES_BELOW: ThresholdRange(
@@ -498,7 +498,7 @@ THRESHOLDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RuleValues:
-    """What a rule tells of, and whom; without its secret."""
+    """The condition and the recipient of a rule, without its secret."""
 
     name: str = ""
     kind: str = ""

@@ -1,7 +1,7 @@
-"""The state that checks read: as a `Status` shows it now, or as a worker can read it at little cost.
+"""The state that checks read: from a `Status`, or from data that a worker can read cheaply.
 
-Commands and pages have a status, which counts the queues. Workers check every 20 seconds: they take the numbers of queues from the
-samples, which are written anyway, and read no queue table.
+Commands and pages have a status, which counts the queues. Workers check every 20 seconds: they take queue lengths from the
+samples, which exist anyway, and read no queue table.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from sqlqueue_app.tables.installation import DELAYED_SUFFIX
 from sqlqueue_app.tables.rows import cut_text
 from sqlqueue_app.tables.two_phase import PreparedBranch
 
-# A queue with messages in each sample of this period has a backlog; one sample may catch a message between two polls.
+# A queue with messages in each sample of this period has a backlog; a single sample may catch a message between two polls.
 RECENT: Final = timedelta(seconds=60)
 LEAST_SAMPLES: Final = 4
 MINUTES: Final = RESOLUTIONS[1]
 GROWTH_PERIOD: Final = timedelta(minutes=9)
 LEAST_GROWTH: Final = 100
-# As the pages of failed messages.
+# Like the pages of failed messages.
 FAILURES_COUNTED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """The failed messages that wait for a decision, what the newest is in words, its group, and since when there are any."""
+    """The failed messages waiting for a decision: the newest in words, its group, and the time of the oldest."""
 
     count: int = 0
     exact: bool = True
@@ -54,17 +54,17 @@ class Failures:
 
 
 class _CountOf(Subquery):
-    """How many rows another query has."""
+    """The number of rows of another query."""
 
     template = "(SELECT COUNT(*) FROM (%(subquery)s) counted)"
     output_field = IntegerField()
 
 
 class Snapshot:
-    """The state at one instant. Each part is read when it is first asked for, and once; what could not be read is left out.
+    """The state at one instant. Each part is read once, at its first use; unreadable parts are left out.
 
-    With a `status` and the `minimums` of live processes all is known but archived messages. Without them it comes from the managed
-    tables, and raises the errors of the database. `now` is an instant of their clock. `in_doubt` outlives the snapshot.
+    With a `status` and the `minimums` of live processes, only archived messages are unknown. Otherwise the state comes from the
+    managed tables, and raises the errors of the database. `now` is an instant of their clock. `in_doubt` outlives the snapshot.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Snapshot:
         if minimums is not None:
             self.minimums = minimums
         self.checked_at: datetime | None = None
-        """When a worker last ran checks, as far as that is known."""
+        """The time when a worker last ran checks, if known."""
 
     @cached_property
     def _registry(self) -> tuple[Sequence[InstanceStatus], QueueProblem | None]:
@@ -101,12 +101,12 @@ class Snapshot:
 
     @property
     def registry_problem(self) -> QueueProblem | None:
-        """Why the registered processes cannot be read: then nothing is known of them."""
+        """The reason why the registered processes cannot be read, and are unknown."""
         return self._registry[1]
 
     @cached_property
     def processes(self) -> Mapping[tuple[str, int], Sequence[InstanceStatus]]:
-        """The instances of each process, by machine and process id: one may run several endpoints."""
+        """The instances of each process, by machine and process id: a process may run several endpoints."""
         found: defaultdict[tuple[str, int], list[InstanceStatus]] = defaultdict(list)
         for each in self.instances:
             found[each.host, each.pid].append(each)
@@ -114,12 +114,12 @@ class Snapshot:
 
     @cached_property
     def lost(self) -> frozenset[str]:
-        """The endpoints of which a process is dead and not replaced: that is the cause of what else is wrong with them."""
+        """The endpoints with a dead process that was not replaced, which is the cause of their other problems."""
         return frozenset(each.endpoint for each in self.instances if each.is_lost)
 
     @cached_property
     def paused(self) -> Mapping[str, InstanceStatus]:
-        """The endpoints all of whose workers are asked to pause, with the one that was the last to be."""
+        """The endpoints all of whose workers are asked to pause, with the last one that was asked."""
         found: dict[str, InstanceStatus] = {}
         for name in dict.fromkeys(each.endpoint for each in self.instances):
             workers = [each for each in self.instances if each.endpoint == name and each.alive and each.is_worker]
@@ -129,27 +129,27 @@ class Snapshot:
 
     @cached_property
     def is_unmanned(self) -> bool:
-        """Whether no worker is alive at all."""
+        """Whether no worker is alive."""
         return not any(each.alive and each.is_worker for each in self.instances)
 
     @cached_property
     def is_unmanned_elsewhere(self) -> bool:
-        """Whether no worker is alive, and an alert about an endpoint says so: that is the cause of what workers leave undone."""
+        """Whether no worker is alive, and an alert about an endpoint reports it: the cause of unfinished work of workers."""
         return self.is_unmanned and any(map(self.is_reported, {*self.lost, *self.minimums, *self.settings.senders}))
 
     def is_reported(self, endpoint: str) -> bool:
-        """Whether an alert about the endpoint says that it lacks a worker."""
+        """Whether an alert reports that the endpoint lacks a worker."""
         return endpoint in self.lost or self.is_below_minimum(endpoint) or self.left_alone(endpoint) > 0
 
     @cached_property
     def unreceived(self) -> Mapping[KnownQueue, int]:
-        """The queues with messages from which no live process receives."""
+        """The queues with messages that no live process receives from."""
         if self.registry_problem is not None:
             return {}
         return {queue: count for queue, count in self.waiting.items() if count and not is_received(queue, self.instances)}
 
     def is_below_minimum(self, endpoint: str) -> bool:
-        """Whether fewer processes than operators expect are there for the endpoint."""
+        """Whether the endpoint has fewer processes than operators expect."""
         return self.registry_problem is None and self.workers(endpoint) < self.minimums.get(endpoint, 0)
 
     def queues_of(self, endpoint: str) -> list[KnownQueue]:
@@ -157,22 +157,22 @@ class Snapshot:
         return [queue for queue in self.waiting if endpoint in queue.endpoints]
 
     def waiting_since(self, queues: Sequence[KnownQueue]) -> datetime | None:
-        """Since when the first message waits that no process receives, as far as the headers say."""
+        """The time since which the first message without a live receiver has waited, according to its headers."""
         looks = () if self.status is None else self.status.queues
         heads = [each.head_age for each in looks if each.queue in queues and each.queue in self.unreceived]
         return min((self.now - head.age for head in heads if head is not None and head.age is not None), default=None)
 
     def left_alone(self, endpoint: str) -> int:
-        """How many messages of the endpoint wait that no live process receives."""
+        """The number of waiting messages of the endpoint without a live receiver."""
         return sum(self.unreceived.get(queue, 0) for queue in self.queues_of(endpoint))
 
     @cached_property
     def minimums(self) -> Mapping[str, int]:
-        """How many live processes operators expect at least, by endpoint."""
+        """The minimum number of live processes that operators expect, by endpoint."""
         return dict(EndpointExpectation.objects.using(self._alias).values_list("endpoint", "minimum"))
 
     def workers(self, endpoint: str) -> int:
-        """How many live processes are there for the main queue of the endpoint, paused or not."""
+        """The number of live processes for the main queue of the endpoint, paused or not."""
         return sum(1 for each in self.instances if each.endpoint == endpoint and works_on(each, endpoint))
 
     @cached_property
@@ -185,7 +185,7 @@ class Snapshot:
 
     @cached_property
     def waiting(self) -> Mapping[KnownQueue, int]:
-        """How many messages wait in the main queues and satellites; of samples, the least of the last minute."""
+        """The number of messages in each main queue and satellite; from samples, the minimum of the last minute."""
         if self.status is not None:
             counted = {each.queue: each.depth.waiting for each in self.status.queues if each.depth is not None}
         else:
@@ -194,9 +194,9 @@ class Snapshot:
 
     @cached_property
     def growth(self) -> Mapping[str, int]:
-        """By how many messages the queues grew that have grown steadily for ten minutes. One statement; nothing with a status.
+        """The growth of queues that have grown steadily for ten minutes, in messages. One statement; empty with a status.
 
-        The means of three times of three minutes each rise, the queue is longer now than in the second of them, and by 100
+        The means of three intervals of three minutes each rise, the queue is longer now than in the second of them, and by 100
         messages and a tenth longer than in the first.
         """
         if self.status is not None:
@@ -221,7 +221,7 @@ class Snapshot:
 
     @cached_property
     def failures(self) -> Failures:
-        """The failed messages that wait for a decision: of the index, or of the error queues where no worker keeps that."""
+        """The failed messages waiting for a decision: from the index, or from the error queues if no worker maintains it."""
         found = self.indexed_failures
         looks = () if self.status is None else self.status.queues
         there = sum(each.depth.waiting for each in looks if each.queue.kind is QueueKind.ERROR and each.depth is not None)
@@ -231,7 +231,7 @@ class Snapshot:
 
     @cached_property
     def indexed_failures(self) -> Failures:
-        """One statement: the first and the last one, each with the number of all."""
+        """One statement: the first and the last message, each with the total number."""
         of_index = FailedMessage.objects.using(self._alias)
         unresolved = of_index.filter(status=FailureStatus.UNRESOLVED)
         first, last = (Subquery(unresolved.order_by(by).values("pk")[:1]) for by in ("failed_at", "-failed_at"))
@@ -249,7 +249,7 @@ class Snapshot:
 
     @cached_property
     def overdue(self) -> Mapping[str, int]:
-        """How many delayed messages are overdue, by endpoint; of samples, the least of the last minute."""
+        """The number of overdue delayed messages by endpoint; from samples, the minimum of the last minute."""
         if self.status is not None:
             return {each.endpoint: each.overdue for each in self.delayed if each.overdue is not None}
         names = {endpoint: endpoint + DELAYED_SUFFIX for endpoint in self.settings.senders}
@@ -257,7 +257,7 @@ class Snapshot:
 
     @cached_property
     def failed(self) -> Sequence[tuple[QueueStatus, int]]:
-        """The error queues of the status with the number of messages that nobody has archived, whoever owns them."""
+        """The error queues of the status, of any owner, with the number of messages that are not archived."""
         found = [] if self.status is None else [each for each in self.status.queues if each.queue.kind is QueueKind.ERROR]
         counted = [(each, each.depth.waiting) for each in found if each.depth is not None]
         archived = _count_archived(self._alias, [each.name for each, waiting in counted if waiting])
@@ -265,7 +265,7 @@ class Snapshot:
 
     @cached_property
     def replies(self) -> Sequence[tuple[QueueStatus, int]]:
-        """The callback queues of the status that no live process holds, and how many replies wait in them."""
+        """The callback queues of the status without a live process, and the number of replies in each."""
         if self.status is None:
             return ()
         held = {found.name for each in self.instances if each.alive and (found := self.status.callback_of(each)) is not None}
@@ -274,13 +274,13 @@ class Snapshot:
 
     @property
     def delayed(self) -> Sequence[DelayedStatus]:
-        """The tables of delayed messages of the status that belong to endpoints of the settings."""
+        """The tables of delayed messages in the status that belong to endpoints of the settings."""
         found = () if self.status is None else self.status.delayed
         return [each for each in found if each.endpoint in self.settings.senders]
 
     @cached_property
     def _recent(self) -> Mapping[str, tuple[int, int]]:
-        """The least numbers of waiting and of overdue messages, by queue, where it was sampled often enough."""
+        """The minimum numbers of waiting and of overdue messages, by queue, if it has enough samples."""
         counted = self._samples(FINEST, RECENT).values_list("queue").order_by()
         rows = counted.annotate(n=Count("pk"), waiting=Min("waiting"), overdue=Min("overdue"))
         return {queue: (waiting, overdue) for queue, n, waiting, overdue in rows if n >= LEAST_SAMPLES}
@@ -292,7 +292,7 @@ class Snapshot:
         return {each.queue: each for each in samples.order_by("taken_at")}
 
     def expired(self, queues: Iterable[str], period: timedelta) -> Iterable[tuple[str, int, int]]:
-        """The queues with their number of samples in the period, and the least number of expired messages in these."""
+        """The queues with their number of samples in the period, and the minimum number of expired messages in these."""
         rows = self._samples(MINUTES, period).filter(queue__in=list(queues)).values_list("queue").order_by()
         return list(rows.annotate(n=Count("pk"), expired=Min("expired")))
 
@@ -310,10 +310,10 @@ class Snapshot:
 
 
 def _count_archived(alias: str, queues: Sequence[str]) -> dict[str, int]:
-    """How many messages of each error queue are archived. One statement, none without queues. Raises ConnectionLost."""
+    """The number of archived messages of each error queue. One statement, none without queues. Raises ConnectionLost."""
     if not queues:
         return {}
     rows = FailedMessage.objects.using(alias).filter(status=FailureStatus.ARCHIVED, row_version__isnull=False, queue__in=queues)
     with optional_read(alias, "count the archived messages"):
         return dict(rows.order_by().values_list("queue").annotate(count=Count("pk")))
-    return {}  # without the index nothing can have been archived
+    return {}  # without the index, nothing is archived

@@ -1,4 +1,4 @@
-"""Notifications to an address of HTTP, signed after the Standard Webhooks convention (https://www.standardwebhooks.com)."""
+"""Notifications to an HTTP URL, signed according to the Standard Webhooks convention (https://www.standardwebhooks.com)."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from sqlqueue_app import __version__
 from sqlqueue_app.messages.errors import SqlQueueError
 
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - what every secret begins with
-# The convention asks for 24 to 64 bytes.
+# The convention requires 24 to 64 bytes.
 LEAST_SECRET_BYTES, MOST_SECRET_BYTES, _SECRET_BYTES = 24, 64, 32
 LONGEST_URL: Final = 2_000
-# Of an answer that is no success so much is kept, for whoever looks for the reason.
+# The stored length of an error response, for troubleshooting.
 _KEPT_CHARACTERS: Final = 200
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def new_secret() -> str:
-    """A secret that nobody can guess."""
+    """A random secret that cannot be guessed."""
     return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
 
 
 def key_of(secret: str) -> bytes:
-    """The key of a secret; ValueError, which does not show it, for a text that is none."""
+    """The key of a secret; raises ValueError, which does not show the text, for an invalid secret."""
     text = secret.removeprefix(SECRET_PREFIX)
     try:
         key = base64.b64decode(text, validate=True)
@@ -50,14 +50,14 @@ def key_of(secret: str) -> bytes:
 
 
 def signed_headers(secret: str, message_id: str, at: datetime, body: bytes) -> dict[str, str]:
-    """Return the headers that prove sender, time and identity of a request. ValueError for a bad secret."""
-    # The library takes the digits of a time for UTC, whatever its zone.
+    """Return the headers that prove sender, time and identity of a request. ValueError for an invalid secret."""
+    # The library reads the digits of a time as UTC, whatever its zone.
     signature = Webhook(key_of(secret)).sign(message_id, at.astimezone(UTC), body.decode())
     return {"webhook-id": message_id, "webhook-timestamp": str(int(at.timestamp())), "webhook-signature": signature}
 
 
 def validate_secret(text: str) -> None:
-    """Raise ValidationError, which does not show it, for a text that is no secret."""
+    """Raise ValidationError, which does not show the text, for an invalid secret."""
     try:
         key_of(text)
     except ValueError:
@@ -66,7 +66,7 @@ def validate_secret(text: str) -> None:
 
 
 def validate_url(url: str, patterns: Sequence[str] | None) -> None:
-    """Raise ValidationError for a text that is no address of a webhook, or not one that WEBHOOK_HOSTS allows."""
+    """Raise ValidationError for an invalid webhook URL, or one that WEBHOOK_HOSTS does not allow."""
     try:
         parts = urlsplit(url)
         host, _port = parts.hostname, parts.port
@@ -86,16 +86,16 @@ def validate_url(url: str, patterns: Sequence[str] | None) -> None:
 
 
 def host_is_allowed(url: str, patterns: Sequence[str] | None) -> bool:
-    """Whether WEBHOOK_HOSTS lets the address through; None is any host."""
+    """Whether WEBHOOK_HOSTS allows the URL; None allows any host."""
     host = (urlsplit(url).hostname or "").lower().rstrip(".")
     allowed = [pattern.lower().strip("[]").rstrip(".") for pattern in patterns or ()]
     return patterns is None or host in allowed or any(host.endswith(each[1:]) for each in allowed if each.startswith("*."))
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout: float) -> None:
-    """POST once, and follow no redirect. SendFailed for every answer but one of success, and where none comes in `timeout` seconds.
+    """POST once, without redirects. Raises SendFailed for any response but success, and if there is none in `timeout` seconds.
 
-    The time is that of the whole: a receiver that answers a byte at a time does not keep anybody longer. Proxies are not used.
+    The timeout covers the whole request, so a receiver that sends a byte at a time cannot delay it. Proxies are not used.
     """
     parts = urlsplit(url)
     end = time.monotonic() + timeout
@@ -104,7 +104,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout: float) -
             connection.request("POST", _path(parts), body, {**_COMMON, **headers})
             response = connection.getresponse()
             if time.monotonic() >= end:
-                raise TimeoutError  # shut amid the headers: what came of them looks like an answer
+                raise TimeoutError  # closed amid the headers: the received part looks like a response
             if 200 <= response.status < 300:
                 return
             text = _cut(response.read(4 * _KEPT_CHARACTERS))
@@ -124,7 +124,7 @@ def _path(parts: SplitResult) -> str:
 
 @contextmanager
 def _connected(parts: SplitResult, end: float) -> Iterator[http.client.HTTPConnection]:
-    """A connection that is shut at the end, whatever the other side does: each step has a timeout of its own otherwise."""
+    """A connection that is closed at the deadline; otherwise only each step would have a timeout."""
     host = parts.hostname or ""
     port = parts.port or _DEFAULT_PORTS[parts.scheme]
     sockets = [_socket(host, port, end)]
@@ -155,7 +155,7 @@ def _connected(parts: SplitResult, end: float) -> Iterator[http.client.HTTPConne
 
 
 def _socket(host: str, port: int, end: float) -> socket.socket:
-    """A connection to the first address of the host that takes one; all together until the end."""
+    """A connection to the first address of the host that accepts one, before the common deadline."""
     failure: OSError = OSError(f"the host {host!r} has no address")
     for family, kind, protocol, _name, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         left = end - time.monotonic()
@@ -174,13 +174,13 @@ def _socket(host: str, port: int, end: float) -> socket.socket:
 
 
 def _cut(text: bytes) -> str:
-    """The beginning of a text of somebody else's, in one line of printable characters."""
+    """The beginning of an untrusted text, as one line of printable characters."""
     decoded = " ".join(text.decode("utf-8", "replace").split())
     return "".join(each if each.isprintable() else "�" for each in decoded)[:_KEPT_CHARACTERS]
 
 
 class SendFailed(SqlQueueError):
-    """An attempt has failed; the message says why, without secrets. `is_final`: another one would fail too."""
+    """A failed attempt; the message is the reason, without secrets. `is_final`: a retry would fail too."""
 
     def __init__(self, message: str, *, is_final: bool = False) -> None:
         super().__init__(message)

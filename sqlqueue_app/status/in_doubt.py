@@ -63,7 +63,7 @@ class PendingTransaction:
 
 
 class InDoubt:
-    """Finishes branches in doubt. One object, shared by the threads of a process, remembers what it has logged."""
+    """Finishes branches in doubt. One object serves all threads of a process and keeps what it has logged; others may read."""
 
     def __init__(self, alias: str) -> None:
         """`alias` is that of the queues. Does not connect."""

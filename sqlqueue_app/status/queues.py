@@ -454,7 +454,7 @@ class SnapshotCache:
 
     @contextmanager
     def used(self, seconds: float) -> Iterator[None]:
-        """While open, `shared_snapshots` stores its snapshots here, and reuses those younger than the given seconds."""
+        """While open, `shared_snapshots` of this thread stores snapshots here, and reuses those younger than `seconds`."""
         token = _used.set((self, seconds))
         try:
             yield

@@ -26,7 +26,7 @@ from sqlqueue_app.models import (
 from sqlqueue_app.models.operations import OPEN
 
 OPERATIONS_KEPT: Final = timedelta(days=90)
-# Audits ask for actions at the end of a year.
+# Audits at the end of a year ask who did what.
 ACTIONS_KEPT: Final = timedelta(days=400)
 ROLLUPS_KEPT: Final = {60: timedelta(days=2), 3600: timedelta(days=92)}
 """Retention of rollups by the seconds of their interval; daily ones are kept forever."""

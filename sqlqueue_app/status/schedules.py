@@ -149,7 +149,7 @@ class Schedules:
             note_failure(self._alias, entry.schedule, error, now)
 
     def _find_done(self, schedule: ScheduleSettings, now: datetime) -> datetime:
-        """The time up to which the schedule is done; a schedule without any ticks is done up to now."""
+        """The time up to which the schedule is done; a schedule that no worker has seen before is done up to now."""
         ticks = self._ticks(schedule)
         last = ticks.order_by("-tick").first()
         if last is None:

@@ -1,6 +1,6 @@
-"""Messages without a database: addresses, headers, times, types, bodies. Needs no Django, reads no clock.
+"""Messages without a database: addresses, headers, times, types, bodies. Needs no Django and reads no clock.
 
-Scripts and Spark's executors use these names directly; the modules hold the rest.
+Scripts and Spark executors import these names directly; everything else is in the modules.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Queue addresses: the text that names a queue in headers, settings and subscription tables, the quoting of its parts, and the
-schema and catalog that a name resolves to. All names reach SQL through here: as one quoted identifier, or an AddressError.
+schema and catalog of a name. Every name in SQL comes from here: as one quoted identifier, or else an AddressError is raised.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POSTGRESQL_TABLE_LIMIT: Final = 55
 WHITESPACE: Final = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
-"""What .NET calls white space. ``str.isspace()`` adds U+001C to U+001F, so it would refuse names that .NET accepts."""
+"""White space in .NET. ``str.isspace()`` also includes U+001C to U+001F, so it would reject names that .NET accepts."""
 
 
 def is_blank(text: str | None) -> bool:
@@ -31,7 +31,7 @@ def is_blank(text: str | None) -> bool:
 
 
 def check_characters(text: str, what: str = "name") -> None:
-    """Raise :class:`AddressError` for what no database takes in a name: NUL and halves of surrogate pairs."""
+    """Raise :class:`AddressError` for characters that no database accepts in a name: NUL and lone surrogates."""
     if "\0" in text:
         raise AddressError(f"the {what} {text!r} contains the character NUL, which no database accepts; remove it")
     if not text.isascii():
@@ -57,7 +57,7 @@ def quote_sqlite(name: str) -> str:
 
 
 def unquote_sqlserver(text: str) -> str:
-    """``[a]]b]`` → ``a]b``; text that is not in brackets comes back as it is.
+    """``[a]]b]`` → ``a]b``; text without brackets is returned unchanged.
 
     See docs/internals/wire.md#sql-server-addresses, step 4.
     """
@@ -65,16 +65,16 @@ def unquote_sqlserver(text: str) -> str:
 
 
 def unquote_postgresql(text: str) -> str:
-    """``"a""b"`` → ``a"b``; text that is not in quotes comes back as it is (docs/internals/wire.md#postgresql-addresses)."""
+    """``"a""b"`` → ``a"b``; text without quotes is returned unchanged (docs/internals/wire.md#postgresql-addresses)."""
     return _unquote(text, '"', '"')
 
 
 def check_name(name: str, dialect: str, suffix_bytes: int = 0, *, part: str = "table") -> None:
-    """Raise :class:`AddressError` if the database could not hold an object of this name.
+    """Raise :class:`AddressError` if the database does not support an object with this name.
 
     ``dialect`` is ``sqlserver``, ``postgresql`` or ``sqlite``; ``part`` is ``table``, ``schema`` or ``catalog``.
-    ``suffix_bytes`` is the length of what will be appended to the name (``.Delayed``, an instance), all ASCII: bytes
-    and UTF-16 units alike. PostgreSQL's 55 bytes for tables have room for ``.Delayed`` already. SQLite knows no limit.
+    ``suffix_bytes`` is the length of a suffix to be appended (``.Delayed``, an instance), all ASCII: as many bytes as
+    UTF-16 units. PostgreSQL's 55 bytes for tables already leave room for ``.Delayed``. SQLite has no limit.
     """
     if is_blank(name):
         raise AddressError(f"the {part} name {name!r} is empty or white space; give it a name")
@@ -91,7 +91,7 @@ def check_name(name: str, dialect: str, suffix_bytes: int = 0, *, part: str = "t
 def check_queue_name(name: object, setting: str) -> None:
     """Raise :class:`AddressError`, naming ``setting``, if the value cannot be the literal name of a queue.
 
-    A name with ``@`` is refused: every reader of the wire would cut it there and take the rest for a schema.
+    A name with ``@`` is rejected: every reader would split it there and take the rest for a schema.
     """
     if not isinstance(name, str):
         raise AddressError(f"{setting}: expected a queue name as text, got {name!r}")
@@ -129,7 +129,7 @@ def _unquote(text: str, opening: str, closing: str) -> str:
 
 
 FORMS: Final = ("sqlserver", "postgresql", "3.0", "legacy", "sqlite")
-"""Every form that :meth:`QueueAddress.parse` knows."""
+"""The forms that :meth:`QueueAddress.parse` supports."""
 
 _Parts = tuple[str, str | None, str | None]
 
@@ -139,7 +139,7 @@ class QueueAddress:
     """A queue as table, schema and catalog, unquoted, with the form in which it is written as text.
 
     ============ ============================== ===========================================================
-    form         text                           who writes it (docs/internals/wire.md#addresses)
+    form         text                           writer (docs/internals/wire.md#addresses)
     ============ ============================== ===========================================================
     sqlserver    ``table@[schema]@[catalog]``   SQL Server transport 3.1 and later; our own on SQL Server
     postgresql   ``"schema"."table"``           PostgreSQL transport; our own on PostgreSQL
@@ -148,9 +148,9 @@ class QueueAddress:
     sqlite       ``table``                      our own on SQLite, which has no schemas
     ============ ============================== ===========================================================
 
-    Blank schemas and catalogs become ``None``, which means: not said, resolution decides. Raises :class:`AddressError`
-    (a ``ValueError``) for a blank table, an unknown form, NUL and broken Unicode. Lengths are not checked here, because
-    an address may name a queue of another database: see :func:`sqlqueue_app.messages.addresses.check_name`.
+    Blank schemas and catalogs become ``None``: unspecified, to be resolved. Raises :class:`AddressError` (a
+    ``ValueError``) for a blank table, an unknown form, NUL and invalid Unicode. Does not check lengths, because an
+    address may name a queue of another database: see :func:`sqlqueue_app.messages.addresses.check_name`.
     """
 
     table: str
@@ -175,7 +175,7 @@ class QueueAddress:
 
     @classmethod
     def parse(cls, text: str, form: str = "sqlserver") -> QueueAddress:
-        """The address that a reader of ``form`` sees in ``text``; raises :class:`AddressError`, naming it, if none."""
+        """Parse an address as a reader of ``form`` does. Raises :class:`AddressError`, quoting the text, if it is invalid."""
         parser = _PARSERS.get(form)
         if parser is None:
             raise AddressError(f"unknown form of address {form!r}; expected one of {', '.join(FORMS)}")
@@ -187,11 +187,11 @@ class QueueAddress:
         return cls(table, schema, catalog, form)
 
     def full(self, default_schema: str | None, default_catalog: str | None = None) -> str:
-        """The canonical address, as it goes into ReplyToAddress, FailedQ and the subscription table.
+        """The canonical address, as written to ReplyToAddress, FailedQ and the subscription table.
 
         ``default_schema`` fills in a missing schema (blank: ``dbo`` or ``public``), ``default_catalog`` a missing
-        catalog; with neither, the catalog is left out. Raises AddressError where the text would be read as another
-        queue: a table with ``@`` in one of the forms that cut there.
+        catalog; with neither, the catalog is omitted. Raises AddressError if the text would be read as another queue: a
+        table with ``@`` in one of the forms that split there.
         """
         if self.form == "postgresql":
             return self.qualified(default_schema)
@@ -208,7 +208,7 @@ class QueueAddress:
         return f"{self.table}@{quote_sqlserver(schema)}" + (f"@{quote_sqlserver(catalog)}" if catalog else "")
 
     def qualified(self, default_schema: str | None, default_catalog: str | None = None) -> str:
-        """The quoted name of the table for SQL; what is missing is filled in as in :meth:`full`."""
+        """The quoted name of the table for SQL; missing parts are filled in as in :meth:`full`."""
         if self.form == "sqlite":
             return quote_sqlite(self.table)
         schema = self._schema_or(default_schema)
@@ -219,10 +219,10 @@ class QueueAddress:
         return f"{start}{quote_sqlserver(schema)}.{quote_sqlserver(self.table)}"
 
     def __str__(self) -> str:
-        """The short form: only what is known. For every parsed address, parsing it again gives the same address.
+        """The short form: only the known parts. Parsing it again gives the same address.
 
-        True of the forms sqlserver, postgresql and sqlite, and of ``legacy`` but for a schema set by hand; the original
-        of ``3.0`` did not double ``]``, and neither do we.
+        This holds for the forms sqlserver, postgresql and sqlite, and for ``legacy`` except for a schema set by hand. The
+        original of ``3.0`` did not double ``]``, and neither does sqlqueue.
         """
         return _PRINTERS[self.form](self)
 
@@ -263,7 +263,7 @@ def _parse_postgresql(text: str) -> _Parts:
     dot = _first_open_dot(text)
     schema, table = (None, text) if dot < 0 else (unquote_postgresql(text[:dot]), text[dot + 1 :])
     if table == '"':
-        # The original fails on this text, with an index out of range.
+        # The original fails on this text with an index out of range.
         raise AddressError(f"the queue address {text!r} has an opening quote only; expected {_EXPECTED['postgresql']}")
     return unquote_postgresql(table), schema, None
 
@@ -288,10 +288,10 @@ def _parse_legacy(text: str) -> _Parts:
 
 
 def _parse_sqlite(text: str) -> _Parts:
-    """The whole text is the table, unless it is written like an address of the other forms: then only its table counts.
+    """Take the whole text as the table, unless it has one of the other forms: then only its table counts.
 
-    So rows that were copied from a server, with ``Sales@[dbo]@[nsb]`` or ``"public"."Sales"`` in their headers, find
-    their queues. A dot alone decides nothing: ``Particular.ServiceControl`` is a table.
+    So rows copied from a server, with ``Sales@[dbo]@[nsb]`` or ``"public"."Sales"`` in their headers, find their
+    queues. A dot alone is not enough: ``Particular.ServiceControl`` is a table.
     """
     dot = _first_open_dot(text)
     table = text[dot + 1 :]
@@ -301,7 +301,7 @@ def _parse_sqlite(text: str) -> _Parts:
 
 
 def _is_quoted(text: str) -> bool:
-    """Whether the text is one identifier in double quotes, to the letter."""
+    """Whether the text is exactly one identifier in double quotes."""
     return len(text) > 2 and text == quote_postgresql(unquote_postgresql(text))
 
 
@@ -330,7 +330,7 @@ def _print_table(address: QueueAddress) -> str:
 
 
 def _print_sqlite(address: QueueAddress) -> str:
-    # Bare, unless a reader would then see another table.
+    # Unquoted, unless a reader would then see another table.
     return address.table if _parse_sqlite(address.table)[0] == address.table else quote_sqlite(address.table)
 
 
@@ -364,16 +364,16 @@ _LAST_SCHEMA: Final = {"sqlserver": "dbo", "postgresql": "public", "sqlite": Non
 
 @dataclass(frozen=True, slots=True)
 class AddressBook:
-    """Fills in the schema and the catalog of queue addresses of one database, by settings.
+    """Fills in the schema and the catalog of queue addresses of one database from the settings.
 
-    The order, for both alike (docs/internals/wire.md#address-resolution): the setting for the queue, the setting for the endpoint
-    where a message is routed to one, the address, the default, and for schemas at last ``dbo`` or ``public``. Look-ups are exact,
-    case-sensitive, by the table part.
+    The order of precedence for both (docs/internals/wire.md#address-resolution): the setting for the queue, the setting for the
+    endpoint if a message is routed to one, the address, the default, and for schemas finally ``dbo`` or ``public``. Look-ups use
+    the table part, exact and case-sensitive.
 
     ``dialect`` is ``sqlserver``, ``postgresql`` or ``sqlite``; only SQL Server has catalogs, SQLite has no schemas
-    either, and settings for what a database does not have are not looked at. Without any catalog known (no default), the
-    catalog of an address stays ``None`` and its names have two parts. Raises :class:`ConfigurationError` for another
-    dialect. Resolving what is resolved changes nothing.
+    either, and settings for parts that a database lacks are ignored. Without a known catalog (no default), the catalog
+    of an address stays ``None`` and its names have two parts. Raises :class:`ConfigurationError` for another dialect.
+    Resolving is idempotent.
 
     ``cuts_received``: addresses in received messages are read as transports 1.x and 2.x read them.
     """
@@ -392,7 +392,7 @@ class AddressBook:
             raise ConfigurationError(f"unknown dialect {self.dialect!r}; expected one of {', '.join(_LAST_SCHEMA)}")
 
     def resolve(self, address: QueueAddress, endpoint: str | None = None) -> QueueAddress:
-        """The address in this database's form with all its parts; ``endpoint`` where the message is routed to one."""
+        """The address in this database's form with all its parts; ``endpoint`` if the message is routed to one."""
         table = address.table
         schema = catalog = None
         if self.dialect != "sqlite":
@@ -413,31 +413,31 @@ class AddressBook:
         return QueueAddress(table, schema, catalog, self.dialect)
 
     def parse(self, text: str) -> QueueAddress:
-        """The queue that an address text means here, resolved; raises :class:`AddressError` for text that is none."""
+        """Parse and resolve an address. Raises :class:`AddressError` if it is invalid."""
         return self.resolve(QueueAddress.parse(text, self.dialect))
 
     def received(self, text: str) -> QueueAddress:
-        """The queue that an address in a received message means here, resolved; raises :class:`AddressError` for text that is none.
+        """Parse and resolve an address in a received message. Raises :class:`AddressError` if it is invalid.
 
-        With ``cuts_received`` it is cut at the first ``@``: what follows is a machine, or a schema that versions 1 and 2 leave to
-        their settings (docs/internals/wire.md#addresses-across-versions). Text in double quotes is none of theirs, and read as
-        ever.
+        With ``cuts_received`` it is cut at the first ``@``: the rest is a machine, or a schema that versions 1 and 2 leave to
+        their settings (docs/internals/wire.md#addresses-across-versions). Those versions write no double quotes, so quoted text
+        is read as usual.
         """
         cuts = self.cuts_received and not text.startswith('"')
         return self.resolve(QueueAddress.parse(text, "legacy" if cuts else self.dialect))
 
     def of_queue(self, name: str) -> QueueAddress:
-        """The queue of this literal name, resolved: the name is never parsed, so dots and brackets belong to it."""
+        """The resolved queue with this literal name: it is never parsed, so dots and brackets belong to it."""
         return self.resolve(QueueAddress(name, form=self.dialect))
 
     def of_endpoint(self, name: str) -> QueueAddress:
-        """The primary queue of an endpoint, resolved with the endpoint's own settings; the name is never parsed."""
+        """The primary queue of an endpoint, resolved with the settings of the endpoint; the name is never parsed."""
         return self.resolve(QueueAddress(name, form=self.dialect), name)
 
     def canonical(self, address: QueueAddress) -> str:
-        """The text that goes into ReplyToAddress, FailedQ, ForwardDestination and the subscription table.
+        """The text to write to ReplyToAddress, FailedQ, ForwardDestination and the subscription table.
 
-        On SQLite the bare name of the table. Raises :class:`AddressError` for a table whose name no reader could read.
+        On SQLite only the table name. Raises :class:`AddressError` for a table whose name no reader can parse.
         """
         return self.resolve(address).full(None)
 

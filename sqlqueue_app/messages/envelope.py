@@ -1,6 +1,6 @@
-"""A message with its headers: as received from a row, as about to be written, and the times that its headers give.
+"""A message with its headers: as received from a row, as about to be written, and the times in its headers.
 
-Nothing here asks a clock, a machine or a database: whoever receives or sends hands those values in.
+Nothing here accesses a clock, a machine or a database: the caller passes those values.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sqlqueue_app.messages.times import format_time, format_timespan, time_or_no
 from sqlqueue_app.messages.types import resolve_enclosed
 
 VERSION: Final = "9.0.0"
-"""What we say in the header ``NServiceBus.Version``: three numbers, because readers expect a core version there.
+"""The value of the header ``NServiceBus.Version``: three numbers, because readers expect a core version.
 
-5 or more, because a callback of core 5 takes a reply by its intent only from such a sender (docs/internals/wire.md#callbacks); and
-9, because the set of headers is that of core 9 (10 adds its trace header). Receivers took 99.0.0 and no version at all.
+At least 5, because a callback of core 5 accepts a reply by its intent only from such a sender (docs/internals/wire.md#callbacks);
+9, because the set of headers is that of core 9 (10 adds its trace header). Receivers accepted 99.0.0 and no version at all.
 """
 
 
@@ -30,10 +30,10 @@ VERSION: Final = "9.0.0"
 class IncomingMessage:
     """A received row.
 
-    ``correlation_id`` and ``reply_to`` are given as the columns of these names (absent on PostgreSQL, NULL from transport
-    7 on) and hold, once made, what counts by docs/internals/wire.md#rows-by-writer: the correlation header if it says something,
-    else the column; the reply column if it says something, else the header, and before both the callback queue that
-    transport 2.x names in a header of its own. ``None`` if nobody said. ``reply_address`` is the same without that queue.
+    ``correlation_id`` and ``reply_to`` are passed as the columns of these names (absent on PostgreSQL, NULL from transport 7 on).
+    After construction they contain the effective values (docs/internals/wire.md#rows-by-writer): the correlation header if it has
+    a value, else the column; the callback queue that transport 2.x names in its own header, else the reply column if it has a
+    value, else the header. ``None`` without any. ``reply_address`` is the same without the callback queue.
     """
 
     row_id: uuid.UUID
@@ -54,7 +54,7 @@ class IncomingMessage:
 
     @property
     def message_id(self) -> str:
-        """The id in the header; the row's id, in lower case with dashes, where that is missing or empty."""
+        """The id in the header; if missing or empty, the row's id in lower case with dashes."""
         return self.headers.get(names.MESSAGE_ID) or str(self.row_id)
 
     @property
@@ -64,12 +64,12 @@ class IncomingMessage:
 
     @property
     def content_type(self) -> str | None:
-        """The content type as it was written, or ``None``."""
+        """The content type as written, or ``None``."""
         return self.headers.get(names.CONTENT_TYPE) or None
 
     @property
     def intent(self) -> Intent:
-        """Why it was sent; ``UNDEFINED`` for none and for one we do not know, which is handled as an ordinary message."""
+        """The intent of the message; ``UNDEFINED`` if missing or unknown, which is handled as an ordinary message."""
         return Intent.read(self.headers.get(names.MESSAGE_INTENT))
 
     @property
@@ -79,23 +79,23 @@ class IncomingMessage:
 
     @property
     def time_sent(self) -> datetime | None:
-        """When it was sent, aware, in UTC; ``None`` if the header is missing or cannot be read."""
+        """The time of sending, aware, in UTC; ``None`` if the header is missing or unreadable."""
         return time_or_none(self.headers.get(names.TIME_SENT))
 
     @property
     def is_control_message(self) -> bool:
-        """Whether the message is for the infrastructure and carries no body (docs/internals/wire.md#control-messages)."""
+        """Whether the message is for the infrastructure and has no body (docs/internals/wire.md#control-messages)."""
         return names.CONTROL_MESSAGE in self.headers
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message to be written as one row; ``time_to_be_received`` as the database shall count it, ``None``: for ever.
+    """A message to be written as one row; the database counts ``time_to_be_received``, ``None`` means no limit.
 
-    With ``delay`` (counted by the database's clock from the moment it is written) or ``deliver_at`` (aware) it waits in
-    the table of delayed messages of the endpoint that sends it. At most one of the three is given.
+    With ``delay`` (counted by the database's clock from the moment of writing) or ``deliver_at`` (aware) it waits in the
+    table of delayed messages of the sending endpoint. At most one of the three is set.
     The correlation and reply columns of SQL Server repeat the headers (docs/internals/wire.md#rows-for-every-version), so they are
-    read from those.
+    taken from those.
     """
 
     destination: QueueAddress
@@ -105,23 +105,23 @@ class OutgoingMessage:
     delay: timedelta | None = None
     deliver_at: datetime | None = None
     because: str | None = None
-    """Of a published copy: which subscription brings it to its destination, for the error that it cannot be written there."""
+    """For a published copy: the subscription that it follows, for the error if it cannot be written to its destination."""
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it waits before it is delivered; also with a delay of nothing, or a time that has passed."""
+        """Whether it goes through the table of delayed messages; also true for a zero delay or a time in the past."""
         return self.delay is not None or self.deliver_at is not None
 
     @property
     def message_id(self) -> str | None:
-        """The id in the header; ``None`` for a copy of a row that never had one."""
+        """The id in the header; ``None`` for a copy of a row without one."""
         return self.headers.get(names.MESSAGE_ID) or None
 
 
 def complete_headers(headers: Headers, *, message_id: str, correlation_id: str | None, reply_to: str | None) -> Headers:
-    """A copy of the headers with what only the row's id and its columns say; which of both wins is as in :class:`IncomingMessage`.
+    """Copy the headers and add values found only in the row's id and columns; precedence is as in :class:`IncomingMessage`.
 
-    Transports from 7 on read the headers alone, versions 1 and 2 write a reply-to address into the column alone
+    Transports from 7 on read only the headers; versions 1 and 2 write the reply-to address only to the column
     (docs/internals/wire.md#rows-by-writer).
     """
     copy = dict(headers)
@@ -139,8 +139,8 @@ def columns_of(headers: Headers) -> tuple[str | None, str | None]:
 
 
 def new_message_id() -> str:
-    """A random GUID as text, lower case with dashes: 1.x and 2.x need a GUID here, no version needs them in order."""
-    # As uuid4() makes it (RFC 9562: version 4, variant 10), without the object in between, which takes longer than the rest.
+    """A random GUID as text, lower case with dashes: 1.x and 2.x need a GUID, no version needs them ordered."""
+    # Like uuid4() (RFC 9562: version 4, variant 10), without the UUID object, whose creation takes longer than the rest.
     digits = os.urandom(16).hex()
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
@@ -155,10 +155,10 @@ def shared_headers(
     content_type: str | None = None,
     enclosed_types: str | None = None,
 ) -> Headers:
-    """The headers that are the same for all messages of one type from one sender, in the order of the recorded rows.
+    """The headers shared by all messages of one type from one sender, in the order of the recorded rows.
 
-    ``endpoint`` is ``None`` in a process that sends as none; ``reply_to`` a canonical address; ``enclosed_types`` is the text of
-    :func:`sqlqueue_app.messages.types.enclosed_types`. Values of ``None`` are left out.
+    ``endpoint`` is ``None`` in a process without an endpoint; ``reply_to`` is a canonical address; ``enclosed_types`` is the
+    text of :func:`sqlqueue_app.messages.types.enclosed_types`. Values of ``None`` are omitted.
     """
     shared: Headers = {
         names.REPLY_TO_ADDRESS: reply_to,
@@ -184,13 +184,13 @@ def outgoing_headers(
     custom: Mapping[str, str | None] | None = None,
     trace: Mapping[str, str | None] | None = None,
 ) -> Headers:
-    """The headers of a message that an endpoint sends, publishes or replies with, in the order of the recorded rows.
+    """The headers of a sent, published or reply message, in the order of the recorded rows.
 
     ``now`` is aware and becomes TimeSent; ``shared`` are :func:`shared_headers`; ``incoming`` is the message being handled, which
-    hands on its conversation and correlation. Without it a conversation starts: ``conversation_id``, or else the message's own id.
-    ``trace`` are the headers of its trace, else that of ``incoming`` goes on, unless ``custom`` names another. ``custom`` headers
-    stand first and win over ours, but for the message id. Raises :class:`WireFormatError` for a naive ``now`` and a duration that
-    .NET could not hold.
+    passes on its conversation and correlation. Without it a conversation starts: ``conversation_id``, or the message's own id.
+    ``trace`` are the headers of its trace; by default the trace of ``incoming`` continues, unless ``custom`` names another.
+    ``custom`` headers come first and override all others except the message id. Raises :class:`WireFormatError` for a naive
+    ``now`` and for a duration beyond the range of .NET.
     """
     ours: Headers = {names.MESSAGE_ID: message_id}
     if intent is not Intent.UNDEFINED:
@@ -217,7 +217,7 @@ def outgoing_headers(
 
 
 def _trace_of(incoming: IncomingMessage) -> Headers:
-    """The trace of a handled message, as it is passed on without spans; a request to begin a new trace goes along."""
+    """The trace headers of a handled message, passed on without spans, including a request to start a new trace."""
     header = incoming.headers.get
     has_parent = bool(header(names.TRACE_PARENT))
     passed = names.TRACE_CONTEXT if has_parent else (names.BAGGAGE,)
@@ -229,9 +229,9 @@ def _trace_of(incoming: IncomingMessage) -> Headers:
 
 @dataclass(frozen=True, slots=True)
 class MessageTimes:
-    """Instants, and what lies between them (docs/internals/operations.md#metrics); None without a header that can be read.
+    """Instants and the durations between them (docs/internals/operations.md#metrics); None without a readable header.
 
-    Negative times come from clocks that differ. `ended` is when processing ended, or when it failed.
+    Clocks that differ cause negative durations. `ended` is the time when processing ended or failed.
     """
 
     sent: datetime | None
@@ -242,27 +242,27 @@ class MessageTimes:
 
     @property
     def begin(self) -> datetime | None:
-        """From when on it could have been handled: when it was due, else when it was sent."""
+        """The earliest time of handling: when it was due, else when it was sent."""
         return self.due or self.sent
 
     @property
     def delivery(self) -> timedelta | None:
-        """From then until its processing started."""
+        """The time from `begin` until processing started."""
         return _between(self.begin, self.started)
 
     @property
     def processing(self) -> timedelta | None:
-        """How long it was processed."""
+        """The processing time."""
         return _between(self.started, self.ended)
 
     @property
     def critical(self) -> timedelta | None:
-        """From when it could have been handled until it was, or had failed."""
+        """The critical time: from `begin` until it was handled or had failed."""
         return _between(self.begin, self.ended)
 
 
 def message_times(headers: Mapping[str, str | None]) -> MessageTimes:
-    """What the headers of a message say: all of it in an audit queue, when it failed in an error queue. Never raises."""
+    """Read the times in headers: all of them in an audit queue, the time of failure in an error queue. Never raises."""
     failed = time_or_none(headers.get(names.TIME_OF_FAILURE))
     ended = time_or_none(headers.get(names.PROCESSING_ENDED))
     return MessageTimes(

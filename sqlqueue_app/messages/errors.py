@@ -1,4 +1,4 @@
-"""The errors of sqlqueue, one tree, cut by what the caller can do about them."""
+"""The errors of sqlqueue in one tree, grouped by what the caller can do about them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class SqlQueueError(Exception):
-    """Root of all errors that sqlqueue raises on purpose."""
+    """The base class of all errors that sqlqueue raises deliberately."""
 
 
 class ConfigurationError(SqlQueueError):
@@ -27,15 +27,15 @@ class HandlerError(ConfigurationError):
 
 
 class CannotPrepare(ConfigurationError):
-    """A handler has written to another database, which cannot prepare a transaction: trying again cannot help."""
+    """A handler has written to another database, which cannot prepare a transaction: a retry cannot help."""
 
 
 class WireFormatError(SqlQueueError, ValueError):
-    """A row or a body is not what the wire says."""
+    """A row or a body violates the wire format."""
 
 
 class PoisonMessage(WireFormatError):
-    """The headers of a row cannot be read; the row goes to the error queue as it is."""
+    """The headers of a row cannot be read; the row goes to the error queue unchanged."""
 
 
 class NullHeaders(PoisonMessage):
@@ -43,7 +43,7 @@ class NullHeaders(PoisonMessage):
 
 
 class MessageBodyError(WireFormatError):
-    """The body does not fit its content type or its message type; trying again cannot help."""
+    """The body does not match its content type or message type; a retry cannot help."""
 
 
 class SeveralMessages(MessageBodyError):
@@ -51,42 +51,42 @@ class SeveralMessages(MessageBodyError):
 
 
 class Unrecoverable(SqlQueueError):
-    """Raised by a handler: retries cannot help, the message goes to the error queue at once."""
+    """Raised by a handler if retries cannot help: the message goes to the error queue immediately."""
 
 
 class ReplyLost(SqlQueueError):
-    """A request will get no reply, because its process no longer receives from the callback queue that it named."""
+    """A request will get no reply, because its process no longer receives from the callback queue of the request."""
 
 
 class ProcessDied(SqlQueueError):
-    """Processes died while they handled the message: stands in the error queue as its reason, and is never raised."""
+    """Processes died while handling the message. Only recorded as the reason in the error queue, never raised."""
 
 
 class WorkerFailed(SqlQueueError):
-    """A worker has stopped because something of ours broke; started again it may work."""
+    """A worker stopped because of an internal error; it may work after a restart."""
 
 
 class DatabaseError(SqlQueueError):
-    """What the database said, told apart by error code; the driver's error is the cause."""
+    """An error of the database, classified by error code; the driver's error is the cause."""
 
     remedy = ""
-    """What a command prints behind it."""
+    """The remedy that a command prints after the message."""
 
 
 class QueueNotFound(DatabaseError):
     """The table of a queue does not exist."""
 
     table: str | None = None
-    """Its quoted name, where one table was written to or looked up."""
-    queue: str = ""  # its name alone
+    """Its quoted name, if one table was written to or looked up."""
+    queue: str = ""  # only its name
 
 
 class TableMismatch(DatabaseError):
-    """The table of a queue exists, but its columns are those of no known layout."""
+    """The table of a queue exists, but its columns match no known layout."""
 
 
 class ConstraintViolation(DatabaseError):
-    """A constraint refused the row."""
+    """A constraint rejected the row."""
 
 
 class PermissionDenied(DatabaseError):
@@ -96,11 +96,11 @@ class PermissionDenied(DatabaseError):
 
 
 class TransientError(DatabaseError):
-    """The same work may succeed when it is tried again."""
+    """The same work may succeed on a retry."""
 
 
 class ConnectionLost(TransientError):
-    """The connection is gone, and its transaction with it."""
+    """The connection is lost, and its transaction with it."""
 
     remedy = "; start the database, or correct HOST and PORT in DATABASES"
 
@@ -112,11 +112,11 @@ class CannotConnect(ConnectionLost):
 
 
 class Deadlock(TransientError):
-    """The transaction was the victim of a deadlock and is gone."""
+    """The transaction was the victim of a deadlock and was rolled back."""
 
 
 class SerializationFailure(TransientError):
-    """The transaction is gone, because another one changed the same rows."""
+    """The transaction was rolled back, because another one changed the same rows."""
 
 
 class LockTimeout(TransientError):
@@ -129,17 +129,17 @@ class DoomedTransaction(TransientError):
     """The transaction can only be rolled back."""
 
 
-# Control characters, those that turn the direction of text among them: they would act on the terminal instead of being read.
+# Control characters, including those that change the text direction: the terminal would obey them instead of showing them.
 _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def terminal_text(text: str) -> str:
-    """Untrusted text for logs and terminals, with control characters written out as escapes; line breaks and tabs stay."""
+    """Untrusted text for logs and terminals, with control characters as escapes; line breaks and tabs stay."""
     return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text)
 
 
 def terminal_line(text: str) -> str:
-    """The same, on one line."""
+    """Like `terminal_text`, on one line."""
     return terminal_text(text).replace("\n", "\\n").replace("\t", " ")
 
 
@@ -149,5 +149,5 @@ def counted(number: int, one: str, several: str = "") -> str:
 
 
 def json_text(text: str) -> str:
-    """A JSON text with such characters as escapes of JSON."""
+    """A JSON text with control characters as JSON escapes."""
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

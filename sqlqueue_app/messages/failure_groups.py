@@ -1,10 +1,10 @@
-"""By what failures are alike: the classifiers of ServiceControl with its titles and ids.
+"""Group similar failures with the classifiers of ServiceControl, with its titles and ids.
 
 See docs/internals/operations.md#failure-groups.
 
-So one failure is in the same groups here and in ServicePulse, and a note or a link that names a group holds for both. For that,
-the trace of a Python program is read as ServiceControl reads it: one in the form of .NET, which our endpoints write first, has its
-innermost frame in the title; a bare traceback of somebody else has `No stacktrace`, also here.
+A failure is in the same groups here and in ServicePulse, so a note or link with a group works in both. Python traces are read
+as ServiceControl reads them: the title contains the innermost frame of a trace in the form of .NET, which our endpoints write
+first, and `No stacktrace` for a plain traceback from other software.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import is_blank
 
 _WORD: Final = re.compile(r"[ \t]*\w+[ \t]+")
-# Only white space ends a name, a line does not; what is longer is none.
+# Only white space ends a name, a line break does not; longer text is not a name.
 _NAME: Final = re.compile(r"[^ \t]{0,4000}")
 _SPACES: Final = re.compile(r"[ \t]*")
 _SPACE: Final = re.compile(r"[ \t]")
 _PARENTHESES: Final = re.compile(r"\)")
-# What comes before the name of a file, and after it.
+# The text before and after the name of a file.
 _IN: Final = re.compile(r"[ \t]+\w+[ \t]+(?:[A-Za-z]:|/)")
 _LINE: Final = re.compile(r":\w+[ \t]+[0-9]+")
 _MONO: Final = re.compile(r"[ \t]+\[0x[0-9a-f]+\][ \t]+\w+[ \t]+<[^>]{1,1000}>:[0-9]+\s*", re.IGNORECASE)
 
 
 def first_frame(trace: str) -> str | None:
-    """The method of the first frame of a .NET stack trace, as ``Type.Method(parameters)``; None if no line of it is a frame.
+    """The method of the first frame of a .NET stack trace, as ``Type.Method(parameters)``; None if no line is a frame.
 
-    A frame is what ServiceControl's regular expression, with a time limit of 5 seconds, takes
-    (docs/internals/operations.md#failure-groups). A trace comes from whoever sends messages, so this is a reader of our own, whose
-    time grows with the length of the trace alone:
+    A frame is text that matches ServiceControl's regular expression, which has a time limit of 5 seconds
+    (docs/internals/operations.md#failure-groups). Any sender of messages controls a trace, so this is a parser of our own, whose
+    time grows only with the length of the trace:
 
         at <type>.<method>(<parameters>) in <file>:line <number>
 
-    ``at``, ``in`` and ``line`` may be any word, for .NET translates them. Parameters are none, or a type and a name at least. The
-    place is optional; its file starts with ``/`` or with a drive letter, or it is in the form of Mono. Nothing else may follow.
+    ``at``, ``in`` and ``line`` may be any word, because .NET translates them. Parameters are empty or a type and a name at least.
+    The location is optional; its file starts with ``/`` or a drive letter, or it has the form of Mono. Nothing else may follow.
     """
     frames = _Frames(trace)
     start = 0
@@ -59,26 +59,26 @@ def first_frame(trace: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line: the parentheses in it after which a frame may end, and where its white space is."""
+    """A line: the positions of the parentheses after which a frame may end, and of its white space."""
 
     closing: tuple[int, ...]
     spaces: tuple[int, ...]
 
 
 class _Frames:
-    """A trace, whose lines are each looked at once."""
+    """A trace; each line is examined once."""
 
     def __init__(self, trace: str) -> None:
         self._trace = trace
         self._lines: dict[int, _Line] = {}
 
     def end_of_line(self, position: int) -> int:
-        """Where the line of the position ends."""
+        """The end of the line that contains the position."""
         end = self._trace.find("\n", position)
         return len(self._trace) if end < 0 else end
 
     def method_at(self, start: int) -> str | None:
-        """The method whose name starts here."""
+        """The method whose name starts at this position."""
         trace = self._trace
         end = _end(_NAME, trace, start)
         openings = [each for each in range(start + 3, end) if trace[each] == "("]
@@ -88,7 +88,7 @@ class _Frames:
         ends = {each: closed for each in openings if (closed := self._end_of_parameters(each)) is not None}
         if not ends:
             return None
-        # As much as possible belongs to the type, as little as possible to the method; both have at least one character.
+        # The type takes as much as possible, the method as little as possible; both have at least one character.
         dot = trace.rfind(".", start + 1, min(max(ends), end) - 1)
         if dot < 0:
             return None
@@ -120,7 +120,7 @@ class _Frames:
         return line
 
     def _colon_after_file(self, start: int, end: int) -> int:
-        """The colon of ``:line 42`` at the end of a line, maybe with a punctuation mark; -1 if there is none."""
+        """The position of the colon of ``:line 42`` at the end of a line, with or without a punctuation mark; -1 if missing."""
         punctuated = end > start and unicodedata.category(self._trace[end - 1]).startswith("P")
         for last in (end - 1, end) if punctuated else (end,):
             colon = self._trace.rfind(":", start, last)
@@ -130,7 +130,7 @@ class _Frames:
 
     def _is_place(self, after: int, colon: int, end: int) -> bool:
         before = _IN.match(self._trace, after, end)
-        # At least one character of the file is between its root and the colon.
+        # There is at least one character between the root of the file and the colon.
         return (before is not None and before.end() < colon) or _MONO.fullmatch(self._trace, after, end) is not None
 
 
@@ -143,13 +143,13 @@ Headers = Mapping[str, str | None]
 
 
 def deterministic_guid(*parts: str) -> uuid.UUID:
-    """The id that ServiceControl makes of texts: the MD5 of all of them in a row, in the byte order of .NET."""
+    """The id that ServiceControl computes from texts: the MD5 of their concatenation, in the byte order of .NET."""
     text = "".join(parts).encode("utf-8", "replace")
     return uuid.UUID(bytes_le=hashlib.md5(text, usedforsecurity=False).digest())
 
 
 def guid_of(text: str | None) -> uuid.UUID | None:
-    """The id that a text is; None for any other text."""
+    """Parse a text as a GUID; None for any other text."""
     try:
         return uuid.UUID(text or "")
     except ValueError:
@@ -158,7 +158,7 @@ def guid_of(text: str | None) -> uuid.UUID | None:
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A way to group: `name` is ServiceControl's, `key` stands in addresses of pages, `field` is the column of FailedMessage."""
+    """A way to group: `name` is ServiceControl's, `key` is used in URLs, `field` is the column of FailedMessage."""
 
     key: str
     name: str
@@ -166,34 +166,34 @@ class Classifier:
     title_of: Callable[[Headers], str | None]
 
     def group_id(self, title: str) -> uuid.UUID:
-        """The id of the group of this title."""
+        """The id of the group with this title."""
         return deterministic_guid(self.name, title)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group that a failure is in."""
+    """A group of a failure."""
 
     classifier: Classifier
     title: str
 
     @property
     def id(self) -> uuid.UUID:
-        """ServiceControl's id of it."""
+        """The id of the group in ServiceControl."""
         return self.classifier.group_id(self.title)
 
 
 def groups_of(headers: Headers) -> tuple[Group, ...]:
-    """The groups of a failed message, at most one of each classifier."""
+    """The groups of a failed message, at most one per classifier."""
     titles = ((each, each.title_of(headers)) for each in CLASSIFIERS.values())
     return tuple(Group(each, title) for each, title in titles if title is not None)
 
 
 def unique_message_id(headers: Headers, *, native_id: str) -> uuid.UUID:
-    """What ServiceControl calls the message, the same for all its failures.
+    """ServiceControl's id of the message, the same for all its failures.
 
-    `native_id` is the id of the row, which stands in for a missing message id. Where a retry has written what is no id, it is made
-    as for a first failure. An edited copy is a message of its own: it names the original only for the acknowledgement.
+    `native_id` is the id of the row, which replaces a missing message id. If a retry wrote an invalid id, it is computed as for a
+    first failure. An edited copy is a separate message: it names the original only for the acknowledgement.
     """
     retried = guid_of(headers.get(names.RETRY_UNIQUE_MESSAGE_ID))
     if retried is None or retried == guid_of(headers.get(names.EDIT_OF)):
@@ -202,7 +202,7 @@ def unique_message_id(headers: Headers, *, native_id: str) -> uuid.UUID:
 
 
 def processing_endpoint(headers: Headers) -> str:
-    """The endpoint at which the message failed; empty if nothing says it."""
+    """The endpoint at which the message failed; empty if unknown."""
     endpoint = headers.get(names.PROCESSING_ENDPOINT)
     if endpoint is not None:
         return endpoint
@@ -214,7 +214,7 @@ def exception_title(exception_type: str | None, message: str | None, trace: str 
     """The type of an exception and the method of the first frame of its trace."""
     frame = None
     if trace is not None and not is_blank(trace):
-        # ServiceControl does so too, lest the message be taken for frames.
+        # Like ServiceControl, so that the message is not parsed as frames.
         frame = first_frame(trace.replace(message, "") if message else trace)
     return f"{exception_type or ''}: {frame or 'No stacktrace'}"
 
@@ -245,7 +245,7 @@ def _by_instance(headers: Headers) -> str | None:
 
 
 def _by_endpoint(headers: Headers) -> str | None:
-    """The receiving endpoint. ServiceControl knows none where nothing says on which machine it was."""
+    """The receiving endpoint; None without a machine, as in ServiceControl."""
     queue, _at, place = (headers.get(names.FAILED_QUEUE) or "").partition("@")
     host = headers.get(names.HOST_DISPLAY_NAME, headers.get(names.PROCESSING_MACHINE)) or place
     return (headers.get(names.PROCESSING_ENDPOINT) or queue or None) if host else None

@@ -1,7 +1,7 @@
 """Message headers: their names, the JSON text in which a row keeps them, and the rules for headers that a caller adds.
 
-The text is one flat JSON object of strings and nulls (docs/internals/wire.md#headers-text). What is read is what either generation
-of NServiceBus readers takes for sensible; what is written all of them read.
+The text is one flat JSON object of strings and nulls (docs/internals/wire.md#headers-text). Reading accepts all text that either
+generation of NServiceBus readers accepts; all of them can read the written text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlqueue_app.messages.errors import NullHeaders, PoisonMessage, WireFormatE
 from sqlqueue_app.messages.times import format_time, parse_time, parse_timespan
 from sqlqueue_app.messages.types import resolve_enclosed
 
-# The way of a message (docs/internals/wire.md#headers).
+# Routing of a message (docs/internals/wire.md#headers).
 MESSAGE_ID: Final = "NServiceBus.MessageId"
 CORRELATION_ID: Final = "NServiceBus.CorrelationId"
 CONVERSATION_ID: Final = "NServiceBus.ConversationId"
@@ -62,7 +62,7 @@ SUBSCRIPTION_MESSAGE_TYPE: Final = "SubscriptionMessageType"
 SUBSCRIBER_ADDRESS: Final = "NServiceBus.SubscriberAddress"
 SUBSCRIBER_ENDPOINT: Final = "NServiceBus.SubscriberEndpoint"
 
-# Recurring messages: ours, nobody else knows them.
+# Recurring messages: specific to sqlqueue.
 SCHEDULE: Final = "SqlQueue.Schedule"
 SCHEDULED_FOR: Final = "SqlQueue.ScheduledFor"
 RUN_BY_HAND: Final = "SqlQueue.RunByHand"
@@ -99,7 +99,7 @@ ORIGINATING_ADDRESS: Final = "NServiceBus.OriginatingAddress"
 
 # Delayed delivery (docs/internals/wire.md#delayed-delivery).
 FORWARDS: Final = "SqlQueue.Forwards"
-"""How often handlers have forwarded the message; ours, no other reader knows it."""
+"""The number of times that handlers have forwarded the message; specific to sqlqueue."""
 MOST_FORWARDS: Final = 50
 FORWARD_DESTINATION: Final = "NServiceBus.SqlServer.ForwardDestination"
 TIMEOUT_EXPIRE: Final = "NServiceBus.Timeout.Expire"
@@ -118,19 +118,19 @@ _TEXT_OR_NONE: Final = frozenset({str, type(None)})
 
 
 def read_headers(text: str | None) -> Headers:
-    """The headers of a row; ``None`` and the empty text mean none.
+    """Parse the headers of a row; ``None`` and the empty text mean none.
 
-    Read as by the reader of transport 3 to 9.0: a number, ``true``, ``{}`` or ``[]`` as a value becomes text (``1``,
-    ``true``, and twice the empty text), half of a surrogate pair becomes U+FFFD. Raises :class:`NullHeaders` for the
-    text ``null`` and :class:`PoisonMessage` for all else that is no flat JSON object: broken JSON, a byte order mark, a
-    name that comes twice, a nested value.
+    Works like the reader of transport 3 to 9.0: a number, ``true``, ``{}`` or ``[]`` as a value becomes text (``1``,
+    ``true``, and twice the empty text), a lone surrogate becomes U+FFFD. Raises :class:`NullHeaders` for the text
+    ``null`` and :class:`PoisonMessage` for any other text that is not a flat JSON object: invalid JSON, a byte order
+    mark, a duplicate name, a nested value.
     """
     if not text:
         return {}
     try:
         found, end = _raw_decode(text) if text[0] == "{" else (None, -1)
         if end != len(text):
-            # white space around it, or something else behind it or instead
+            # surrounding white space, other text after the object, or no object
             found = _decode(text)
     except RecursionError:
         raise PoisonMessage("the headers are nested too deeply; expected one flat JSON object") from None
@@ -141,18 +141,18 @@ def read_headers(text: str | None) -> Headers:
     for name, value in found.items():
         if type(value) is not str and value is not None:
             found[name] = _as_text(name, value)
-    # Half pairs come from an escape or from text that is not ASCII: both are rare, so the common way is two look-ups.
+    # Lone surrogates come from an escape or from non-ASCII text: both are rare, so the common case costs two look-ups.
     if "\\u" in text or not text.isascii():
         return _without_half_pairs(found)
     return found
 
 
 def write_headers(headers: Mapping[str, str | None]) -> str:
-    """The text of the headers: ASCII JSON without spaces, in their order, ``/`` as ``\\/`` like the originals.
+    """The text of the headers: ASCII JSON without spaces, in order, with ``/`` as ``\\/`` like the originals.
 
-    ASCII, because a ``varchar`` column loses nothing of it. Half of a surrogate pair becomes U+FFFD, because the reader
-    of 9.1 refuses it. Raises :class:`WireFormatError` for a name that is no text and a value that is neither text nor
-    ``None``: readers of 9.1 take every other value for poison.
+    ASCII, because a ``varchar`` column stores it without loss. A lone surrogate becomes U+FFFD, because the reader of 9.1
+    rejects it. Raises :class:`WireFormatError` for a name that is not text and a value that is neither text nor
+    ``None``: readers of 9.1 treat any other value as poison.
     """
     if not (_TEXT.issuperset(map(type, headers)) and _TEXT_OR_NONE.issuperset(map(type, headers.values()))):
         for name, value in headers.items():
@@ -164,7 +164,7 @@ def write_headers(headers: Mapping[str, str | None]) -> str:
 
 
 def check_kinds(name: object, value: object) -> None:
-    """Raise :class:`WireFormatError` for a name that is no text and a value that is neither text nor ``None``."""
+    """Raise :class:`WireFormatError` for a name that is not text and a value that is neither text nor ``None``."""
     if not isinstance(name, str):
         raise WireFormatError(f"the header name {name!r} is {type(name).__name__}; expected str")
     if value is not None and not isinstance(value, str):
@@ -178,7 +178,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-# Numbers keep their literal text, as in 3..9.0; so no number is too long to convert either.
+# Numbers keep their literal text, as in 3..9.0, so no number is too long to convert.
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str, parse_constant=str)
 _decode: Final = _DECODER.decode
 _raw_decode: Final = _DECODER.raw_decode
@@ -216,7 +216,7 @@ def _has_surrogate(text: str | None) -> bool:
 
 
 def _whole(text: str) -> str:
-    # One half may have come escaped and the other raw: joined first, then what is left alone is replaced.
+    # One half may be escaped and the other raw: join them first, then replace the lone ones.
     joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     return _SURROGATE.sub("\ufffd", joined)
 
@@ -231,12 +231,12 @@ def _doubled(names: Iterable[str]) -> PoisonMessage:
 
 
 def _cut(text: str) -> str:
-    """The start of the text for an error message: enough to recognise the row by."""
+    """The start of the text for an error message, enough to recognise the row."""
     return repr(text) if len(text) <= 80 else f"{text[:80]!r}..."
 
 
 def whole_number(text: str | None) -> int:
-    """The count in a header: up to nine ASCII digits; 0 for anything else, which nobody of us has written."""
+    """The count in a header: up to nine ASCII digits; 0 for any other text, which no supported writer produces."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
@@ -252,7 +252,7 @@ def _check_types(text: str) -> None:
 
 
 def _check_time(text: str) -> None:
-    # Cores 4 and 5 look at the separators, too.
+    # Cores 4 and 5 check the separators, too.
     if format_time(parse_time(text)) != text:
         raise WireFormatError(f"the time {text!r} is not like '2026-04-29 21:56:55:590807 Z'")
 
@@ -277,9 +277,9 @@ _CHECKS: Final[dict[str, Callable[[str], object]]] = {
 
 
 def check_custom_headers(headers: object) -> None:
-    """Raise :class:`WireFormatError`, naming the header, for what readers fail on, and for what is no mapping of text.
+    """Raise :class:`WireFormatError`, naming the header, for values that readers fail on, and unless it is a mapping of text.
 
-    That is a time or duration in another form or `None`, no type, an unknown intent, names that mean something else to readers
+    These are times and durations in another form or `None`, no type, an unknown intent, and names with another meaning to readers
     (docs/internals/wire.md#header-readers).
     """
     if headers is None:
@@ -301,7 +301,7 @@ def check_custom_headers(headers: object) -> None:
 
 
 class Intent(StrEnum):
-    """Why a message was sent (docs/internals/wire.md#headers); equal to its text on the wire."""
+    """The intent of a message (docs/internals/wire.md#headers); equal to its text on the wire."""
 
     UNDEFINED = ""
     SEND = "Send"
@@ -312,7 +312,7 @@ class Intent(StrEnum):
 
     @classmethod
     def read(cls, text: str | None) -> Intent:
-        """The intent of a header: a name in any case or its number; what is unknown or missing is ``UNDEFINED``."""
+        """Parse the intent of a header: a name in any case or its number; ``UNDEFINED`` if unknown or missing."""
         return _INTENTS.get((text or "").strip().lower(), cls.UNDEFINED)
 
 

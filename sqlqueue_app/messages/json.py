@@ -1,4 +1,4 @@
-"""JSON bodies: decoded JSON as the typed values that a handler asks for, and values as the JSON that NServiceBus reads."""
+"""JSON bodies: convert decoded JSON to the typed values of a handler, and values to JSON that NServiceBus reads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from sqlqueue_app.messages.type_hints import (
 
 
 class ConversionError(Exception):
-    """A value does not fit; ``path`` grows from the inside to the outside. Never leaves the serializers."""
+    """A value does not fit; ``path`` grows from the inside out. Never leaves the serializers."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -52,14 +52,14 @@ class ConversionError(Exception):
 
 
 Reader = Callable[[Any], Any]
-"""Makes the typed value of a decoded JSON value; raises ConversionError where it does not fit."""
+"""Converts a decoded JSON value to the typed value; raises ConversionError if it does not fit."""
 
-# A whole number written as 1e999999999 would fill the memory once it is an int.
+# A whole number written as 1e999999999 would exhaust the memory as an int.
 _LONGEST_INTEGER: Final = 40
-# As Newtonsoft writes them; JSON has no numbers for them.
+# Written as text by Newtonsoft, because JSON has no such numbers.
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 
-# Core 5 says the type of a dictionary among its entries where it is not that of the member.
+# Core 5 adds the type of a dictionary to its entries if it differs from the type of the member.
 _NET_MAPPING: Final = "System.Collections."
 
 _LISTS: Final = (
@@ -73,13 +73,13 @@ _SETS: Final = {set: set, collections.abc.MutableSet: set, frozenset: frozenset,
 
 
 CHECKED: Final = "checked"
-"""Given as ``names``: the values are not written yet; what could not be read afterwards is refused, and nothing is made of them."""
+"""A value for ``names``: only check values before they are written. Unreadable ones are rejected; nothing is converted."""
 
 
 def reader_for(hint: Any, names: str) -> Reader:
-    """The reader of a type hint; raises :class:`MessageTypeError` for a hint that has none.
+    """The reader for a type hint. Raises :class:`MessageTypeError` for an unsupported hint.
 
-    ``names`` says which spelling of a member counts where a body holds several; any spelling is found.
+    ``names`` selects the spelling of a member that wins if a body contains several; any spelling is found.
     """
     hint = bare(hint)
     if hint in (Any, object) or isinstance(hint, typing.TypeVar):
@@ -95,7 +95,7 @@ def reader_for(hint: Any, names: str) -> Reader:
 
 
 def _checking(hint: Any, read: Reader) -> Reader:
-    """The reader for values that are not written yet: one of the declared type fits, another if it is read as one afterwards."""
+    """The reader for values not yet written: accepts the declared type, and values that can be read as it once written."""
     cls = mapped_class(hint)
     read_written = reader_for(hint, AS_IS)
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
@@ -124,9 +124,9 @@ def _reader_of_class(cls: type, names: str) -> Reader:
         return scalar
     if issubclass(cls, Enum):
         return lambda value: _enum(cls, value)
-    plain: type = cls  # the checker has narrowed the name by now
+    plain: type = cls  # the type checker has narrowed `cls` here
     if is_mappable(plain):
-        # Looked up at the first value, so that a class may hold itself.
+        # Looked up at the first value, so that a class may contain itself.
         return lambda value: _object_reader(plain, names)(value)
     if cls in _LISTS or cls in _SETS or cls in MAPPINGS or cls is tuple:
         return _reader_of_generic(cls, cls, (), names)
@@ -154,7 +154,7 @@ def _reader_of_generic(hint: Any, origin: Any, args: tuple[Any, ...], names: str
 
 @lru_cache(maxsize=2048)
 def _object_reader(kind: Any, names: str) -> Reader:
-    """The reader of a class, or of an alias of a generic one."""
+    """The reader for a class or an alias of a generic class."""
     if names == CHECKED:
         return _object_checker(kind)
     cls: type = typing.get_origin(kind) or kind
@@ -186,7 +186,7 @@ def _object_reader(kind: Any, names: str) -> Reader:
 
 
 def _object_checker(kind: Any) -> Reader:
-    """What checks an object of a class, member by member."""
+    """The checker for an object of a class, member by member."""
     cls: type = typing.get_origin(kind) or kind
     try:
         members = [(member, bare(member.hint)) for member in members_of(kind) if member.kept]
@@ -204,7 +204,7 @@ def _object_checker(kind: Any) -> Reader:
 
 
 def _spellings(member: Member, own: set[str], names: str) -> tuple[str, ...]:
-    """The exact names to look for first; another member's own name is never among them."""
+    """The exact names to look for first, without the names of other members."""
     spelled = dict.fromkeys((pascal(member.name), camel(member.name)))
     wanted = [*spelled, member.name] if names != AS_IS else [member.name, *spelled]
     return tuple(name for name in wanted if name == member.name or name not in own)
@@ -215,7 +215,7 @@ def _member_reader(cls: type, member: Member, names: str) -> Reader:
         return reader_for(member.hint, names)
     except MessageTypeError as error:
         if is_model(cls) or names == CHECKED:
-            return _anything  # a type that Pydantic knows, and checks; or that only the receiver can read
+            return _anything  # a type that Pydantic checks, or that only the receiver can read
         raise MessageTypeError(f"{cls.__qualname__}.{member.name}: {error}") from None
 
 
@@ -237,7 +237,7 @@ def _array(item: Reader, make: Callable[[list[Any]], Any]) -> Reader:
 
 
 def _typed_array(value: Any) -> list[Any]:
-    """What core 5 makes of an array whose type is not that of the member: an object with the type and the values."""
+    """Unwrap an array that core 5 wrote as an object with type and values, because its type differs from the member's."""
     found = value.get("$values") if type(value) is dict else None
     if type(found) is not list:
         raise _expected("an array", value)
@@ -359,7 +359,7 @@ def _float(value: Any) -> float:
 
 
 def _decimal(value: Any) -> Decimal:
-    # As text too: many writers, Django's among them, keep the digits of money that way.
+    # Also text: many writers, including Django, use it to keep all digits of amounts.
     if type(value) in (int, Decimal, str):
         try:
             number = Decimal(value)
@@ -383,12 +383,12 @@ def _from_text(make: Callable[[str], Any], what: str) -> Reader:
 
 
 def _make_bytes(text: str) -> bytes:
-    # .NET takes white space in it, too; PostgreSQL's encode() breaks the lines.
+    # .NET accepts white space; PostgreSQL's encode() adds line breaks.
     return base64.b64decode("".join(text.split()), validate=True)
 
 
 def _make_date(text: str) -> date:
-    # A DateTime of .NET is what older contracts have for a date.
+    # Older contracts use a DateTime of .NET for a date.
     return datetime.fromisoformat(text).date() if len(text) > 10 else date.fromisoformat(text)
 
 
@@ -440,9 +440,9 @@ def _unknown(hint: Any) -> MessageTypeError:
     )
 
 
-# The texts of single values that JSON and XML of .NET share; all raise ConversionError for what .NET could not hold.
+# The text of single values, shared by JSON and XML; raises ConversionError for values beyond the range of .NET.
 
-# Beyond this size a Decimal keeps its exponent; written out, it could fill the memory.
+# Beyond this size a Decimal keeps its exponent, because all its digits could exhaust the memory.
 _PLAIN_DECIMAL: Final = 64
 
 
@@ -452,7 +452,7 @@ def bool_text(value: bool) -> str:
 
 
 def float_text(value: float) -> str:
-    """The shortest digits that give the same number."""
+    """The shortest digits that yield the same number."""
     if not math.isfinite(value):
         raise ConversionError(f"no body has a number for {value!r}")
     return float.__repr__(value)
@@ -467,7 +467,7 @@ def integer_text(value: int) -> str:
 
 
 def decimal_text(value: Decimal) -> str:
-    """All digits, also zeros at the end."""
+    """All digits, including trailing zeros."""
     if not value.is_finite():
         raise ConversionError(f"no body has a number for {value!r}")
     exponent = value.as_tuple().exponent
@@ -476,12 +476,12 @@ def decimal_text(value: Decimal) -> str:
 
 
 def datetime_text(value: datetime) -> str:
-    """ISO 8601, with ``Z`` or the offset where the time has a zone."""
+    """ISO 8601, with ``Z`` or the offset if the time has a zone."""
     offset = value.utcoffset()
     if offset is None:
         return value.isoformat()
     if offset % timedelta(minutes=1):
-        # ISO 8601 of .NET knows no seconds in an offset.
+        # .NET does not support seconds in the offset of ISO 8601.
         value = value - offset
         offset = timedelta(0)
     naive = value.replace(tzinfo=None).isoformat()
@@ -511,7 +511,7 @@ def bytes_text(value: bytes | bytearray | memoryview) -> str:
 _Write = Callable[[Any], str]
 _Scalars = Mapping[type, _Write]
 
-# In C, so twice as fast as we are; asked for values alone that it writes to the letter as we do.
+# Written in C, twice as fast as our writer; used only for values with exactly the same output.
 _encode: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")).encode
 _STANDARD: Final = frozenset({str, int, float, bool, type(None)})
 _STANDARD_IN_DICT: Final = _STANDARD - {float}
@@ -521,15 +521,15 @@ _text: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def write_json(value: Any, names: str) -> str:
-    """The compact JSON text of a value; raises :class:`ConversionError` for what JSON or .NET could not hold.
+    """The compact JSON text of a value. Raises :class:`ConversionError` for values that JSON or .NET cannot represent.
 
     The standard encoder cannot write a Decimal as a number without losing digits, and libraries that can (msgspec, pydantic) write
-    durations as ISO text, which .NET refuses; hence a writer of our own (docs/internals/wire.md#bodies).
+    durations as ISO text, which .NET rejects; hence a writer of our own (docs/internals/wire.md#bodies).
 
     ``names`` spells the members of classes (see :data:`sqlqueue_app.messages.type_hints.NAMES`); keys of dictionaries are
-    data and stay as they are. No annotation tells the reader of a dictionary a float from a Decimal: there a float has an exponent
-    (see :func:`sqlqueue_app.messages.serializers.number_in_dict`). May raise RecursionError and OverflowError of values nested
-    without end.
+    data and stay unchanged. A dictionary has no annotations that distinguish float from Decimal, so a float has an exponent there
+    (see :func:`sqlqueue_app.messages.serializers.number_in_dict`). May raise RecursionError and OverflowError for infinitely
+    nested values.
     """
     as_pascal = names != AS_IS
     kind: type = type(value)
@@ -539,14 +539,14 @@ def write_json(value: Any, names: str) -> str:
         try:
             return _encode(plain)
         except ValueError:
-            pass  # NaN, or more digits than Python converts: written below, it is named with its place
+            pass  # NaN, or more digits than Python converts: the error raised below names the place
     out: list[str] = []
     _write(value, out, as_pascal, _SCALARS_IN_DICT if in_dict else _WRITTEN_SCALARS)
     return "".join(out)
 
 
 def _object_of(value: Any, as_pascal: bool) -> Any:
-    """The members of a message as a dictionary; what is none comes back as it is."""
+    """The members of a message as a dictionary; any other value is returned unchanged."""
     kind: type = type(value)
     if kind is dict or kind is list or not is_mappable(kind):
         return value
@@ -556,13 +556,13 @@ def _object_of(value: Any, as_pascal: bool) -> Any:
 
 
 def float_in_dict(value: float) -> str:
-    """``1.5e0``: a form that no Decimal is written in."""
+    """``1.5e0``: a form that is never used for a Decimal."""
     text = float_text(value)
     return text if "e" in text else f"{text}e0"
 
 
 def _is_plain(value: Any, standard: frozenset[type]) -> bool:
-    """Whether the standard encoder writes the value as we do: text as keys, and nothing that it knows otherwise or not at all."""
+    """Whether the standard encoder has the same output: all keys are text, and all types are ones that it writes as we do."""
     kind = type(value)
     if kind is dict:
         return _TEXT.issuperset(map(type, value)) and all(
@@ -630,7 +630,7 @@ def _key(key: Any) -> str:
 
 
 def _scalar_of(value: Any, scalars: _Scalars) -> _Write:
-    # Subclasses of the types below: SafeString, a driver's own datetime. bool and datetime stand before their bases.
+    # Subclasses of these types: SafeString, a driver's own datetime. bool and datetime precede their bases.
     for kind, write in scalars.items():
         if isinstance(value, kind):
             return write

@@ -1,6 +1,6 @@
-"""Bodies: the bytes of a message and the object that a handler gets.
+"""Bodies: convert between the bytes of a message and the object that a handler receives.
 
-The content type decides. Every one but those of XML is taken for JSON, as receivers of NServiceBus do with what they do not know.
+The content type selects the format: XML for its own types, JSON for all others, as in NServiceBus receivers with unknown types.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sqlqueue_app.messages.types import resolve_enclosed
 from sqlqueue_app.messages.xml import Element, decode_xml, messages_in, plain_of, write_xml
 
 JSON_CONTENT_TYPE: Final = "application/json"
-"""What :func:`serialize` writes, for the header ContentType; receivers look it up to the letter."""
+"""The header ContentType of bodies from :func:`serialize`; receivers compare it exactly."""
 
 XML_CONTENT_TYPE: Final = "text/xml"
 """The content type of XML bodies, as NServiceBus writes it."""
 
 CONTENT_TYPES: Final = {"json": JSON_CONTENT_TYPE, "xml": XML_CONTENT_TYPE}
-"""The content type that each value of the setting ``SERIALIZER`` stands for."""
+"""The content type for each value of the setting ``SERIALIZER``."""
 
 _JSON: Final = "json"
 _SERIALIZERS: Final = {JSON_CONTENT_TYPE: _JSON, "text/json": _JSON, XML_CONTENT_TYPE: "xml", "application/xml": "xml"}
@@ -36,20 +36,20 @@ Writer = Callable[[object], bytes]
 
 
 def serialize(message: object, names: str = AS_IS, content_type: str | None = None, types: Sequence[str] = ()) -> bytes:
-    """The body of a message: compact JSON in UTF-8, without byte order mark; XML where the content type says so.
+    """The body of a message: compact JSON in UTF-8 without byte order mark, or XML according to the content type.
 
     ``message`` is a dataclass (or a class that maps like one), a dict or a list, of: those, ``None``, str, int, float,
     bool; Decimal as a number with all its digits, datetime as ISO text with ``T`` and ``Z`` or offset where aware, date,
     time, timedelta as TimeSpan text, UUID with dashes, Enum by value, bytes as base64. ``names="pascal_case"`` writes the
-    members of classes as .NET spells them; keys of dicts are data and stay. XML is that of NServiceBus, where an Enum has
+    members of classes as .NET spells them; keys of dicts are data and stay. XML follows NServiceBus, where an Enum has
     its name, a duration is ISO 8601, and the root is named by ``types``: the full names of the type and its base types.
-    Raises :class:`MessageBodyError`, naming the place, for NaN, infinities and what has no form in JSON or XML.
+    Raises :class:`MessageBodyError`, naming the place, for NaN, infinities and values without a form in JSON or XML.
     """
     return writer_for(names, content_type, types)(message)
 
 
 def writer_for(names: str = AS_IS, content_type: str | None = None, types: Sequence[str] = ()) -> Writer:
-    """What writes messages as :func:`serialize` does with these arguments: what is the same for all is decided once."""
+    """A function that works like :func:`serialize` with these arguments, which are evaluated only once."""
     if names not in NAMES:
         raise ValueError(f"unknown names {names!r}; expected one of {', '.join(NAMES)}")
     as_xml = is_xml(content_type)
@@ -75,25 +75,25 @@ def writer_for(names: str = AS_IS, content_type: str | None = None, types: Seque
 
 
 def deserialize(body: bytes, content_type: str | None, target: Any = None, names: str = AS_IS, default: str = _JSON) -> Any:
-    """The message in a body: an instance of ``target``, or a dict without one.
+    """The message in a body: an instance of ``target``, or a dict by default.
 
-    A content type that is neither JSON nor XML stands for ``default``, which is ``"json"`` or ``"xml"``, as the default
-    serializer of an endpoint of NServiceBus. JSON is in UTF-8, a byte order mark is accepted. XML is read without document
-    types; without ``target`` its values are text. ``target`` is a class of messages,
-    ``dict``, or any type hint of what :func:`serialize` writes. Members are found under their name or its Pascal, camel or
+    A content type that is neither JSON nor XML means ``default``, which is ``"json"`` or ``"xml"``, as the default
+    serializer of an NServiceBus endpoint. JSON is in UTF-8, a byte order mark is accepted. XML must not have a document
+    type; without ``target`` its values are text. ``target`` is a class of messages,
+    ``dict``, or any type hint that :func:`serialize` supports. Members are found under their name or its Pascal, camel or
     snake spelling, in any case; unknown ones are ignored; missing ones take their default. An array of one object is
-    taken for the object (core 4 wrote that). In a dict numbers with a fraction are Decimal, because a float loses
-    cents, but for the floats of a dict that :func:`serialize` wrote.
+    read as the object (core 4 wrote that). In a dict, numbers with a fraction are Decimal, because a float loses cents,
+    except for floats that :func:`serialize` wrote in a dict.
 
-    Raises :class:`MessageBodyError`, naming type, member and value, for everything that does not fit: also ``null``, an
-    empty body, JSON in UTF-16, and nesting without end; :class:`SeveralMessages` for XML that holds several (see
-    :func:`deserialize_element`). Raises :class:`MessageTypeError` where ``target`` cannot be mapped.
+    Raises :class:`MessageBodyError`, naming type, member and value, for everything that does not fit, including ``null``,
+    an empty body, JSON in UTF-16, and too deep nesting; :class:`SeveralMessages` for XML with several messages (see
+    :func:`deserialize_element`). Raises :class:`MessageTypeError` if ``target`` cannot be mapped.
     """
     return body_reader(content_type, target, names, default)(body)
 
 
 def body_reader(content_type: str | None, target: Any = None, names: str = AS_IS, default: str = _JSON) -> Callable[[bytes], Any]:
-    """:func:`deserialize` for all bodies of one content type: what does not depend on the body is decided here, once."""
+    """A function that works like :func:`deserialize` for bodies of one content type; the arguments are evaluated only once."""
     hint = dict if target is None else target
     if is_xml(content_type, default):
         return functools.partial(_read_xml, hint, names)
@@ -116,13 +116,13 @@ def _read_json(hint: Any, names: str, body: bytes) -> Any:
 
 
 def _read_json_object(body: bytes) -> dict[str, Any]:
-    # As it was decoded, with no alternatives to try.
+    # The decoded value as it is, with no alternatives to try.
     found = _decode(body, _DICT_DECODER)
     return found if type(found) is dict else _fitted(found, dict, AS_IS)
 
 
 def deserialize_element(element: Element, target: Any = None, names: str = AS_IS) -> Any:
-    """The message in one of the elements of :func:`messages_in`; otherwise as :func:`deserialize`."""
+    """The message in one of the elements of :func:`messages_in`; otherwise like :func:`deserialize`."""
     hint = dict if target is None else target
     with backtracking_budget(0):
         try:
@@ -163,7 +163,7 @@ def _reader_of_class(kind: type, names: str) -> Reader:
 
 
 def _reader_for(hint: Any, names: str) -> Reader:
-    # A class is what handlers ask for, and has a hash; other hints may have none.
+    # Handlers usually declare a class, which is hashable; other hints may not be.
     return _reader_of_class(hint, names) if type(hint) is type else reader_for(hint, names)
 
 
@@ -173,8 +173,8 @@ def media_type(content_type: str | None) -> str:
 
 
 def type_names_in(body: bytes, content_type: str | None, default: str = _JSON) -> list[str]:
-    """The names of the type that a body itself gives, which is only looked up, never imported: the text of a ``$type`` of JSON,
-    the root and base types of XML; empty if it gives none. Raises :class:`MessageBodyError` for what cannot be read."""
+    """The type names in a body, which are only looked up, never imported: the ``$type`` of JSON, the root and base types of XML;
+    empty without any. Raises :class:`MessageBodyError` for an unreadable body."""
     if is_xml(content_type, default):
         return [name for message in messages_in(body) for name in message.type_names]
     found = _decode(body)
@@ -185,7 +185,7 @@ def type_names_in(body: bytes, content_type: str | None, default: str = _JSON) -
 
 
 def is_xml(content_type: str | None, default: str = _JSON) -> bool:
-    """Whether bodies of a content type are XML; one that nobody knows is that of ``default``."""
+    """Whether bodies of a content type are XML; ``default`` decides for an unknown one."""
     return _SERIALIZERS.get(media_type(content_type), default) != _JSON
 
 
@@ -202,13 +202,13 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 def number_in_dict(text: str) -> float | Decimal:
-    """A number with a fraction or an exponent: the float that `write_json` has written so, else a Decimal with all digits."""
+    """Parse a number with a fraction or exponent: a float in the form of `write_json`, else a Decimal with all digits."""
     if "e" in text and math.isfinite(number := float(text)) and float_in_dict(number) == text:
         return number
     return Decimal(text)
 
 
-# json.loads() would make a decoder of its own for each body.
+# json.loads() would create a decoder for each body.
 _DECODER: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
 _DICT_DECODER: Final = json.JSONDecoder(parse_float=number_in_dict, parse_constant=_refuse_constant)
 
@@ -220,10 +220,10 @@ def _decode(body: bytes, decoder: json.JSONDecoder = _DECODER) -> Any:
     if raw.startswith(_UTF_16) or b"\0" in raw[:4]:
         raise MessageBodyError("the body is UTF-16 or UTF-32 text, or no text; expected JSON in UTF-8")
     try:
-        # not by the codec utf-8-sig, which is written in Python and costs twice as much
+        # not the codec utf-8-sig, which is written in Python and takes twice as long
         text = raw.decode("utf-8").removeprefix("\ufeff")
         found, end = decoder.raw_decode(text) if text[:1] == "{" else (None, -1)
-        # White space around it, or no object: the whole way.
+        # Surrounding white space, or not an object: decode completely.
         return found if end == len(text) else decoder.decode(text)
     except UnicodeDecodeError as error:
         raise MessageBodyError(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None

@@ -1,6 +1,6 @@
 """Instants and durations as text (the wire timestamp of headers, the TimeSpan text of .NET), and delivery delays.
 
-Nothing here asks a clock. Sources: docs/internals/wire.md#timestamps and the recorded rows.
+Nothing here reads a clock. Sources: docs/internals/wire.md#timestamps and the recorded rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlqueue_app.messages.errors import ConfigurationError, WireFormatError
 _LENGTH: Final = 28
 _FIELDS: Final = (slice(0, 4), slice(5, 7), slice(8, 10), slice(11, 13), slice(14, 16), slice(17, 19), slice(20, 26))
 
-# TimeSpan counts 100 ns in 64 bits: a day count above this one does not fit. The last fraction is 0.4775807 s.
+# TimeSpan counts 100 ns in 64 bits: more days do not fit. The last fraction is 0.4775807 s.
 _LONGEST: Final = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477580)
 
 _TIMESPAN: Final = re.compile(
@@ -40,10 +40,10 @@ def format_time(instant: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """The instant of a wire timestamp, aware, in UTC.
+    """Parse a wire timestamp; returns an aware datetime in UTC.
 
-    Read by the rule of core 8 and later: exactly 28 characters, ASCII digits by position, separators not looked at.
-    Raises :class:`WireFormatError` (a ``ValueError``) otherwise, and for what is no date.
+    Follows the rule of core 8 and later: exactly 28 characters, ASCII digits by position, separators ignored. Raises
+    :class:`WireFormatError` (a ``ValueError``) otherwise, and for an invalid date.
     """
     if len(text) == _LENGTH:
         fields = [text[field] for field in _FIELDS]
@@ -57,7 +57,7 @@ def parse_time(text: str) -> datetime:
 
 
 def time_or_none(text: str | None) -> datetime | None:
-    """The instant of a header, which may be missing or hold anything; None if it holds no wire timestamp."""
+    """The instant of a header; None if it is missing or not a wire timestamp."""
     try:
         return parse_time(text) if text else None
     except ValueError:
@@ -76,9 +76,9 @@ def format_timespan(duration: timedelta) -> str:
 
 
 def parse_timespan(text: str) -> timedelta:
-    """The duration of a .NET TimeSpan text, without what is finer than a microsecond.
+    """Parse a .NET TimeSpan text; digits beyond microseconds are dropped.
 
-    Accepts the constant form and its shorter kin (``1:02``, ``1:02:03.5``). Raises :class:`WireFormatError` (a
+    Accepts the constant form and its shorter variants (``1:02``, ``1:02:03.5``). Raises :class:`WireFormatError` (a
     ``ValueError``) otherwise, and for hours above 23, minutes and seconds above 59.
     """
     match = _TIMESPAN.fullmatch(text.strip())
@@ -95,7 +95,7 @@ def parse_timespan(text: str) -> timedelta:
 
 
 def _parts(duration: timedelta) -> tuple[timedelta, int, int, int]:
-    """The duration without its sign, and its hours, minutes and seconds beside the days; WireFormatError beyond what .NET holds."""
+    """The absolute duration, and its hours, minutes and seconds besides days; WireFormatError beyond the range of .NET."""
     size = abs(duration)
     if size > _LONGEST:
         raise WireFormatError(f"the duration {duration!r} is longer than .NET can hold ({_LONGEST!r})")
@@ -104,7 +104,7 @@ def _parts(duration: timedelta) -> tuple[timedelta, int, int, int]:
 
 
 def format_iso_duration(duration: timedelta) -> str:
-    """The duration as XML has it, ``P1DT2H3M4.005S``; raises :class:`WireFormatError` beyond 10,675,199 days."""
+    """The duration in the form of XML, ``P1DT2H3M4.005S``; raises :class:`WireFormatError` beyond 10,675,199 days."""
     size, hours, minutes, seconds = _parts(duration)
     fraction = f".{size.microseconds:06}".rstrip("0") if size.microseconds else ""
     parts = [f"{hours}H" if hours else "", f"{minutes}M" if minutes else "", f"{seconds}{fraction}S" if seconds or fraction else ""]
@@ -115,9 +115,9 @@ def format_iso_duration(duration: timedelta) -> str:
 
 
 def parse_iso_duration(text: str) -> timedelta:
-    """The duration of an XML text such as ``P1DT2H3M4.005S``, without what is finer than a microsecond.
+    """Parse an XML duration such as ``P1DT2H3M4.005S``; digits beyond microseconds are dropped.
 
-    As .NET has it a year is 365 days and a month 30. Raises :class:`WireFormatError` (a ``ValueError``) otherwise.
+    As in .NET, a year has 365 days and a month 30. Raises :class:`WireFormatError` (a ``ValueError``) otherwise.
     """
     match = _ISO_DURATION.fullmatch(text.strip())
     fields = ("years", "months", "days", "hours", "minutes", "seconds")
@@ -135,16 +135,16 @@ def parse_iso_duration(text: str) -> timedelta:
 
 
 LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)
-"""From here on no time can be delivered at: columns and headers end with the year 9999. A day is left for clocks that differ."""
+"""The end of valid delivery times: columns and headers end with the year 9999. One day is a margin for clocks that differ."""
 
 EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""What is due before is due since then: a `datetime` of SQL Server cannot hold every year, and it is delivered at once anyway."""
+"""Earlier due times are raised to this: a `datetime` of SQL Server cannot hold all years, and delivery is immediate anyway."""
 
 _NOTHING: Final = timedelta()
 
 
 def as_delay(delay: object) -> timedelta | None:
-    """The delay of a timedelta, or of so many seconds. WireFormatError for another kind, and for more than a timedelta holds."""
+    """Convert a timedelta or seconds to a delay. WireFormatError for another type and beyond the range of a timedelta."""
     if delay is None or isinstance(delay, timedelta):
         return delay
     if isinstance(delay, (int, float)) and not isinstance(delay, bool) and abs(delay) <= timedelta.max.total_seconds() / 2:
@@ -153,7 +153,7 @@ def as_delay(delay: object) -> timedelta | None:
 
 
 def check_delay(delay: object, deliver_at: object, time_to_be_received: timedelta | None) -> None:
-    """Raise WireFormatError for values of another kind, ConfigurationError for values that exclude each other."""
+    """Raise WireFormatError for values of another type, ConfigurationError for values that exclude each other."""
     if deliver_at is not None and not isinstance(deliver_at, datetime):
         raise WireFormatError(f"deliver_at is {type(deliver_at).__name__} ({deliver_at!r}); expected an aware datetime")
     if isinstance(deliver_at, datetime) and deliver_at.utcoffset() is None:
@@ -172,7 +172,7 @@ def check_delay(delay: object, deliver_at: object, time_to_be_received: timedelt
 def deliver_at_header(delay: timedelta | None, deliver_at: datetime | None, now: datetime) -> str:
     """The text of the header ``NServiceBus.DeliverAt``; WireFormatError for a time beyond LATEST.
 
-    The time that was asked for, or the sender's `now` with the delay: what counts is the due time that the database computes.
+    The requested time, or the sender's `now` plus the delay. Only the due time that the database computes takes effect.
     """
     if deliver_at is None:
         wait = max(delay or _NOTHING, _NOTHING)
@@ -185,10 +185,10 @@ def deliver_at_header(delay: timedelta | None, deliver_at: datetime | None, now:
 
 
 def delay_milliseconds(delay: timedelta) -> int:
-    """Whole milliseconds, rounded up so that nothing comes too early; 0 for what is due at once."""
+    """Whole milliseconds, rounded up so that no delivery is early; 0 if due immediately."""
     return max(0, -(-delay // timedelta(milliseconds=1)))
 
 
 def due_time(deliver_at: datetime) -> datetime:
-    """The time as a delayed table can hold it."""
+    """The time within the range of a delayed table."""
     return max(deliver_at, EARLIEST)

@@ -28,7 +28,7 @@ AS_IS: Final = "as_is"
 """Members are written under their Python names."""
 
 PASCAL: Final = "pascal_case"
-"""Members are written as .NET names them: ``order_id`` as ``OrderId``."""
+"""Members are written as .NET spells them: ``order_id`` as ``OrderId``."""
 
 NAMES: Final = (AS_IS, PASCAL, "pascal")  # the last is the former name of PASCAL
 
@@ -37,7 +37,7 @@ NAMES: Final = (AS_IS, PASCAL, "pascal")  # the last is the former name of PASCA
 class Member:
     """One member of a message class.
 
-    ``required`` if it has no default, ``settable`` if the constructor takes it, ``kept`` if objects have it: not so an InitVar.
+    ``required`` if it has no default, ``settable`` if the constructor accepts it, ``kept`` if objects have it, unlike an InitVar.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Member:
 
 
 def check_mappable(cls: type) -> None:
-    """Raise :class:`MessageTypeError`, saying what to do, for a class whose instances could not be read from a body.
+    """Raise :class:`MessageTypeError`, with a remedy, for a class whose instances cannot be read from a body.
 
-    A dataclass, a TypedDict and a Pydantic model can be; so can a class with annotations whose constructor takes their names as
-    keywords (attrs classes, named tuples and careful hand-written ones do).
+    Supported are dataclasses, TypedDicts, Pydantic models, and classes with annotations whose constructor accepts their names as
+    keywords (attrs classes, named tuples and suitable hand-written ones).
     """
     if typing.is_typeddict(cls) or is_model(cls):
         return
@@ -84,19 +84,19 @@ def is_mappable(cls: type) -> bool:
 
 
 def mapped_class(hint: Any) -> type | None:
-    """The class whose members a bare hint stands for: itself, or that of an alias of a generic one; None for another hint."""
+    """The class whose members a bare hint describes: itself, or that of an alias of a generic class; None for another hint."""
     cls = typing.get_origin(hint) or hint
     return cls if isinstance(cls, type) and is_mappable(cls) else None
 
 
 def is_model(cls: type) -> bool:
-    """Whether the class is a model of Pydantic, which is not imported for the question."""
+    """Whether the class is a Pydantic model; does not import Pydantic."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and issubclass(cls, pydantic.BaseModel)
 
 
 def construct(cls: Any, members: dict[str, Any]) -> Any:
-    """An instance with these members; raises what the class raises. Values of a model pass its own validation, by their aliases."""
+    """Create an instance with these members; errors of the class propagate. Models validate their values, by alias."""
     if not is_model(cls):
         return cls(**members)
     fields = _model_fields(cls)
@@ -106,7 +106,7 @@ def construct(cls: Any, members: dict[str, Any]) -> Any:
 
 @lru_cache(maxsize=2048)
 def member_names(cls: type) -> tuple[str, ...]:
-    """The names of the members in the order of their declaration; type hints are not resolved for it."""
+    """The names of the members in the order of their declaration, without resolving type hints."""
     if dataclasses.is_dataclass(cls):
         return tuple(field.name for field in dataclasses.fields(cls))
     if is_model(cls):
@@ -118,7 +118,7 @@ def member_names(cls: type) -> tuple[str, ...]:
 
 @lru_cache(maxsize=2048)
 def members_of(kind: Any) -> tuple[Member, ...]:
-    """The members of a class, or of an alias of a generic one. :class:`MessageTypeError` for a hint that names nothing."""
+    """The members of a class or an alias of a generic class. :class:`MessageTypeError` for a hint that cannot be resolved."""
     cls = typing.get_origin(kind) or kind
     if is_model(cls):
         return tuple(Member(name, field.annotation, field.is_required()) for name, field in _model_fields(cls).items())
@@ -139,7 +139,7 @@ def members_of(kind: Any) -> tuple[Member, ...]:
 
 
 def _fields_of(cls: Any, hints: dict[str, Any]) -> tuple[Member, ...]:
-    """The fields of a dataclass, then what only its constructor takes."""
+    """The fields of a dataclass, then parameters that only its constructor has."""
     fields = {field.name for field in dataclasses.fields(cls)}
     members = [Member(f.name, hints.get(f.name, Any), _is_required(f), f.init) for f in dataclasses.fields(cls)]
     for name, field in cls.__dataclass_fields__.items():
@@ -150,7 +150,7 @@ def _fields_of(cls: Any, hints: dict[str, Any]) -> tuple[Member, ...]:
 
 @lru_cache(maxsize=4096)
 def pascal(name: str) -> str:
-    """``order_id`` → ``OrderId``; a name that is Pascal case already stays."""
+    """``order_id`` → ``OrderId``; a name in Pascal case is unchanged."""
     return "".join(part[:1].upper() + part[1:] for part in name.split("_")) or name
 
 
@@ -162,7 +162,7 @@ def camel(name: str) -> str:
 
 @lru_cache(maxsize=8192)
 def folded(name: str) -> str:
-    """What all spellings of a name have in common: ``order_id``, ``OrderId``, ``ORDERID`` → ``orderid``."""
+    """The common form of all spellings of a name: ``order_id``, ``OrderId``, ``ORDERID`` → ``orderid``."""
     return name.replace("_", "").casefold()
 
 
@@ -171,7 +171,7 @@ def _model_fields(cls: Any) -> dict[str, Any]:
 
 
 def _is_key_required(cls: Any, name: str, hint: Any) -> bool:
-    """Whether a key of a TypedDict is: by its own mark, which Python itself does not see in annotations that are text."""
+    """Whether a key of a TypedDict is required. Checks its own marker, which Python misses in annotations that are text."""
     while (origin := typing.get_origin(hint)) is not None:
         if origin in (typing.Required, typing.NotRequired):
             return origin is typing.Required
@@ -182,7 +182,7 @@ def _is_key_required(cls: Any, name: str, hint: Any) -> bool:
 
 
 def _differences(cls: type) -> set[str] | None:
-    """The names that constructor and annotations do not share; ``None`` for a class without annotations."""
+    """The names that differ between constructor and annotations; ``None`` for a class without annotations."""
     annotated = _annotated(cls)
     if not annotated:
         return None
@@ -192,7 +192,7 @@ def _differences(cls: type) -> set[str] | None:
 
 
 def _annotated(cls: type) -> set[str]:
-    """The annotated names of the class and its bases, class variables aside."""
+    """The annotated names of the class and its bases, without class variables."""
     return {
         name
         for base in cls.__mro__
@@ -202,7 +202,7 @@ def _annotated(cls: type) -> set[str]:
 
 
 def _is_marker(hint: Any) -> bool:
-    """Whether an annotation only says that the fields below it are given by name."""
+    """Whether an annotation only marks the following fields as keyword-only."""
     return hint is dataclasses.KW_ONLY or (isinstance(hint, str) and hint.rpartition(".")[2] == "KW_ONLY")
 
 
@@ -211,7 +211,7 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _annotations(cls: type) -> dict[str, Any]:
-    """The class's own annotations, unresolved: a name that exists for type checkers only must not fail here."""
+    """The class's own annotations, unresolved: names that exist only for type checkers must not fail here."""
     if sys.version_info >= (3, 14):
         import annotationlib  # noqa: PLC0415 - exists from 3.14 on only
 
@@ -220,7 +220,7 @@ def _annotations(cls: type) -> dict[str, Any]:
 
 
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """The constructor's parameters that can be given by name; ``*args`` and ``**kwargs`` ask for nothing."""
+    """The constructor's parameters that can be passed by name, without ``*args`` and ``**kwargs``."""
     try:
         signature = inspect.signature(cls)
     except (ValueError, TypeError):
@@ -237,7 +237,7 @@ ARRAYS: Final = (
     list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Collection,
     collections.abc.Iterable, collections.abc.Set, collections.abc.MutableSet,
 )  # fmt: skip
-# What is a value, not a reference, in .NET.
+# Types that are value types in .NET, not references.
 _VALUES: Final = (bool, int, float, Decimal, datetime, date, time, timedelta, UUID)
 MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
@@ -246,7 +246,7 @@ _AROUND: Final = (typing.Annotated, typing.Required, typing.NotRequired, getattr
 
 
 def bare(hint: Any) -> Any:
-    """The hint without Annotated, NewType, type aliases and what marks keys of a TypedDict."""
+    """The hint without Annotated, NewType, type aliases and the key markers of a TypedDict."""
     while True:
         if typing.get_origin(hint) in _AROUND:
             hint = typing.get_args(hint)[0]
@@ -259,7 +259,7 @@ def bare(hint: Any) -> Any:
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
-    """What a union is made of, bare, without None; of another hint itself."""
+    """The bare members of a union without None; for another hint, the hint itself."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return tuple(bare(arg) for arg in typing.get_args(hint) if arg is not type(None))
     return (hint,)
@@ -271,12 +271,12 @@ def is_optional(hint: Any) -> bool:
 
 
 def is_value_type(kind: Any) -> bool:
-    """Whether .NET has a value for a bare hint, not a reference that may be null."""
+    """Whether a bare hint is a value type in .NET, not a reference that may be null."""
     return isinstance(kind, type) and (kind in _VALUES or issubclass(kind, Enum))
 
 
 def array_items(hint: Any) -> list[Any] | None:
-    """The hints of the items of a list, set or tuple: the last one stands for all that follow; None for another hint."""
+    """The hints of the items of a list, set or tuple: the last one applies to all further items; None for another hint."""
     origin = typing.get_origin(hint) or hint
     if origin not in ARRAYS:
         return None
@@ -285,7 +285,7 @@ def array_items(hint: Any) -> list[Any] | None:
 
 
 def mapping_items(hint: Any) -> tuple[Any, Any] | None:
-    """The hints of keys and values of a mapping with declared types; None for another hint, also for a dict without them."""
+    """The hints of keys and values of a mapping with declared types; None for a dict without them and for other hints."""
     args = typing.get_args(hint)
     return (args[0], args[1]) if typing.get_origin(hint) in MAPPINGS and len(args) == 2 else None
 
@@ -296,7 +296,7 @@ _Bound = dict[Any, Any]
 def bound_hints(kind: Any) -> dict[str, Any]:
     """The hints of a class, or of an alias such as `Page[Line]`, by name, extras included: `value: T` of `Page[Line]` is a Line.
 
-    A variable that nothing binds stays as it is. Raises what `typing.get_type_hints` raises.
+    An unbound type variable stays unchanged. Raises the errors of `typing.get_type_hints`.
     """
     cls = typing.get_origin(kind) or kind
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -314,7 +314,7 @@ def bound_hints(kind: Any) -> dict[str, Any]:
 
 
 def _bindings(cls: Any, args: tuple[Any, ...]) -> Iterator[tuple[Any, _Bound]]:
-    """The class and its bases, each with what stands for its variables."""
+    """The class and its bases, each with the bindings of its type variables."""
     bound = dict(zip(getattr(cls, "__parameters__", ()), args, strict=False))
     yield cls, bound
     for base in getattr(cls, "__orig_bases__", getattr(cls, "__bases__", ())):
@@ -334,9 +334,9 @@ def _substituted(hint: Any, bound: _Bound) -> Any:
 
 
 def pascal_keys(value: Any, hint: Any) -> Any:
-    """The value with the keys of TypedDicts as .NET spells them, as far as the hint knows them; others stay.
+    """The value with the keys of TypedDicts as .NET spells them; keys that the hint does not declare stay unchanged.
 
-    MessageBodyError where two keys would become one.
+    MessageBodyError if two keys would become one.
     """
     for kind in alternatives(bare(hint)):
         if isinstance(value, Mapping):
@@ -363,9 +363,9 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 
 
 def find_member(cls: type[Enum], value: Any) -> Enum | None:
-    """By value, then by name in any case: .NET's JSON writes numbers, its XML and many peers names; None if there is none.
+    """Find a member by value, then by name in any case: .NET writes numbers in JSON and names in XML; None if not found.
 
-    Text may also be a number, as it is in the keys of a dictionary, or the names of flags with commas between, as .NET has them.
+    Text may also be a number, as in the keys of a dictionary, or comma-separated names of flags, as in .NET.
     """
     found = _of_value(cls, value)
     if found is not None or not isinstance(value, str):
@@ -385,7 +385,7 @@ def _of_value(cls: type[Enum], value: Any) -> Enum | None:
         return None
     try:
         return cls(value)
-    except (ValueError, TypeError):  # TypeError: text for a flag, of which Python makes no value
+    except (ValueError, TypeError):  # TypeError: text for a flag, which Python does not convert
         return None
 
 
@@ -403,10 +403,10 @@ _LEFT: Final[ContextVar[list[int] | None]] = ContextVar("backtracking_budget", d
 
 @contextmanager
 def backtracking_budget(size: int) -> Iterator[None]:
-    """While open, so many alternatives may fail as a body of `size` bytes could have values, LEAST_BUDGET at least.
+    """A context that limits the failed alternatives to the possible number of values in `size` bytes, at least LEAST_BUDGET.
 
-    Where the alternatives of a union such as `Node | Leaf` hold unions themselves, a short body that fits none could be tried twice
-    as often with each level. Inside of another one, that one counts: several messages of one body share its budget.
+    If the alternatives of a union such as `Node | Leaf` contain unions themselves, each level could double the attempts for a
+    short body that fits none. Nested contexts use the budget of the outermost one: several messages of one body share it.
     """
     if _LEFT.get() is not None:
         yield
@@ -419,7 +419,7 @@ def backtracking_budget(size: int) -> Iterator[None]:
 
 
 def spend_budget() -> None:
-    """One alternative did not fit. MessageBodyError if that were too many."""
+    """Record that an alternative did not fit. MessageBodyError if the budget is exceeded."""
     left = _LEFT.get()
     if left is None:
         return

@@ -1,7 +1,7 @@
-"""Message types: the names under which classes travel, and the text of EnclosedMessageTypes.
+"""Message types: the names of message classes on the wire, and the text of EnclosedMessageTypes.
 
-One registry for the process, filled by the decorator :func:`message_type` while modules are imported. Registration is not
-meant to run in several threads at once; looking up is safe anywhere.
+The process has one registry, which the decorator :func:`message_type` fills while modules are imported. Registration is not
+thread-safe; look-ups are.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     Body = Mapping[Any, Any] | DataclassInstance | None
 else:
-    Body = object  # what calls that send take beside the name of a type
+    Body = object  # accepted by sending functions together with the name of a type
 
 _Class = TypeVar("_Class", bound=type)
 
-# What would end a name inside of EnclosedMessageTypes, or be lost at its ends.
+# Characters that would end a name in EnclosedMessageTypes or be stripped from its ends.
 _NAME: Final = re.compile(r"[^\s,;\x00-\x1f](?:[^,;\x00-\x1f]*[^\s,;\x00-\x1f])?")
 _ARGUMENTS: Final = re.compile(r"\[[^;\x00-\x1f]*\]")
 _ASSEMBLY: Final = re.compile(r"[^\s;\x00-\x1f](?:[^;\x00-\x1f]*[^\s;\x00-\x1f])?")
@@ -31,7 +31,7 @@ _ASSEMBLY: Final = re.compile(r"[^\s;\x00-\x1f](?:[^;\x00-\x1f]*[^\s;\x00-\x1f])
 
 @dataclass(frozen=True, slots=True)
 class MessageType:
-    """A registered class: its name on the wire, its .NET assembly if known, how its members are spelled if said."""
+    """A registered class: its name on the wire, its .NET assembly if known, the spelling of its members if given."""
 
     name: str
     cls: type
@@ -51,12 +51,12 @@ class MessageTypes:
         self._by_name: dict[str, MessageType] = {}
         self._by_class: dict[type, MessageType] = {}
         self.version = 0
-        """Grows with each registration: what was derived from the registry before is out of date then."""
+        """Grows with each registration, so that data derived from the registry can be detected as outdated."""
 
     def add(self, found: MessageType) -> None:
-        """Register; raises :class:`MessageTypeError` if the name or the class is taken by another.
+        """Register a type. Raises :class:`MessageTypeError` if the name or class is already registered differently.
 
-        The same class imported again (same module, same qualified name) takes the place of its former self.
+        The same class imported again (same module, same qualified name) replaces its former version.
         """
         name = plain_name(found.name)
         other = self._by_name.get(name)
@@ -75,15 +75,15 @@ class MessageTypes:
         self.version += 1
 
     def by_name(self, name: str) -> MessageType | None:
-        """The type of exactly this name, or ``None``; what assemblies type arguments come from does not matter."""
+        """The type with exactly this name, or ``None``; the assemblies of type arguments are ignored."""
         return self._by_name.get(name if "[" not in name else plain_name(name))
 
     def by_class(self, cls: type) -> MessageType | None:
-        """The type of exactly this class, or ``None``; a subclass that is not registered has none."""
+        """The type of exactly this class, or ``None``; an unregistered subclass has none."""
         return self._by_class.get(cls)
 
     def of(self, message: object) -> MessageType:
-        """The type of a message or of its class; raises :class:`MessageTypeError` if it is not registered."""
+        """The type of a message or message class. Raises :class:`MessageTypeError` if it is not registered."""
         cls = message if isinstance(message, type) else type(message)
         found = self._by_class.get(cls)
         if found is None:
@@ -111,10 +111,10 @@ registry: Final = MessageTypes()
 def message_type(name: str, *, assembly: str | None = None, names: str | None = None) -> Callable[[_Class], _Class]:
     """Register a class as the message type ``name``, above ``@dataclass``.
 
-    ``name`` is the .NET full name where there is one (``Shop.Messages.PlaceOrder``); ``assembly`` the .NET assembly, which
-    makes the type resolve at every receiver. ``names="pascal_case"`` writes members as .NET spells them, ``"as_is"`` as they
-    are; without it the setting ``BODY_NAMES`` decides. Raises :class:`MessageTypeError` for a name that is taken, a name
-    with ``,`` or ``;``, and a class that no body could be read into.
+    ``name`` is the .NET full name if there is one (``Shop.Messages.PlaceOrder``); ``assembly`` is the .NET assembly, with which
+    every receiver can resolve the type. ``names="pascal_case"`` writes members as .NET spells them, ``"as_is"`` unchanged; the
+    default is the setting ``BODY_NAMES``. Raises :class:`MessageTypeError` for a name that is taken, a name with ``,`` or ``;``,
+    and a class that cannot be read from a body.
     """
     _check(name, assembly, names)
 
@@ -129,10 +129,10 @@ def message_type(name: str, *, assembly: str | None = None, names: str | None = 
 
 
 def resolve_enclosed(text: str | None) -> list[str]:
-    """The plain type names in a text of EnclosedMessageTypes, in order; what is not known, the caller skips.
+    """The plain type names in the text of EnclosedMessageTypes, in order; the caller skips unknown ones.
 
-    Each entry is cut at its first comma, as core 8 and later do, but for those between brackets (`plain_name`); entries with
-    ``__impl`` (proxies that .NET made for interfaces) are left out.
+    Each entry is cut at its first comma outside brackets (`plain_name`), as in core 8 and later; entries with ``__impl`` (proxies
+    that .NET generates for interfaces) are omitted.
     """
     names = (plain_name(entry) for entry in (text or "").split(";") if "__impl" not in entry)
     return [name for name in names if name]

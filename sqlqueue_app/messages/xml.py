@@ -1,4 +1,4 @@
-"""XML bodies in the form of the XML serializer of NServiceBus: parsed safely, read as JSON-like values, written to the letter."""
+"""XML bodies in the form of the NServiceBus XML serializer: parsed safely, read as JSON-like values, written identically."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ from sqlqueue_app.messages.type_hints import (
 
 XSI: Final = "http://www.w3.org/2001/XMLSchema-instance"
 _DEEPEST: Final = 100
-# An element of a message has xsi:nil at most, and a namespace for each base type.
+# An element of a message has at most xsi:nil, and a namespace for each base type.
 _MOST_ATTRIBUTES: Final = 1_000
-# What expat puts between a namespace and a name; no URI holds it.
+# The separator between namespace and name in expat; it cannot occur in a URI.
 _SEPARATOR: Final = " "
 _BASE_TYPE: Final = "baseType"
 _WRAPPER: Final = "messages"
 
-# XML 1.0 has no control characters. .NET writes and reads references to them, expat refuses those.
+# XML 1.0 has no control characters. .NET writes and reads references to them, but expat rejects those.
 _BAD_REFERENCE: Final = expat.errors.codes[expat.errors.XML_ERROR_BAD_CHAR_REF]
 _CONTROL: Final = re.compile(rb"&#(?:x0*([0-9A-Fa-f]{1,2})|0*([0-9]{1,2}));")
 _CONTROLS: Final = 0x20
@@ -73,11 +73,11 @@ class Element:
     is_nil: bool = False
     children: list[Element] = field(default_factory=list)
     text: str = ""
-    """The text directly in it, to the letter."""
+    """The unmodified text directly in it."""
 
     @property
     def type_names(self) -> list[str]:
-        """The names that it may have as a message: full name of its type, the same without namespace, then its base types."""
+        """Its possible names as a message: the full name of its type, the same without namespace, then its base types."""
         space = self.namespace.rpartition("/")[2]
         names = [f"{space}.{self.name}"] if space else []
         return [*names, self.name, *self.base_types]
@@ -91,8 +91,8 @@ class Element:
 def messages_in(body: bytes) -> list[Element]:
     """The elements of the messages in a body: the root, or the children of a root `Messages` (cores 3 and 4 wrote that).
 
-    Never empty. Raises MessageBodyError for what is no XML, has a document type, is nested more than 100 deep, has an element with
-    more than 1,000 attributes or namespaces, or is such a root without a message in it. Takes time in proportion to the body.
+    Never empty. Raises MessageBodyError for text that is not XML, a document type, more than 100 levels, more than 1,000
+    attributes or namespaces in an element, and such a root without messages. Takes time in proportion to the size of the body.
     """
     root = parse_xml(body)
     if root.name.lower() != _WRAPPER:
@@ -103,7 +103,7 @@ def messages_in(body: bytes) -> list[Element]:
 
 
 def parse_xml(body: bytes) -> Element:
-    """The root element; raises MessageBodyError as `messages_in`."""
+    """Parse the root element. Raises MessageBodyError like `messages_in`."""
     if not body:
         raise MessageBodyError("the body is empty; expected an XML document")
     raw = bytes(body)
@@ -119,7 +119,7 @@ def parse_xml(body: bytes) -> Element:
     except MessageBodyError:
         raise
     except (LookupError, ValueError) as error:
-        # A ValueError of encodings with characters of several bytes, which expat does not read but for UTF-8 and UTF-16.
+        # ValueError: a multi-byte encoding, of which expat supports only UTF-8 and UTF-16.
         raise MessageBodyError(f"the body declares an encoding that cannot be read: {str(error)[:200]}") from None
 
 
@@ -136,7 +136,7 @@ def _parse(body: bytes, builder: _Builder) -> Element:
 
 
 def _stand_in(match: re.Match[bytes]) -> bytes:
-    """A reference to a character of private use, for one to a control character."""
+    """Replace a reference to a control character by one to a private-use character."""
     code = int(match[1], 16) if match[1] else int(match[2])
     return match[0] if code >= _CONTROLS or chr(code) in "\t\n\r" else b"&#%d;" % (_FIRST_STAND_IN + code)
 
@@ -149,7 +149,7 @@ class _Builder:
     def __init__(self) -> None:
         self.document = Element("")
         self._open = [self.document]
-        # Joined when an element ends: text in many pieces, between its children, would be copied for each of them.
+        # Joined at the end of the element: otherwise text in many pieces would be copied for each piece.
         self._texts: list[list[str]] = [[]]
         self._declared: dict[str, str] = {}
 
@@ -177,7 +177,7 @@ class _Builder:
 
 
 class _BuilderOfControls(_Builder):
-    """Of a document in which characters of private use stand for control characters."""
+    """Builds a document in which private-use characters replace control characters."""
 
     def text(self, data: str) -> None:
         super().text(data.translate(_CONTROLS_OF))
@@ -187,7 +187,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 _NULL_TEXT: Final = "\n"
 _NO_NUMBERS: Final = {"NaN": "NaN", "INF": "Infinity", "-INF": "-Infinity"}
 _BOOLS: Final = {"true": True, "1": True, "false": False, "0": False}
-# A member of type object says by its namespace what it is.
+# The namespace of a member of type object gives its actual type.
 _NET_TYPES: Final[dict[str, Any]] = {
     "Boolean": bool, "Byte": int, "SByte": int, "Int16": int, "UInt16": int, "Int32": int, "UInt32": int, "Int64": int,
     "UInt64": int, "Single": float, "Double": float, "Decimal": Decimal, "TimeSpan": timedelta,
@@ -195,12 +195,12 @@ _NET_TYPES: Final[dict[str, Any]] = {
 
 
 def decode_xml(body: bytes, hint: Any) -> Any:
-    """The body as decoded JSON would be, for a reader of `hint`; without types (dict) every value is text, but for nil.
+    """Convert the body to the form of decoded JSON, for a reader of `hint`; without types (dict) all values but nil are text.
 
-    XML has no types: only the class of the message knows what `<Quantity>2</Quantity>` is. So the type hints go along here, and the
-    reader of JSON does the rest, with its errors that name the place (docs/internals/wire.md#bodies).
+    XML has no types: only the class of the message defines the type of `<Quantity>2</Quantity>`. So this step uses the type
+    hints, and the JSON reader does the rest, with its errors that name the place (docs/internals/wire.md#bodies).
 
-    Raises MessageBodyError for what is no XML, and of that SeveralMessages for several messages in one body.
+    Raises MessageBodyError for text that is not XML, and its subclass SeveralMessages for several messages in one body.
     """
     messages = messages_in(body)
     if len(messages) != 1:
@@ -209,7 +209,7 @@ def decode_xml(body: bytes, hint: Any) -> Any:
 
 
 def plain_of(element: Element, hint: Any) -> Any:
-    """The value of an element as JSON would have it, so far as the hint says; what does not fit stays text."""
+    """The value of an element in the form of decoded JSON, according to the hint; values that do not fit stay text."""
     hint = bare(hint)
     kinds = alternatives(hint)
     if element.is_nil and (is_optional(hint) or not any(map(_may_be_empty, kinds))):
@@ -222,14 +222,14 @@ def plain_of(element: Element, hint: Any) -> Any:
 
 
 def _may_be_empty(kind: Any) -> bool:
-    """Whether a kind has a value for an element without content, as a text or a list has."""
+    """Whether a type has a value for an element without content, as text and lists do."""
     return kind in (str, bytes) or array_items(kind) is not None or mapping_items(kind) is not None
 
 
 def _is_null(text: str, kinds: tuple[Any, ...]) -> bool:
-    """As .NET reads a nullable value: nothing, white space or the word null; and an object: nothing. Texts and lists may be empty.
+    """Whether .NET reads null: for a value type, no text, white space or the word null; for an object, no text.
 
-    White space is an object without members, or a null in a list: a class that needs members makes it the latter.
+    Text and lists may be empty. White space is an object without members; if its class requires members, a null in a list.
     """
     if all(map(is_value_type, kinds)):
         return text.strip().lower() in ("", "null")
@@ -273,7 +273,7 @@ def _item(element: Element, hint: Any) -> Any:
 
 def _object(element: Element, kind: Any) -> dict[str, Any]:
     members = members_of(kind)
-    # As .NET has it, a value without content is not there: it keeps its default.
+    # As in .NET, a value without content counts as missing and keeps its default.
     values = {folded(each.name) for each in members if not each.required and is_value_type(bare(each.hint))}
     by_folded = {folded(member.name): member.hint for member in members}
     children = [each for each in element.children if each.children or each.text or folded(each.name) not in values]
@@ -281,7 +281,7 @@ def _object(element: Element, kind: Any) -> dict[str, Any]:
 
 
 def _collected(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The pairs as a dict; a name that comes more than once has a list of its values."""
+    """The pairs as a dict; a repeated name has a list of its values."""
     found: dict[str, list[Any]] = {}
     for name, value in pairs:
         found.setdefault(name, []).append(value)
@@ -289,7 +289,7 @@ def _collected(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _mapping(element: Element, key_hint: Any, item_hint: Any) -> dict[Any, Any]:
-    """From elements with a Key and a Value each, whatever their name is."""
+    """Read a mapping from elements with a Key and a Value each, regardless of their name."""
     found = {}
     for entry in element.children:
         parts = {folded(part.name): part for part in entry.children}
@@ -331,7 +331,7 @@ def _number(text: str) -> Any:
         number = Decimal(text.strip())
     except InvalidOperation:
         return text
-    # A signaling NaN raises in comparisons, and no NaN is a number of a body.
+    # A signaling NaN raises in comparisons, and NaN is not a valid number in a body.
     return text if number.is_nan() else number
 
 
@@ -359,20 +359,20 @@ _SCALARS: Final[dict[Any, Callable[[str], Any]]] = {
 
 _NAMESPACE: Final = "http://tempuri.net/"
 _XSD: Final = "http://www.w3.org/2001/XMLSchema"
-# Where an element has neither content nor attributes, NServiceBus writes a line break.
+# NServiceBus writes a line break into an element with neither content nor attributes.
 _NOTHING: Final = "\n"
 _INT32: Final = range(-(2**31), 2**31)
 _NAME: Final = re.compile(r"[^\W\d][\w.\-]*")
-# What no XML 1.0 document holds, not even escaped.
+# Characters that XML 1.0 does not allow, not even escaped.
 _NO_CHARACTER: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"})
 
 
 def write_xml(value: Any, names: str, types: Sequence[str]) -> str:
-    """The document of a message, as the XML serializer of NServiceBus 6 and later writes it (docs/internals/wire.md#bodies).
+    """The document of a message, as written by the XML serializer of NServiceBus 6 and later (docs/internals/wire.md#bodies).
 
     `types` are the full names of its type and its base types, `names` spells members of classes: "pascal_case" for .NET.
-    Raises ConversionError for what XML or .NET could not hold. May raise RecursionError of values nested without end.
+    Raises ConversionError for values that XML or .NET cannot represent. May raise RecursionError for infinitely nested values.
     """
     if not types:
         raise ConversionError(
@@ -395,7 +395,7 @@ class _Writer:
         self._out = out
 
     def members(self, value: Any, alias: Any = None) -> bool:
-        """Write the members of a message or of an object in it; whether there were any. `alias` says more of a generic class."""
+        """Write the members of an object; returns whether there were any. `alias` adds the type arguments of a generic class."""
         kind: type = type(value)
         if isinstance(value, Mapping):
             return self._all((_key(name), f"[{name!r}]", item, Any) for name, item in value.items())
@@ -424,7 +424,7 @@ class _Writer:
 
     def _entry(self, name: str, value: Any, hint: Any) -> None:
         if value is None:
-            # What is null is said of a value, and left out of a reference.
+            # A null is written for a value type and omitted for a reference.
             if is_optional(bare(hint)) and all(map(is_value_type, alternatives(bare(hint)))):
                 self._out.append(f'<{name} xsi:nil="true"></{name}>')
         else:
@@ -458,7 +458,7 @@ class _Writer:
             hint = bare(hints[min(index, len(hints) - 1)])
             name = _type_name(item if item is not None else next(iter(alternatives(hint))))
             try:
-                # As .NET has it: the word null in the place of a value, an element without content in that of an object.
+                # As in .NET: the word null for a value type, an element without content for an object.
                 if item is None:
                     self._out.append(f"<{name}>{'null' if all(map(is_value_type, alternatives(hint))) else _NOTHING}</{name}>")
                 else:
@@ -483,9 +483,9 @@ class _Writer:
 
 
 def _text_of(value: Any) -> str | None:
-    """The text of a single value, escaped; None for what has parts."""
+    """The escaped text of a single value; None for a composite one."""
     if isinstance(value, Enum):
-        # .NET knows the members of an enum by name; one of texts is no enum there.
+        # .NET identifies enum members by name; an enum with text values is not an enum there.
         return _escaped(value.value if isinstance(value.value, str) else (value.name or str(value.value)).replace("|", ", "))
     write = _WRITTEN_SCALARS.get(type(value)) or next(
         (write for kind, write in _WRITTEN_SCALARS.items() if isinstance(value, kind)), None
@@ -522,7 +522,7 @@ def _check_name(name: str) -> None:
 
 
 def _type_name(found: Any) -> str:
-    """The name that .NET has for the type of a value, or for a type."""
+    """The .NET name of a type, or of the type of a value."""
     if type(found) is int:
         return "Int32" if found in _INT32 else "Int64"
     kind = found if isinstance(found, type) else typing.get_origin(found) or type(found)

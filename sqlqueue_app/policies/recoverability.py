@@ -1,6 +1,6 @@
-"""What becomes of a message whose handling failed: again at once, again later, the error queue, or nothing more.
+"""Actions after a message failed: an immediate retry, a delayed retry, the error queue, or discarding it.
 
-A custom policy (setting RECOVERABILITY) is a function `(config, context)` that returns one of the four actions, such as
+A custom policy (setting RECOVERABILITY) is a function `(config, context)` that returns one of the four actions:
 
     def policy(config, context):
         if context.exception_type == "shop.errors.CardExpired":
@@ -18,13 +18,13 @@ from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 from uuid import UUID
 
-# A delayed retry that lies longer back than this was the last (docs/internals/endpoints.md#retry-policy).
+# No further delayed retry if the last one is older than this (docs/internals/endpoints.md#retry-policy).
 DELAYED_RETRIES_END_AFTER = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class RecoverabilityConfig:
-    """The settings of an endpoint: how often a failed message is tried again, how much later, and where it goes then."""
+    """The settings of an endpoint: the number of retries, their delay, and the destination after the last one."""
 
     immediate_retries: int
     error_queue: str
@@ -36,10 +36,10 @@ class RecoverabilityConfig:
 class FailureContext:
     """One failure.
 
-    `failed_attempts` counts the attempts of this round that have failed, this one included; `delayed_retries` the rounds before
-    it. `unrecoverable`: trying again cannot help (`Unrecoverable` was raised, or the body or type cannot be read).
-    `last_delayed_retry_at` is when the last delayed retry was stored, aware, None if there was none. `exception` is None where only
-    the text is left of it: after a lost transaction.
+    `failed_attempts` counts the failed attempts of this round, including this one; `delayed_retries` counts the earlier rounds.
+    `unrecoverable`: a retry cannot help (`Unrecoverable` was raised, or the body or type cannot be read). `last_delayed_retry_at`
+    is the time when the last delayed retry was stored, aware, None if there was none. `exception` is None if only its text is
+    known: after a lost transaction.
     """
 
     failed_attempts: int
@@ -64,7 +64,7 @@ class RetryNow:
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """Put the message into its queue again after a delay (a timedelta, or seconds) of zero or more, for a new round of attempts."""
+    """Return the message to its queue after a delay (a timedelta, or seconds) of zero or more, for a new round of attempts."""
 
     delay: timedelta
 
@@ -76,14 +76,14 @@ class RetryLater:
 
 @dataclass(frozen=True, slots=True)
 class MoveToError:
-    """Move the message to the queue of this address, in the same receive transaction."""
+    """Move the message to the queue with this address, in the same receive transaction."""
 
     queue: str
 
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Drop the message; the reason stands in the log."""
+    """Drop the message; the reason is logged."""
 
     reason: str = "the policy says so"
 
@@ -93,10 +93,10 @@ Policy = Callable[[RecoverabilityConfig, FailureContext], Action]
 
 
 def default_policy(config: RecoverabilityConfig, context: FailureContext) -> Action:
-    """Immediate retries while there are any, then a delayed one, then the error queue (docs/internals/endpoints.md#retry-policy).
+    """Immediate retries while any are left, then a delayed one, then the error queue (docs/internals/endpoints.md#retry-policy).
 
-    A message that always fails is tried `(immediate_retries + 1) * (delayed_retries + 1)` times; the n-th delayed retry comes after
-    n times `delayed_retry_increase`.
+    A message that always fails has `(immediate_retries + 1) * (delayed_retries + 1)` attempts; the delay of the n-th delayed
+    retry is n times `delayed_retry_increase`.
     """
     if context.unrecoverable:
         return MoveToError(config.error_queue)
@@ -112,7 +112,7 @@ def _is_too_old(context: FailureContext) -> bool:
     return at is not None and now is not None and now - at > DELAYED_RETRIES_END_AFTER
 
 
-# As many entries as NServiceBus keeps per receiver (docs/internals/endpoints.md#failure-memory).
+# The number of entries that NServiceBus keeps per receiver (docs/internals/endpoints.md#failure-memory).
 REMEMBERED_FAILURES = 10_000
 
 _Cause = TypeVar("_Cause")
@@ -129,23 +129,23 @@ class FailureMemory(Generic[_Cause]):
         return len(self._failures)
 
     def failed(self, row_id: UUID, attempts: int, cause: _Cause) -> None:
-        """Remember that so many attempts of the row have failed, the last one for this cause."""
+        """Remember the number of failed attempts of the row, and the cause of the last one."""
         self._failures[row_id] = (attempts, cause)
         self._failures.move_to_end(row_id)
         if len(self._failures) > self._size:
             self._failures.popitem(last=False)
 
     def recall(self, row_id: UUID) -> tuple[int, _Cause] | None:
-        """Failed attempts of the row and the last cause, or None."""
+        """The number of failed attempts of the row and the last cause, or None."""
         return self._failures.get(row_id)
 
     def forget(self, row_id: UUID) -> None:
-        """The row is done."""
+        """Remove a row that is done."""
         self._failures.pop(row_id, None)
 
 
 class TransactionMode(enum.Enum):
-    """What is atomic with the receive, by the names of the settings (docs/internals/endpoints.md#transaction-modes)."""
+    """The scope of atomicity of a receive, with the names of the settings (docs/internals/endpoints.md#transaction-modes)."""
 
     NONE = "none"
     RECEIVE_ONLY = "receive_only"

@@ -39,13 +39,13 @@ def may(request: HttpRequest, permission: Permission) -> bool:
 
 def refusal_text(permission: Permission) -> str:
     """The text shown to a user without the permission."""
-    # That to view has its name from Django.
+    # Django provides the name of the view permission.
     name = dict(Queue._meta.permissions).get(permission, gettext_noop("Can view queue"))
     return _("You need the permission “%(permission)s”.") % {"permission": _(str(name))}
 
 
 def refusal(request: HttpRequest, *permissions: Permission) -> str:
-    """Why the user may not do what needs all of these permissions; empty if allowed."""
+    """The reason why the user lacks one of these permissions; empty if allowed."""
     return next((refusal_text(permission) for permission in permissions if not may(request, permission)), "")
 
 
@@ -56,7 +56,7 @@ def require(request: HttpRequest, *permissions: Permission) -> None:
 
 
 def not_found(request: HttpRequest, permission: Permission, text: str) -> Exception:
-    """The exception for a missing object: Http404, or PermissionDenied for users who may not learn that it is missing."""
+    """The exception for a missing object: Http404, or PermissionDenied for users who may not know that it is missing."""
     return Http404(text) if may(request, permission) else PermissionDenied(refusal_text(permission))
 
 

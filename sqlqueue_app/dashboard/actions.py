@@ -1,4 +1,4 @@
-"""Actions: each is confirmed on a page of its own, which works without JavaScript, then performed once and recorded."""
+"""Actions: each has a confirmation page, which works without JavaScript, then runs once and is recorded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sqlqueue_app.models import ActionResult, Operation, OperationState
 from sqlqueue_app.status.events import record_action
 
 CONFIRMED: Final = "confirmed"
-# For names and secrets: browsers neither store nor correct what is typed.
+# For names and secrets: browsers neither store nor autocorrect them.
 PLAIN_INPUT: Final = {"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}
 
 
@@ -49,15 +49,15 @@ class Change:
     text: str
 
 
-# By their names in the audit log. The action on one of several has the name of that on all.
+# By their names in the audit log. An action on one object shares its name with the one on all.
 _ACTIONS: dict[str, type[Action]] = {}
 
 
 class Action:
     """An action on the pages of one model, made for one request.
 
-    A subclass declares the class variables, finds in `find` what it acts on, and acts in `run`. `title`, `text` and `submit` may
-    have placeholders for `words`. `name` is what the audit log calls it, `page` its name in URLs, `route` its address.
+    A subclass declares the class variables, looks up its target in `find`, and acts in `run`. `title`, `text` and `submit` may
+    have placeholders for `words`. `name` is its name in the audit log, `page` its name in URLs, `route` its address.
     """
 
     name: ClassVar[str]
@@ -67,12 +67,12 @@ class Action:
     label: ClassVar[str | Promise]
     is_dangerous: ClassVar[bool] = False
 
-    # The label stands in for a title and a submit button that are not given.
+    # The label is the default of title and submit button.
     title: str | Promise = ""
     text: str | Promise
     submit: str | Promise = ""
     form_class: type[forms.Form] = forms.Form
-    # Of what it acts on: its name in the audit log, the page it belongs to, how many there are, and what the page shows of it.
+    # The target: its name in the audit log, the page it belongs to, the number of objects, and the details that the page shows.
     target: str
     back_url: str
     count: int = 1
@@ -101,21 +101,21 @@ class Action:
         self.is_confirmed = request.method == "POST" and CONFIRMED in request.POST
 
     def find(self, **key: Any) -> None:
-        """Find what the parts of the address name, and set what the page shows; `not_found` if it does not exist.
+        """Look up the target named by the address, and set what the page shows; `not_found` if it does not exist.
 
-        Called before the permission is checked, because the audit log names what a user was refused to act on.
+        Called before the permission is checked, because the audit log names the target of a refused action.
         """
         raise NotImplementedError
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        """Perform the action with the cleaned data of the form. An SqlQueueError or ValueError is shown and recorded as failed."""
+        """Perform the action with the cleaned data of the form. SqlQueueError and ValueError are shown and recorded as failed."""
         raise NotImplementedError
 
     @classmethod
     def button(
         cls, pages: PageAdmin, request: HttpRequest, *key: object, label: str = "", reason: str = "", query: str = ""
     ) -> Button:
-        """The button that leads to the page, which `key` completes; disabled without the permission or for another reason."""
+        """The button that leads to the page; `key` completes its address. Disabled without permission or for another reason."""
         url = pages.url(cls.page, *key) + (f"?{query}" if query else "")
         return button(request, cls.permission, label or str(cls.label), url, dangerous=cls.is_dangerous, reason=reason)
 
@@ -155,7 +155,7 @@ class Action:
         return HttpResponseRedirect(done.url)
 
     def check_permission(self) -> None:
-        """Raise PermissionDenied for a user without the permission; a confirmed attempt is recorded."""
+        """Raise PermissionDenied without the permission; a confirmed attempt is recorded."""
         if may(self.request, self.permission):
             return
         if self.is_confirmed:
@@ -163,7 +163,7 @@ class Action:
         raise PermissionDenied(refusal_text(self.permission))
 
     def make_form(self) -> forms.Form:
-        """The form: bound if the action is confirmed, else with the values of the query string, or of a list that posts to it."""
+        """The form: bound if the action is confirmed, else with the values of the query string, or of the posting list."""
         asked = self.request.POST if self.request.method == "POST" else self.request.GET
         form = self.form_class(
             self.request.POST if self.is_confirmed else None,
@@ -189,13 +189,13 @@ class Action:
 
 
 def words_of_actions() -> dict[str, str]:
-    """Every action in words, by its name in the audit log."""
+    """The label of every action, by its name in the audit log."""
     # A title with a placeholder names a target, which the log has in another column.
     return {name: str(each.label if "%(" in str(each.title) else each.title or each.label) for name, each in _ACTIONS.items()}
 
 
 class TypedField(forms.CharField):
-    """An input that accepts one text only, against confirming by habit."""
+    """An input that accepts only one text, against confirming by habit."""
 
     def __init__(self, expected: str) -> None:
         label = format_html(_("Type {} to confirm:"), format_html("<strong>{}</strong>", expected))
@@ -222,7 +222,7 @@ def begin_operation(admin: PageAdmin, request: HttpRequest, kind: str, scope: Sc
     page = admin.url_of(Operation, "operation", operation.pk) or back_url
     done = operation.state == OperationState.COMPLETED and not operation.skipped and not operation.failed
     count = operation.total if operation.is_open else operation.done
-    # What becomes of retried messages is not known yet: the page counts it.
+    # The outcome of retried messages is not known yet: the page of the operation counts it.
     is_final = done and kind != "retry"
     return ActionOutcome(_result_message(operation), back_url if is_final else page, count, operation)
 

@@ -1,4 +1,4 @@
-"""The pages of what the pipeline has computed: messages, groups of failures, the map of endpoints, usage, notable messages."""
+"""The pages of the pipeline's rollups: messages, failure groups, endpoint map, usage, top messages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PIPELINE_COMMAND: Final = "python manage.py run_sqlqueue_pipeline --once"
 
 
 def empty_lake(pages: PageAdmin) -> dict[str, Any]:
-    """Template variables for why the pipeline has written nothing yet: not configured, not run, running, failed."""
+    """Template variables with the reason for empty rollups: not configured, not run, running, failed."""
     pipeline = get_settings().pipeline
     return {
         "install": INSTALL,
@@ -69,7 +69,7 @@ def empty_lake(pages: PageAdmin) -> dict[str, Any]:
 
 
 class AnalyticsFilter(ListFilter):
-    """The filter of the figures; the period is chosen by links."""
+    """The filter of the rollups; links choose the period."""
 
     period = forms.CharField(widget=forms.HiddenInput)
     endpoint = forms.CharField(
@@ -79,17 +79,17 @@ class AnalyticsFilter(ListFilter):
 
 
 class AnalyticsAdmin(PageAdmin):
-    """The pages of figures, for people with the permission `sqlqueue_app.view_queue`."""
+    """The pages of rollups, for users with the permission `sqlqueue_app.view_queue`."""
 
     def pages(self) -> list[URLPattern]:
-        """One page for each kind of figures."""
+        """One page for each kind of rollup."""
         return [
             self.readonly_view("" if part.page == "changelist" else f"{part.page}/", partial(self._view, part), part.page)
             for part in PARTS
         ]
 
     def _view(self, part: Part, request: HttpRequest) -> HttpResponseBase:
-        """One kind of figures, as a page or as a file; without figures the page says how to begin."""
+        """One kind of rollup, as a page or as a file; without data, the page shows the first steps."""
         period, chosen, fresh = period_of(request, LONG_PERIODS, "1d"), AnalyticsFilter(request), freshness()
         for name in {"endpoint", "type"} - set(part.filters):
             del chosen.fields[name]
@@ -130,7 +130,7 @@ class AnalyticsAdmin(PageAdmin):
         )
 
 
-# A chart is 420 wide: with more points than this a line is a band.
+# A chart is 420 wide: with more points than this a line becomes a band.
 MOST_POINTS: Final = 240
 
 
@@ -140,7 +140,7 @@ def _messages(query: RollupQuery) -> dict[str, Any]:
 
 
 def rollup_charts(read: RollupResult) -> list[Chart]:
-    """Throughput, critical time, processing time, failure rate; nothing where there are no figures."""
+    """Throughput, critical time, processing time, failure rate; empty without rollups."""
     if not read.over_time:
         return []
     drawn = _drawn(read.query, read.query.seconds)
@@ -162,7 +162,7 @@ def rollup_charts(read: RollupResult) -> list[Chart]:
 
 
 def _drawn(query: RollupQuery, seconds: int) -> RollupQuery:
-    """The query with the steps of a chart, a multiple of those that there are figures of: no more than can be told apart."""
+    """The query with the steps of a chart: a multiple of the stored steps, and no more than can be distinguished."""
     steps = (query.end - query.begin).total_seconds() / seconds
     return query.resample(seconds * max(1, math.ceil(steps / MOST_POINTS)))
 
@@ -173,13 +173,13 @@ def _chart(title: str, lines: Sequence[Series], drawn: RollupQuery, scale: Calla
 
 
 def _per_second(over_time: Mapping[datetime, Rollup], query: RollupQuery, value_of: Callable[[Rollup], int]) -> Points:
-    # The last step has just begun.
+    # The last step is incomplete.
     lengths = {at: min(query.step, max(query.end - at, timedelta(seconds=1))) for at in over_time}
     return _filled({at: value_of(each) / lengths[at].total_seconds() for at, each in over_time.items()}, query.step)
 
 
 def _filled(found: Mapping[datetime, float], step: timedelta) -> Points:
-    """Steps without figures are nothing done, from the first step to the last one that there are figures of."""
+    """Fill missing steps with zero, from the first step to the last one with rollups."""
     begin = min(found)
     return [(at, found.get(at, 0.0)) for at in (begin + n * step for n in range((max(found) - begin) // step + 1))]
 
@@ -191,7 +191,7 @@ COLUMNS: Final = (*_SUMS, *(f"{kind}_{name}" for kind in ("processing", "critica
 
 
 def exported(query: RollupQuery) -> Iterator[tuple[Any, ...]]:
-    """The rows of a file, by COLUMNS; times in seconds."""
+    """The rows of a file, in the order of COLUMNS; times in seconds."""
     for each in iter_rollups(query):
         processing = durations(each.processing_count, each.processing_sum, from_json(each.processing_sketch))
         critical = durations(each.critical_count, each.critical_sum, from_json(each.critical_sketch))
@@ -228,7 +228,7 @@ def _notable(query: RollupQuery) -> dict[str, Any]:
     return {kind: read_top_messages(query, kind) for kind in NotableKind.values}
 
 
-# More endpoints cannot be told apart on a circle.
+# More endpoints cannot be distinguished on a circle.
 MOST_NODES: Final = 24
 RADIUS: Final = 200
 _WIDEST: Final = 7.0
@@ -238,8 +238,8 @@ _HEAD: Final = 15
 class EndpointMap(NamedTuple):
     """A circle around 0, 0.
 
-    `nodes` are the name of each endpoint, empty if it is not known, its place, that of its name from there, and the name's anchor.
-    `arrows` are the data of a path, which its head continues, and its width: the more messages, the wider.
+    `nodes` are the name of each endpoint, empty if unknown, its position, the offset and the anchor of its name.
+    `arrows` are the data of a path, which ends in its head, and its width, which grows with the number of messages.
     """
 
     nodes: list[tuple[str, str, str, str]]
@@ -258,7 +258,7 @@ def _edge_rows(query: RollupQuery) -> Iterator[tuple[Any, ...]]:
 
 
 def endpoint_map(edges: Sequence[tuple[str, str, int]]) -> EndpointMap:
-    """Draw edges (sender, receiver, count), the most frequent first: those of the first endpoints for which there is room."""
+    """Draw edges (sender, receiver, count), most frequent first: those of the first endpoints that fit."""
     names = list(dict.fromkeys(name for *ends, _count in edges for name in ends))[:MOST_NODES]
     places = {name: cmath.rect(1, math.tau * place / len(names) - math.tau / 4) for place, name in enumerate(sorted(names))}
     most = max((count for _sender, _receiver, count in edges), default=1)
@@ -279,21 +279,21 @@ def _xy(point: complex) -> str:
 
 
 def _arrow(begin: complex, end: complex) -> str:
-    """From one endpoint to another, given as directions from the middle."""
+    """An arrow from one endpoint to another, given as directions from the center."""
     first, tip = (RADIUS - 9) * begin, (RADIUS - 10) * end
     if begin == end:
-        # What an endpoint sends to itself goes out of the circle and back.
+        # Messages that an endpoint sends to itself leave the circle and return.
         out, bend = (begin * cmath.rect(RADIUS - 70, angle) for angle in (-0.25, 0.25))
         curve = f"C{_xy(out)} {_xy(bend)}"
     else:
-        # Both ways are drawn apart: each bends to its own side, and all of them to the middle.
+        # Both directions are drawn apart: each bends to its own side, and all toward the center.
         bend = 0.3 * (first + tip) + 0.12j * (tip - first)
         curve = f"Q{_xy(bend)}"
     return f"M{_xy(first)}{curve} {_xy(tip - _HEAD * (tip - bend) / abs(tip - bend))}"
 
 
 class Part(NamedTuple):
-    """A page: its name, its template and variables, its file, what it is filtered by, and its title if the navigation has none."""
+    """A page: its name, template and variables, file, filters, and its title if the navigation has none."""
 
     page: str
     template: str

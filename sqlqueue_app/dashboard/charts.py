@@ -1,4 +1,4 @@
-"""Charts and sparklines as server-rendered SVG without inline styles, with the numbers as text and for the cursor of charts.js.
+"""Charts and sparklines as server-rendered SVG without inline styles, with the numbers as text and for the cursor in charts.js.
 
 The vertical scale is that of ServicePulse: the largest of the maximum, 1.5 times the mean, and 10, rounded up to a readable number.
 """
@@ -29,26 +29,26 @@ HEIGHT: Final = 110
 SPARK_WIDTH: Final = 120
 SPARK_HEIGHT: Final = 24
 _TIMES_MEAN: Final = 1.5
-# Widest letter of a label, in units of the drawing: the room on the left is as wide as the longest label.
+# Widest letter of a label, in units of the drawing: the left margin is as wide as the longest label.
 _LETTER: Final = 8
-# Room for half of a time or a day at the ends of its axis.
+# Margin for half of a time or a day at the ends of its axis.
 _HALF_TIME: Final = 26
 # the length of a point without neighbours
 _ALONE: Final = 6
 _DAY: Final = timedelta(days=1)
 # Up to this length labels are times of day; a chart of a day may start one step earlier.
 _SHOWN_BY_TIME: Final = timedelta(hours=26)
-# Most rows of a table, and most positions of the cursor; a chart of a month has 4,320 points.
+# The maximum number of table rows and cursor positions; a chart of a month has 4,320 points.
 TABLE_ROWS: Final = 60
 _READINGS: Final = 210
 _MOST_TICKS: Final = 7
 _MINUTES: Final = (1, 2, 3, 5, 10, 15, 30, 60, 120, 180, 360, 720)
 _TICKS: Final = tuple(timedelta(minutes=n) for n in _MINUTES) + tuple(timedelta(days=n) for n in (1, 2, 5, 7, 14, 30, 61, 122))
-# Data has ended where nothing has come for three steps; rolled up samples come up to 70 seconds after their time.
+# Data has ended after three steps without values; rolled-up samples arrive up to 70 seconds after their time.
 _MISSED: Final = 3
 _ROLLED_UP_AFTER: Final = timedelta(seconds=70)
 _FINEST: Final = timedelta(seconds=10)
-# Between values in attributes; it is in no formatted number.
+# Separates values in attributes; no formatted number contains it.
 _SEPARATOR: Final = "|"
 
 Points = Sequence[tuple[datetime, float | None]]
@@ -75,7 +75,7 @@ class ChartLine(NamedTuple):
 class Chart:
     """A chart and its text alternative: `rows` is a table of times and values. An axis has positions and labels.
 
-    `ended`: in words, since when there is no data; empty if there is. `ended_x`: where that is in the drawing.
+    `ended`: the time since which there is no data, in words; empty if data continues. `ended_x`: its position in the drawing.
     """
 
     title: str
@@ -106,8 +106,8 @@ def line_chart(
 ) -> Chart:
     """Draw the series from `begin` to `end`. Points more than two and a half `step` apart are not connected. Days are those of UTC.
 
-    `scale` gives the unit for all values; `least_top` is the smallest top of the scale, as the values are. `source` is `samples` or
-    `figures`: what is missing where the data ends.
+    `scale` gives the unit for all values; `least_top` is the smallest top of the scale, in the unit of the values. `source` is
+    `samples` or `figures`: the missing data.
     """
     known = [dict(each.points) for each in series]
     values = [value for points in known for value in points.values() if value is not None]
@@ -151,7 +151,7 @@ def _line(series: Series, path: str, scale: Scale, times: Sequence[datetime], *,
 
 
 def _bounds(values: Sequence[float], least: float, unit: float) -> tuple[float, float]:
-    """The bottom and the top of the scale, both readable numbers of units; the bottom is below zero only where a value is."""
+    """The bottom and the top of the scale, both readable numbers of units; the bottom is below zero only for negative values."""
     mean = sum(values) / len(values) if values else 0.0
     lowest = min(values, default=0.0)
     top = _readable(max([least, _TIMES_MEAN * mean, *values]) / unit) * unit
@@ -159,13 +159,13 @@ def _bounds(values: Sequence[float], least: float, unit: float) -> tuple[float, 
 
 
 def _readable(wanted: float) -> float:
-    """The next number whose half is readable too."""
+    """The next number whose half is also readable."""
     power: float = 10.0 ** math.floor(math.log10(wanted))
     return next(step * power for step in (1, 2, 4, 6, 8, 10) if step * power >= wanted * 0.999999)
 
 
 def _path(points: Points, x_of: Callable[[datetime], float], y_of: Callable[[float], float], step: timedelta) -> str:
-    """The joined points; one without neighbours is a short line, because a dot would hardly be visible."""
+    """The joined points; one without neighbours is a short line, because a dot would be hardly visible."""
     strokes: list[list[tuple[float, float]]] = []
     before: datetime | None = None
     for at, value in points:
@@ -186,7 +186,7 @@ def _ticks(begin: datetime, end: datetime, step: timedelta, zone: tzinfo) -> lis
     """Readable times or days, each once."""
     every = next((each for each in _TICKS if each >= min(step, _DAY) and (end - begin) / each <= _MOST_TICKS), _TICKS[-1])
     form = "H:i" if every < _DAY else "j M"
-    # By the clock on the wall, which a change to summer time moves.
+    # By local time, because daylight saving time shifts it.
     at = begin.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
     found = []
     while (instant := at.replace(tzinfo=zone)) <= end:
@@ -204,7 +204,7 @@ def _time_of(length: timedelta, step: timedelta, zone: tzinfo) -> Callable[[date
 
 
 def _ended_at(times: Sequence[datetime], end: datetime, step: timedelta) -> datetime | None:
-    """When the data ended; None where it goes on, or where there is none at all."""
+    """The end of the data; None if it continues, or if there is none."""
     late = timedelta() if step <= _FINEST else _ROLLED_UP_AFTER
     return times[-1] if times and end - times[-1] > _MISSED * step + late else None
 
@@ -228,7 +228,7 @@ def _summary(series: Series, scale: Scale, *, is_over: bool) -> str:
 
 
 def _thinned(times: Sequence[datetime], lines: Collection[Mapping[datetime, float | None]], most: int) -> list[datetime]:
-    """At most so many times, over the whole, and of each part the one with the highest values: no peak is hidden."""
+    """At most this many times over the whole range; of each part, the one with the highest values, so that no peak is hidden."""
     every = max(1, math.ceil(len(times) / most))
     parts = (times[start : start + every] for start in range(0, len(times), every))
     return [max(part, key=lambda at: sum(points.get(at) or 0.0 for points in lines)) for part in parts]
@@ -263,7 +263,7 @@ def spark_times(begin: datetime, step: timedelta, count: int) -> str:
     return _SEPARATOR.join(date_format(timezone.localtime(begin + number * step), "H:i") for number in range(count))
 
 
-# More are on the page of the endpoints; those with failures and the longest queues come first.
+# The page of endpoints has the others; those with failures and the longest queues come first.
 MOST_ENDPOINTS: Final = 30
 
 
@@ -298,7 +298,7 @@ def traffic_table(
 
 
 class Period(NamedTuple):
-    """A period of charts and figures: its name in the query string, its label, its length."""
+    """A period of charts and rollups: its name in the query string, its label, its length."""
 
     name: str
     label: str | Promise
@@ -306,16 +306,16 @@ class Period(NamedTuple):
 
     @property
     def refresh_seconds(self) -> int:
-        """How often a page that shows samples of it is refreshed."""
+        """The refresh interval of a page with samples of this period."""
         return 5 if self.length <= timedelta(minutes=5) else 10 if self.length <= timedelta(hours=1) else 60
 
     @property
     def figure_seconds(self) -> int:
-        """The steps of its figures: those of minutes are kept for 2 days, of hours for 92, of days without limit."""
+        """The steps of its rollups: those of minutes are kept for 2 days, of hours for 92, of days without limit."""
         return 60 if self.length <= _DAY else 3_600 if self.length <= timedelta(days=30) else 86_400
 
 
-# The periods of ServiceControl and longer ones. Samples are kept for a month, figures and the archive longer.
+# The periods of ServiceControl and longer ones. Samples are kept for a month, rollups and the archive longer.
 _ALL: Final = (
     Period("5m", gettext_lazy("5 minutes"), timedelta(minutes=5)),
     Period("15m", gettext_lazy("15 minutes"), timedelta(minutes=15)),

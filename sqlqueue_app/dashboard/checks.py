@@ -1,4 +1,4 @@
-"""The page of checks: what fails, since when, what to do; muting, and running one now."""
+"""The page of checks: failing ones with their begin and remedy; muting, and running one now."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CheckAction(Action):
 
     def find(self, **key: Any) -> None:
         pk = key["pk"]
-        # No column holds a greater number; SQLite and PostgreSQL refuse it each in its way.
+        # No column holds a greater number; SQLite and PostgreSQL reject it with different errors.
         found = CheckResult.objects.using(managed_alias()).filter(pk=pk).first() if pk < 2**63 else None
         if found is None:
             raise not_found(self.request, self.permission, str(_GONE))
@@ -54,14 +54,14 @@ class CheckAction(Action):
         self.facts = [(label, text) for label, text in facts.items() if text]
 
     def mute(self, until: datetime | None, done: str) -> ActionOutcome:
-        """Mute the result, or with None unmute it. ConfigurationError if it is gone."""
+        """Mute the result, or unmute it with None. ConfigurationError if it is gone."""
         if not mute(managed_alias(), self.result.pk, until, actor_of(self.request).name):
             raise ConfigurationError(str(_GONE))
         return ActionOutcome(done, self.back_url)
 
 
 class MuteForm(forms.Form):
-    """For how long."""
+    """The duration of muting."""
 
     hours = forms.ChoiceField(
         label=gettext_lazy("For how long"), initial="8",
@@ -73,7 +73,7 @@ class MuteForm(forms.Form):
 
 
 class MuteCheck(CheckAction):
-    """Has a check not count for a while."""
+    """Mutes a check for a while."""
 
     name, page, route = "mute_check", "mute", "<int:pk>/mute/"
     label, title = gettext_lazy("Mute"), gettext_lazy("Mute the check “%(check)s”")
@@ -89,7 +89,7 @@ class MuteCheck(CheckAction):
 
 
 class UnmuteCheck(CheckAction):
-    """Has it count again."""
+    """Unmutes a check."""
 
     name, page, route = "unmute_check", "unmute", "<int:pk>/unmute/"
     label, title = gettext_lazy("Unmute"), gettext_lazy("Unmute the check “%(check)s”")
@@ -100,7 +100,7 @@ class UnmuteCheck(CheckAction):
 
 
 class RunCheck(CheckAction):
-    """Has a worker run it soon."""
+    """Requests a run of the check by a worker."""
 
     name, page, route = "run_check", "run", "<int:pk>/run/"
     label, title = gettext_lazy("Run now"), gettext_lazy("Run the check “%(check)s” now")
@@ -124,13 +124,13 @@ class CheckAdmin(PageAdmin):
     action_classes = (MuteCheck, UnmuteCheck, RunCheck)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """The results, failing ones first; as a file all of them."""
+        """The results, failing ones first; a file has all of them."""
         found = CheckResult.objects.using(managed_alias()).order_by("-failing", "name", "subject")
         if wanted_format(request):
             return export(request, "checks", _file_columns(database_now(managed_alias())), found.iterator(chunk_size=1_000))
         status = read_status()
         now = status.managed_now or database_now(managed_alias())
-        # What can be seen now counts, as on the overview. One more than is shown; muted ones come behind the others.
+        # Current outcomes replace results, as on the overview. One more than is shown; muted ones come last.
         results = current_results(Snapshot(get_settings(), now, status=status), list(found[: SHOWN + 1]))
         is_cut = len(results) > SHOWN
         results.sort(key=lambda each: (not each.failing, is_muted(each, now), not is_stale(each, now)))
@@ -189,7 +189,7 @@ def _finding(result: CheckResult) -> str:
 
 
 def _finding_and_remedy(result: CheckResult, now: datetime) -> SafeString:
-    """What a failing check found, what to do, and the SQL that mends it; how old a result is that was not renewed."""
+    """The finding of a failing check, the remedy, and its SQL; for a stale result, its age."""
     silent = _("It was not run for %(time)s: its result may be outdated.") % {"time": duration(now - result.checked_at)}
     note = silent if is_stale(result, now) else ""
     if not result.failing:

@@ -1,4 +1,4 @@
-"""The pages of conversations: finding one, and all of its messages in diagrams and a table."""
+"""The pages of conversations: the search, and all messages of one conversation in diagrams and a table."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, text_of_path
 from sqlqueue_app.failures.index import catch_up_for_page
 from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, Queue, Search
 
-# So many messages are drawn, and stand on one page of the table.
+# The number of messages in a diagram and on one page of the table.
 MOST_DRAWN: Final = 100
 LONGEST_ID: Final = 400
 _GRADES: Final = {MessageOutcome.HANDLED: Grade.OK, MessageOutcome.FAILED: Grade.ERROR, MessageOutcome.GONE: Grade.WARNING}
 OUTCOME_STATES: Final = {each: State(_GRADES.get(each, Grade.INFO), each.label) for each in MessageOutcome}
-# What has come to its end, whatever it was.
+# Final outcomes.
 _OVER: Final = (MessageOutcome.HANDLED, MessageOutcome.GONE)
-# Columns of a file; the other ones have the names of attributes.
+# Columns of a file; the others are named like the attributes.
 _NAMES: Final = (
     "message_id", "related_to", "message_type", "kind", "sending", "receiving", "state", "sent", "processing_started",
     "processing_ended", "processing_seconds", "critical_seconds", "queue", "row_version", "failure", "found_in",
@@ -57,15 +57,15 @@ COLUMNS: Final[FileColumns] = {name: name for name in _NAMES} | {
 
 
 class ConversationAdmin(PageAdmin):
-    """The pages about conversations, for people with the permission `sqlqueue_app.view_queue`."""
+    """The pages of conversations, for users with the permission `sqlqueue_app.view_queue`."""
 
     routes: ClassVar = {"conversation": "<str:name>/"}
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """The newest conversations in which something has failed. An id is searched for everywhere."""
+        """The newest conversations with failures. An id is searched for everywhere."""
         if wanted := request.GET.get("id", "").strip():
             return HttpResponseRedirect(f"{self.url_of(Search)}?{urlencode({'q': wanted[:LONGEST_ID]})}")
-        # The list is right also where no worker is alive.
+        # Keeps the list correct even if no worker is alive.
         catch_up_for_page(get_settings(), timezone.now(), queues_at_most=1)
         columns: list[TableColumn[FailingConversation]] = [
             TableColumn(_("Conversation"), lambda each: link_html(self.conversation_url(each.id), each.id), WIDE),
@@ -116,7 +116,7 @@ class ConversationAdmin(PageAdmin):
         }
 
     def _nodes(self, found: Forest, begin: int) -> list[Node]:
-        """As many messages as are drawn, from this one on."""
+        """The drawn messages, from this one on."""
         causes: defaultdict[int, list[int]] = defaultdict(list)
         for cause, effect in found.links:
             causes[effect].append(cause + 1)
@@ -137,7 +137,7 @@ class Node(NamedTuple):
 
 
 def message_url(pages: PageAdmin, message: ConversationMessage) -> str:
-    """The page of a message, as far as it has one: that of the failed message, of its row, or of the delayed message."""
+    """The page of a message, if it has one: that of the failed message, of its row, or of the delayed message."""
     if message.failure is not None:
         return pages.url_of(FailedMessage, "message", message.failure)
     if message.lake and message.day is not None:
@@ -155,7 +155,7 @@ def _first_row(request: HttpRequest, count: int) -> int:
     return min(max(int(first) - 1, 0), count - 1) if first.isascii() and first.isdigit() and len(first) < 7 else 0
 
 
-# The sizes of boxes, heads of lanes, and bars stand in the templates too.
+# The templates contain the sizes of boxes, lane heads and bars, too.
 BOX_WIDTH: Final = 190
 BOX_HEIGHT: Final = 66
 _COLUMN: Final = BOX_WIDTH + 36
@@ -167,16 +167,16 @@ BAR_WIDTH: Final = 10
 # Below the heads of the lanes.
 _FIRST_ROW: Final = 76
 _LOOP: Final = 36
-# An arrow without a begin, where it is not known who has sent the message.
+# An arrow without a begin, for an unknown sender.
 _STUB: Final = 70
 _LEAST_BAR: Final = 18
-# A letter of the labels is at most so wide; a state and what parts it from the type has so many.
+# The maximum width of a letter in labels; the number of letters of a state and its separator.
 _LETTER: Final = 8
 _STATE_LETTERS: Final = 11
 
 
 class FlowDiagram(NamedTuple):
-    """The places of the boxes of the branches, in their order, and the lines between them: a path, and whether it is an event."""
+    """The positions of the branches' boxes, in their order, and the lines between them: a path, and whether it is an event."""
 
     boxes: list[tuple[int, int]]
     lines: list[tuple[str, bool]]
@@ -185,15 +185,15 @@ class FlowDiagram(NamedTuple):
 
 
 def flow_diagram(forest: Forest) -> FlowDiagram:
-    """A column for each generation, a row for each message that has caused none; a cause stands beside the first of its effects.
+    """A column for each generation, a row for each message without effects; a cause is level with its first effect.
 
-    So the first message is at the top left, however large the drawing is.
+    So the first message is always at the top left, in a drawing of any size.
     """
     causes = {branch.parent for branch in forest.branches}
     boxes, y = [], MARGIN
     for place, branch in enumerate(forest.branches):
         boxes.append((MARGIN + branch.depth * _COLUMN, y))
-        # What a branch has caused begins in its own row.
+        # The effects of a branch begin in its own row.
         y += 0 if place in causes else _ROW
     lines = []
     for cause, effect in forest.links:
@@ -207,9 +207,9 @@ def flow_diagram(forest: Forest) -> FlowDiagram:
 
 
 class SequenceArrow(NamedTuple):
-    """A message: the path of its arrow, where its label stands, and how many letters of its type have room.
+    """A message: the path of its arrow, the position of its label, and the number of letters of its type that fit.
 
-    `bar` is the handling: x, y and height, on the lane of the receiver; it lasts until the last message that it has sent.
+    `bar` is the handling: x, y and height, on the lane of the receiver; it extends to the last message that it sent.
     """
 
     path: str
@@ -220,7 +220,7 @@ class SequenceArrow(NamedTuple):
 
 
 class SequenceDiagram(NamedTuple):
-    """The middles of the lanes by endpoint, from left to right, and the arrows of the branches, in their order."""
+    """The centers of the lanes by endpoint, from left to right, and the arrows of the branches, in their order."""
 
     lanes: dict[str, int]
     arrows: list[SequenceArrow]
@@ -229,14 +229,14 @@ class SequenceDiagram(NamedTuple):
 
 
 def lanes_of(forest: Forest) -> tuple[str, ...]:
-    """The endpoints in the order of their first appearance: of each message the sender before the receiver."""
-    # Who has sent a message that does not say it has no lane.
+    """The endpoints in the order of their first appearance: for each message the sender before the receiver."""
+    # An unknown sender has no lane.
     ends = ((branch.message.sending or None, branch.message.receiving) for branch in forest.branches)
     return tuple(dict.fromkeys(each for pair in ends for each in pair if each is not None))
 
 
 def sequence_diagram(forest: Forest) -> SequenceDiagram:
-    """A row for each message, in the order of the tree: what a message has caused stands right below it."""
+    """A row for each message, in the order of the tree: the effects of a message are directly below it."""
     lanes = {endpoint: place * LANE_WIDTH + LANE_WIDTH // 2 for place, endpoint in enumerate(lanes_of(forest))}
     last_effects = {branch.parent: place for place, branch in enumerate(forest.branches)}
     arrows = []
@@ -251,13 +251,13 @@ def sequence_diagram(forest: Forest) -> SequenceDiagram:
         open_until[receiving].append(y + height)
         taken = 0 if branch.message.outcome is MessageOutcome.HANDLED else _STATE_LETTERS
         arrows.append(_arrow(lanes[sending] if sending else None, lanes[receiving], y, bar, taken))
-    # The label of a loop on the last lane stands right of it.
+    # The label of a loop on the last lane is to its right.
     width = max(1, len(lanes)) * LANE_WIDTH + LANE_WIDTH // 2
     return SequenceDiagram(lanes, arrows, width, _FIRST_ROW + len(arrows) * ROW_HEIGHT)
 
 
 def _arrow(start: int | None, end: int, y: int, bar: tuple[int, int, int], taken: int) -> SequenceArrow:
-    """The arrow to this bar; the state after the type has taken so many letters of its label."""
+    """The arrow to this bar; `taken` letters of its label are used by the state after the type."""
     right = bar[0] + BAR_WIDTH
     begin = end - _STUB if start is None else start
     tip = bar[0] if begin < end else right
@@ -270,7 +270,7 @@ def _arrow(start: int | None, end: int, y: int, bar: tuple[int, int, int], taken
 
 
 def summary_of(messages: Sequence[ConversationMessage]) -> str:
-    """How many messages there are, between how many endpoints, and what has become of them."""
+    """The number of messages and endpoints, and the outcomes of the messages."""
     endpoints = {each for message in messages for each in (message.sending, message.receiving) if each}
     counts = Counter(message.outcome for message in messages)
     states = ", ".join(f"{number(counts[each])} {state.word}" for each, state in OUTCOME_STATES.items() if counts[each])

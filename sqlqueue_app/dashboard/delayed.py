@@ -66,7 +66,7 @@ _GONE: Final = gettext_lazy("None of them is there any more: they were delivered
 
 
 class DelayedAction(Action):
-    """An action on delayed messages: those whose keys are `ids` in the query string or in the form."""
+    """An action on delayed messages, whose keys are the `ids` in the query string or in the form."""
 
     known: KnownDelayed
     table: DelayedTable
@@ -97,7 +97,7 @@ class DelayedAction(Action):
         self._describe(there)
 
     def _describe(self, there: Sequence[PlannedDelivery]) -> None:
-        """What would happen with these messages, which are there."""
+        """Set the effects on these messages, which exist, for the page."""
         ready = self.ready(there)
         self.count, gone = len(ready), len(self.keys) - len(there)
         self.words = {"count": number(self.count)}
@@ -116,7 +116,7 @@ class DelayedAction(Action):
             self.blocked = _("None of these messages can be delivered.") if there else none
 
     def ready(self, there: Sequence[PlannedDelivery]) -> Sequence[PlannedDelivery]:
-        """Those of the messages with which something can be done."""
+        """The messages that the action can be applied to."""
         return there
 
 
@@ -294,7 +294,7 @@ class DelayedAdmin(PageAdmin):
         return body_file(read_delayed_body(self.found(table)[1], key), key)
 
     def found(self, path: str) -> tuple[KnownDelayed, DelayedTable]:
-        """The table that a URL part names, by its name or its endpoint, first those of the settings; Http404 if there is none."""
+        """The table that a URL part names, by its name or its endpoint, preferring those of the settings; Http404 if none."""
         settings = get_settings()
         known = _named(path, known_delayed_tables(settings))
         known = known or _named(path, known_delayed_tables(settings, listed_tables(settings.database)))
@@ -326,7 +326,7 @@ TABLE_COLUMNS: Final = {
 
 
 def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetime | None = None) -> HtmlTable | None:
-    """The tables of delayed messages, with the clock of the database also when their next message is due; None without any."""
+    """The tables of delayed messages; with the clock of the database, also when their next message is due. None without any."""
 
     def endpoint(each: DelayedStatus) -> SafeString:
         url = "" if each.exists is False else pages.url_of(DelayedMessage, "table", path_of(each.name))
@@ -365,7 +365,7 @@ def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetim
 
 
 def time_left(seconds: float | None) -> str:
-    """The time until a message is due, or since it was."""
+    """The time until a message is due, or since it was due."""
     if seconds is None:
         return _("never")
     if seconds > 0:

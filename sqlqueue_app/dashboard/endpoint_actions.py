@@ -62,7 +62,7 @@ class EndpointAction(Action):
         self.facts = ((_("Live processes"), number(self.count)),)
 
     def outcome(self, text: str | Promise) -> ActionOutcome:
-        """The outcome of a request to so many live processes."""
+        """The outcome of a request to this many live processes."""
         words = {**self.words, "count": number(self.count), "number": self.count}
         return ActionOutcome(f"{text % words} {_FOLLOWS % words}", self.back_url, self.count)
 
@@ -112,7 +112,7 @@ class PauseEndpoint(EndpointAction):
 
 
 class ResumeEndpoint(PauseEndpoint):
-    """Has all processes of an endpoint receive again."""
+    """Resumes all processes of an endpoint."""
 
     name, page, route = "resume", "resume", "<str:name>/resume/"
     label, title, text = gettext_lazy("Resume"), gettext_lazy("Resume %(name)s"), _RESUME
@@ -131,14 +131,14 @@ class PauseInstance(PauseEndpoint, InstanceAction):
 
 
 class ResumeInstance(ResumeEndpoint, InstanceAction):
-    """Has one process receive again."""
+    """Resumes one process."""
 
     page, route = "resume_instance", f"{_ONE}/resume/"
     title = gettext_lazy("Resume the process %(pid)s of %(name)s")
 
 
 class ConcurrencyForm(forms.Form):
-    """How many messages a process handles at once."""
+    """The number of messages that a process handles at once."""
 
     concurrency = forms.IntegerField(
         label=gettext_lazy("Concurrency"), min_value=1, max_value=MOST_CONCURRENCY,
@@ -187,7 +187,7 @@ class RemoveInstance(InstanceAction):
 
 
 class MinimumForm(forms.Form):
-    """How many live processes are expected."""
+    """The expected number of live processes."""
 
     minimum = forms.IntegerField(
         label=gettext_lazy("Minimum of live processes"), required=False, min_value=0, max_value=MOST_MINIMUM,
@@ -196,7 +196,7 @@ class MinimumForm(forms.Form):
 
 
 class SetMinimum(EndpointAction):
-    """Sets how many live processes of an endpoint are expected."""
+    """Sets the expected number of live processes of an endpoint."""
 
     name, page, route = "minimum", "minimum", "<str:name>/minimum/"
     label, title = gettext_lazy("Set the minimum of processes"), gettext_lazy("Minimum of processes of %(name)s")

@@ -187,7 +187,7 @@ class EndpointAdmin(PageAdmin):
         return table(caption, columns, each.instances, lambda instance: f"process {instance.id}") if each.instances else None
 
     def _queues(self, each: EndpointStatus) -> list[QueueStatus]:
-        # The other callback queues of this machine are on the page of queues.
+        # The page of queues has the other callback queues of this machine.
         held = {instance.callback_queue for instance in each.instances}
         return [look for look in each.queues if look.queue.kind is not QueueKind.CALLBACK or look.queue.address.table in held]
 
@@ -219,7 +219,7 @@ def _known_name(path: str, settings: Settings) -> str:
 
 
 def _subscriptions(settings: Settings, name: str) -> HtmlTable | str:
-    """The subscriptions of the endpoint, or why there are none to show."""
+    """The subscriptions of the endpoint, or the reason why there are none."""
     try:
         with guarded_read(settings.database, "read the subscriptions"):
             found = read_subscriptions(settings, name)
@@ -304,7 +304,7 @@ _TIMES: Final = ("processing_mean", "processing_max", "critical_mean", "critical
 
 
 def _time_of(name: str, found: Iterable[Measured]) -> Callable[[Measured | None], object]:
-    """The cells of a column of times, all in one unit; empty where no message has one."""
+    """The cells of a column of times, all in one unit; empty if no message has one."""
     scale = times([getattr(each, name) for each in found])
 
     def cell(measured: Measured | None) -> object:
@@ -317,7 +317,7 @@ def _time_of(name: str, found: Iterable[Measured]) -> Callable[[Measured | None]
 
 
 def _measures(caption: str, head: str, found: Mapping[str, Measured], period: Period) -> HtmlTable | None:
-    """The table of measures by name; a rate over less than the period has the time that it is over."""
+    """The table of measures by name; a rate over less than the period shows its own time."""
 
     def per_second(measured: Measured) -> SafeString:
         length = timedelta(seconds=measured.length)
@@ -337,7 +337,7 @@ def _measures(caption: str, head: str, found: Mapping[str, Measured], period: Pe
 
 
 def _alive(each: EndpointStatus) -> SafeString:
-    """How many processes live, of how many, the dead ones, and the versions."""
+    """The number of live processes, of all processes, the dead ones, and the versions."""
     alive = number(len(each.alive))
     expected = _("%(alive)s of %(minimum)s expected") % {"alive": alive, "minimum": number(each.minimum)}
     dead = _("%(count)s dead") % {"count": number(each.dead)} if each.dead else ""
@@ -369,7 +369,7 @@ def _state(each: EndpointStatus) -> State:
 def _charts(
     over_time: Sequence[tuple[datetime, Measured]], waiting: Counter[datetime], period: Period, now: datetime
 ) -> list[Chart]:
-    """Throughput with failures and retries, processing time, critical time, what waited in its queues."""
+    """Throughput with failures and retries, processing time, critical time, and messages waiting in its queues."""
     step = timedelta(seconds=resolution_of(period.length).seconds)
     draw = partial(line_chart, begin=now - period.length, end=now, step=step)
 
@@ -404,18 +404,18 @@ class InstanceAdmin(ReadOnlyAdmin):
     list_display = ("endpoint", "name", "host", "pid", "callback_queue", "state", "live_threads", "heartbeat", "started")
     search_fields = ("endpoint", "name", "host", "callback_queue")
     show_full_result_count = False
-    # An empty list of actions would leave Django's page with an inline style, which a strict policy refuses.
+    # With an empty list of actions, Django's page would have an inline style, which a strict policy refuses.
     actions_on_top = True
 
     change_list_template = "admin/sqlqueue_app/instances.html"
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Django's list, below the navigation of our pages."""
+        """Django's list, below our navigation."""
         more = {"title": label_of_page(Instance), "navigation": navigation(self.admin_site, request)}
         return super().changelist_view(request, {**more, **(extra_context or {})})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """With the clock of the database, which also wrote the heartbeats, on each row; without rows that wait to be deleted."""
+        """The rows with the clock of the database, which also wrote the heartbeats; without rows that wait to be deleted."""
         gone = [each.pk for each in gone_instances(managed_alias())]
         rows: QuerySet[Any] = super().get_queryset(request).exclude(pk__in=gone).annotate(database_now=Now())
         return rows
@@ -428,7 +428,7 @@ class InstanceAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("live threads"))
     def live_threads(self, row: Instance) -> str:
-        """The receive threads of each queue at the last heartbeat; none of a dead process."""
+        """The receive threads of each queue at the last heartbeat; empty for a dead process."""
         if is_dead(row, row.database_now):  # type: ignore[attr-defined]
             return ""
         return ", ".join(f"{queue}: {count}" for queue, count in threads_of_row(row).items())
@@ -440,7 +440,7 @@ class InstanceAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("started"), ordering="started_at")
     def started(self, row: Instance) -> str:
-        """When the process started."""
+        """The start time of the process."""
         return ago_html(row.started_at)
 
 
@@ -484,12 +484,12 @@ def queues_table(caption: object, columns: Sequence[TableColumn[QueueStatus]], r
 
 
 def endpoints_html(pages: PageAdmin, names: Sequence[str]) -> SafeString:
-    """The endpoints of a queue; an endpoint alone is a link, for an error queue may have hundreds."""
+    """The endpoints of a queue; only a single endpoint is a link, because an error queue may have hundreds."""
     return link_html(endpoint_url(pages, names[0]) if len(names) == 1 else "", ", ".join(names))
 
 
 def depth_cell(depth: Depth | None) -> object:
-    """How many messages wait, as a cell of a table."""
+    """The number of waiting messages, as a cell of a table."""
     return _("not known") if depth is None else depth_number(depth)
 
 
@@ -522,7 +522,7 @@ def _problem_state(kind: ProblemKind) -> State:
 
 
 def unreceived_state(endpoints: Iterable[str], instances: Iterable[InstanceStatus], *, is_waiting: bool) -> State:
-    """Why no process receives from a queue of these endpoints."""
+    """The reason why no process receives from a queue of these endpoints."""
     names = set(endpoints)
     if any(each.endpoint in names and each.alive and each.is_worker and each.paused for each in instances):
         return PAUSED
@@ -531,7 +531,7 @@ def unreceived_state(endpoints: Iterable[str], instances: Iterable[InstanceStatu
 
 
 def paused_html(state: State, instances: Iterable[InstanceStatus], endpoints: Collection[str]) -> SafeString:
-    """The state of a queue or an endpoint; if that is a pause, with who paused its processes, and since when."""
+    """The state of a queue or an endpoint; for a pause, with the operator and the time."""
     paused = [each for each in instances if each.endpoint in endpoints and each.alive and each.paused and each.asked_to_pause_at]
     if state not in (PAUSED, PARTLY_PAUSED) or not paused:
         return cell_html(state)
@@ -552,7 +552,7 @@ def _age(head: HeadAge | None) -> object:
 
 
 def instance_columns(pages: PageAdmin, depths: Mapping[str, Depth | None]) -> list[TableColumn[InstanceStatus]]:
-    """The columns of a list of processes; `depths` has what waits in each callback queue that has a page."""
+    """The columns of a list of processes; `depths` holds the depth of each callback queue that has a page."""
 
     def callback_queue(each: InstanceStatus) -> object:
         name = each.callback_queue
@@ -579,7 +579,7 @@ def _process(each: InstanceStatus) -> SafeString:
 
 
 def _threads(each: InstanceStatus) -> SafeString | None:
-    """The threads of each queue, and how many of them handle a message; of a dead process None is left."""
+    """The threads of each queue, and how many of them handle a message; None for a dead process."""
     if not each.alive:
         return None
     words = _("%(live)s, %(busy)s busy")
@@ -590,10 +590,10 @@ def _threads(each: InstanceStatus) -> SafeString | None:
 
 
 def _request(each: InstanceStatus) -> str:
-    """A request that the process has not followed yet, and when it will."""
+    """A request that the process has not followed yet, and the time when it will."""
     asked = "" if each.asked_ago is None else _("requested %(age)s ago") % {"age": duration(max(each.asked_ago, timedelta()))}
     if each.state not in (InstanceState.PAUSING, InstanceState.RESUMING):
-        # Other requests, as for another concurrency, are in the row immediately.
+        # Other requests, such as another concurrency, are in the row immediately.
         return _("%(requested)s, not followed yet") % {"requested": asked} if asked and each.alive else ""
     left = min(max(0.0, HEARTBEAT_SECONDS - each.heartbeat_age.total_seconds()), HEARTBEAT_SECONDS)
     words = _("at its next heartbeat, within %(seconds)s s") % {"seconds": number(round(left + 0.5))}
@@ -601,18 +601,18 @@ def _request(each: InstanceStatus) -> str:
 
 
 def heartbeat_html(at: datetime | None, age: timedelta) -> SafeString | str:
-    """When a heartbeat was, which is so old by the clock of its database."""
+    """The time of a heartbeat; `age` is by the clock of its database."""
     text = _("%(age)s ago") % {"age": duration(age)}
-    # The instant alone says whether the page has changed.
+    # Only the instant determines whether the page has changed.
     return text if at is None else relative_html(at, format_html("<span data-volatile>{}</span>", text))
 
 
 def endpoint_url(pages: PageAdmin, endpoint: str) -> str:
-    """The page of an endpoint; empty if the project has taken it off the site."""
+    """The page of an endpoint; empty if it is not on the site."""
     return pages.url_of(Endpoint, "endpoint", path_of(endpoint))
 
 
 def failures_url(pages: PageAdmin, endpoint: str) -> str:
-    """The list of the failed messages of an endpoint; empty if the project has taken it off the site."""
+    """The list of the failed messages of an endpoint; empty if it is not on the site."""
     url = pages.url_of(FailedMessage, "messages")
     return f"{url}?{FailureSelection(endpoint=endpoint).to_query()}" if url else ""

@@ -46,7 +46,7 @@ _REASONS_SHOWN: Final = 20
 SAMPLE: Final = 10
 
 
-# The texts on the page of each kind: title, text, which messages it takes, and what blocks it if there are none.
+# The texts on the page of each kind: title, text, the messages that it takes, and the reason if there are none.
 _WORDS: Final = {
     "retry": (
         gettext_lazy("Retry failed messages"),
@@ -93,7 +93,7 @@ _WORDS: Final = {
 def failure_buttons(
     request: HttpRequest, pages: PageAdmin, selection: FailureSelection, message: FailedMessage | None = None
 ) -> list[Button]:
-    """The actions for a selection by its statuses, or by that of `message`, the only one in it. At most one statement."""
+    """The actions for a selection by its statuses, or by that of `message`, its only message. At most one statement."""
     statuses = {message.status} if message else set(selection.statuses or FailureStatus)
     left_out = set() if message else {EditFailure.name}
     if FailureStatus.RETRY_ISSUED in statuses and not Redirect.objects.using(managed_alias()).exists():
@@ -102,7 +102,7 @@ def failure_buttons(
 
 
 def row_buttons(request: HttpRequest, pages: PageAdmin, message: FailedMessage, back: str) -> list[Button]:
-    """What may be done with a message in a list, without deleting, and leads back to the URL `back`. No statement."""
+    """The actions on a message in a list, except delete; they lead back to the URL `back`. No statement."""
     query = urlencode({"ids": message.pk, "back": back})
     unreadable = _("This row cannot be read as a failed message.") if message.poison else ""
     found = _buttons(request, pages, {message.status}, query, {"redirect", "delete"}, unreadable)
@@ -111,7 +111,7 @@ def row_buttons(request: HttpRequest, pages: PageAdmin, message: FailedMessage, 
 
 
 def group_buttons(request: HttpRequest, pages: PageAdmin, selection: FailureSelection, title: str, back: str) -> list[Button]:
-    """What may be done with a group of a list, without deleting, as in `row_buttons`. No statement."""
+    """The actions on a group in a list, except delete, as in `row_buttons`. No statement."""
     query = f"{selection.to_query()}&{urlencode({'back': back})}"
     found = _buttons(request, pages, selection.statuses, query, {EditFailure.name, "redirect", "delete"})
     return [replace(each, about=title) for each in found]
@@ -157,7 +157,7 @@ def page_of(admin: PageAdmin, selection: FailureSelection) -> str:
 
 
 class FailureAction(Action):
-    """An action on messages with one of `statuses`. `takes`: they leave their error queue, so that it must be ours."""
+    """An action on messages with one of `statuses`. `takes`: they leave their error queue, so sqlqueue must own it."""
 
     statuses: ClassVar[Collection[int]]
     takes: ClassVar[bool] = True
@@ -192,7 +192,7 @@ class BulkAction(FailureAction):
         return begin_operation(self.pages, self.request, self.name, self.selection, self.back_url)
 
     def _dry_run(self) -> tuple[Preview, str]:
-        """The dry run, and why the action is blocked, if it is."""
+        """The dry run, and the reason if the action is blocked."""
         try:
             FAILURE_KINDS[self.name].check(get_settings())
             found = preview(get_settings(), self.name, self.selection)
@@ -203,7 +203,7 @@ class BulkAction(FailureAction):
         return found, "" if found.eligible else str(self.nothing)
 
     def _describe(self, found: Preview) -> None:
-        """Set the numbers that the page shows, and why messages are left out."""
+        """Set the numbers that the page shows, and the reasons for omitted messages."""
         facts = [(_("Messages"), self.target), (str(self.eligible), number(found.eligible))]
         targets = found.targets.most_common(_REASONS_SHOWN)
         facts += [(_("to %(queue)s") % {"queue": target}, number(count)) for target, count in targets]
@@ -243,7 +243,7 @@ class EditForm(forms.Form):
     body = forms.CharField(label=gettext_lazy("Body"), strip=False, required=False, widget=forms.Textarea({"rows": 20}))
 
     def clean(self) -> dict[str, Any]:
-        """The texts, and as `edited` the headers that they hold."""
+        """The texts, and the parsed headers as `edited`."""
         values = self.cleaned_data
         if values.keys() >= {"headers", "body"}:
             try:
@@ -302,7 +302,7 @@ class EditFailure(FailureAction):
         return self.show(form, status=400 if form.is_bound else 200)
 
     def _show_changes(self) -> None:
-        """Set what the second page shows."""
+        """Set the variables of the second page."""
         editable, edited, headers = self.editable, self.edited, self.edited["edited"]
         # Keep the original order, which means nothing, so that it is not a difference.
         ordered = {name: headers[name] for name in (*editable.headers, *headers) if name in headers}

@@ -1,6 +1,6 @@
 """The pages of failed messages: groups, lists with a query bar, one message, pending retries.
 
-Each page updates the index first, with a bound, so that it is right even if no worker is alive.
+Each page updates the index first, with a limit, so that it is correct even if no worker is alive.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ from sqlqueue_app.status.retention import FAILURES_KEPT
 OPERATIONS_SHOWN: Final = 5
 
 
-# Of each list the title, what it contains, and the statuses of its messages, which a search in the first one may change.
+# For each list the title, its content, and the statuses of its messages, which a search in the first one may change.
 LISTINGS: Final[dict[str, tuple[object, object, tuple[FailureStatus, ...]]]] = {
     "messages": (
         gettext_lazy("Failed messages"),
@@ -350,7 +350,7 @@ class FailureAdmin(PageAdmin):
             *(Tab(str(title), self.url(key), key == name) for key, (title, _text, _statuses) in LISTINGS.items()),
         ]
         owner = get_settings().error_queue_owner
-        # The page of one message does not refresh, nor one whose messages are selected: the selection would grow.
+        # Pages of one message, and pages with selected messages, do not refresh: the selection would grow.
         live = None if template == "failed_message" or context.get("is_selected") else LIVE_SECONDS
         return self.page(request, template, lists=lists, index=state, is_ours=owner == "sqlqueue", live_seconds=live, **context)
 
@@ -420,7 +420,7 @@ def _reason(message: FailedMessage, found: RetryLocation) -> State:
 
 
 def _counted(counted: tuple[int, bool], selection: FailureSelection) -> dict[str, str]:
-    """Template variables: how many messages match, and the number with a description of what it counts."""
+    """Template variables: the number of matching messages, and that number with a description of what it counts."""
     count, exact = counted
     text = bounded_number(count, exact=exact).text
     words = ngettext("%(count)s message: %(scope)s", "%(count)s messages: %(scope)s", count)

@@ -31,7 +31,7 @@ class Number:
 
 @lru_cache(maxsize=4096)
 def _formatted(value: float, places: int, _language: str | None) -> str:
-    """A number in the current language; a page has thousands of them, of which most are the same."""
+    """A number in the current language, cached because a page has thousands of them, most of them equal."""
     return str(number_format(value, decimal_pos=places, force_grouping=True))
 
 
@@ -41,12 +41,12 @@ def number(value: int) -> str:
 
 
 def _rounded(value: float, places: int) -> str:
-    """Rounded and formatted; Django alone truncates digits."""
+    """Round and format a number; Django only truncates digits."""
     return _formatted(round(value, places) if places else round(value), places, get_language())
 
 
 def rate(value: float) -> str:
-    """Events per second, and other numbers from zero on whose size is not known: two or three digits."""
+    """Events per second, and other non-negative numbers of unknown size: two or three digits."""
     if 0 < value < 0.0005:
         return f"< {_rounded(0.001, 3)}"
     return _rounded(value, 0 if value >= 100 or value == 0 else 1 if value >= 1 else 2 if value >= 0.01 else 3)
@@ -54,7 +54,7 @@ def rate(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """One unit for all values of an axis or of a column: what a value is divided by, how it is written, what follows it."""
+    """One unit for all values of an axis or of a column: the divisor, the format, the suffix."""
 
     unit: str
     factor: float = 1.0
@@ -62,13 +62,13 @@ class Scale:
     suffix: str = ""
 
     def label(self, value: float) -> str:
-        """A value for an axis, whose title has the unit; no more digits than needed."""
+        """A value for an axis, whose title shows the unit; no more digits than needed."""
         size = round(abs(value / self.factor), 6)
         sign = "\N{MINUS SIGN}" if value < 0 else ""
         return sign + (self.form(size) if size % 1 else number(int(size)))
 
     def text(self, value: float | None) -> str:
-        """A value with its unit; a dash without one."""
+        """A value with its unit; a dash for None."""
         if value is None:
             return "–"
         return ("\N{MINUS SIGN}" if value < 0 else "") + self.form(abs(value) / self.factor) + self.suffix
@@ -85,7 +85,7 @@ def per_second(_values: Iterable[float | None]) -> Scale:
 
 
 def percents(_values: Iterable[float | None]) -> Scale:
-    """Parts of one."""
+    """Fractions of one."""
     return Scale("%", 0.01, suffix=" %")
 
 
@@ -142,7 +142,7 @@ def duration(value: timedelta) -> str:
 
 
 def precise_duration(value: timedelta | float | None) -> str:
-    """Like `duration`, of a length or a number of seconds, but below a minute in seconds with digits; empty for None.
+    """Like `duration`, for a length or a number of seconds, but below a minute in seconds with digits; empty for None.
 
     All of them are in seconds, so that those of a column can be compared.
     """
@@ -187,7 +187,7 @@ def relative_html(instant: datetime, text: str) -> SafeString:
 
 
 def ago_html(instant: datetime) -> SafeString:
-    """How long ago an instant was, in its largest unit from minutes on, so that a page does not change each time."""
+    """The age of an instant, in its largest unit from minutes on, so that a page does not change each time."""
     is_ahead, parts = two_units(datetime.now(UTC) - _utc(instant))
     if parts[0][1] is Unit.SECONDS:
         return relative_html(instant, _("just now"))
@@ -195,7 +195,7 @@ def ago_html(instant: datetime) -> SafeString:
 
 
 class Grade(enum.StrEnum):
-    """How good a state is; also the name of its icon."""
+    """The severity of a state; also the name of its icon."""
 
     OK = "ok"
     INFO = "info"

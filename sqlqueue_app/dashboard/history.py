@@ -197,7 +197,7 @@ class ActionAdmin(ListAdmin[OperatorAction]):
         ]
 
     def _target_url(self, action: OperatorAction) -> str:
-        """The operation, or the page of what the target names; else the list that offers the action; empty for an unknown one."""
+        """The operation, or the page of the target; else the list that offers the action; empty for an unknown action."""
         if action.operation_id is not None:
             return self.url_of(Operation, "operation", action.operation_id)
         offered = (each for each in self.admin_site._registry.values() if isinstance(each, PageAdmin))
@@ -206,7 +206,7 @@ class ActionAdmin(ListAdmin[OperatorAction]):
             return ""
         page = "group" if action.action == "note" else _PAGES.get(pages.model)
         named = (_ID if pages.model is FailedMessage else _NAME).match(action.target)
-        # What was removed has no page any more.
+        # A removed target no longer has a page.
         if page is None or named is None or action.action.startswith("remove"):
             return pages.url()
         return pages.url(page, path_of(named["key"]))
@@ -214,6 +214,6 @@ class ActionAdmin(ListAdmin[OperatorAction]):
 
 # The page of one target, by the model of the pages that offer the action.
 _PAGES: Final[Mapping[object, str]] = {Queue: "messages", DelayedMessage: "table", Endpoint: "endpoint", FailedMessage: "message"}
-# The log names failed messages and groups by their id, all else by a name before the message, the process or the change.
+# The log identifies failed messages and groups by id, other targets by a name before the message, the process or the change.
 _ID: Final = re.compile(r"\D*?(?P<key>[0-9a-f]{8}-[0-9a-f-]{27})\b")
 _NAME: Final = re.compile(r"(?P<key>.+?)( #\d+| on .+ \(\d+\)|: \d+ → .*| → .*|\Z)")

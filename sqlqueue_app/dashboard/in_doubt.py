@@ -1,4 +1,4 @@
-"""The page of in-doubt transactions: what was prepared in other databases and has not ended."""
+"""The page of in-doubt transactions: prepared in other databases and not finished."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sqlqueue_app.tables.connections import guarded_read
 
 
 class InDoubtAdmin(PageAdmin):
-    """The page of in-doubt transactions, for people with the permission `sqlqueue_app.view_queue`."""
+    """The page of in-doubt transactions, for users with the permission `sqlqueue_app.view_queue`."""
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """The transactions, the oldest first. Asks the other databases that a handler may write to."""
+        """The transactions, oldest first. Reads the other databases that a handler may write to."""
         alias = get_settings().database
         with guarded_read(alias, "read the log of distributed transactions"):
             found = InDoubt(alias).pending()

@@ -53,7 +53,7 @@ from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 _Found = TypeVar("_Found")
 
 PAGE_SIZE: Final = 50
-# Of a file: so many messages at most, searched for so long.
+# Limits of a file: number of messages, and time of the search.
 EXPORTED: Final = 5_000
 EXPORT_SECONDS: Final = 20.0
 _NAMES: Final = (
@@ -65,12 +65,12 @@ COLUMNS: Final[FileColumns] = {name: name for name in _NAMES}
 
 
 class LakeSearchAdmin(PageAdmin):
-    """The pages about old messages, for people with the permission `sqlqueue_app.view_queue`."""
+    """The pages of old messages, for users with the permission `sqlqueue_app.view_queue`."""
 
     routes: ClassVar = {"message": "<str:table>/<str:queue>/<str:day>/<int:row_version>/"}
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """The messages that fit, the newest first; those of the last six hours where nothing is asked for."""
+        """The matching messages, newest first; those of the last six hours without a query."""
         form = LakeSearchForm(request)
         if not form.is_valid():
             return self.page(request, "lake_search", form=form, **(extra_context or {}))
@@ -155,7 +155,7 @@ class LakeSearchAdmin(PageAdmin):
 
 
 def _read(lake: KnownLake, read: Callable[[str], _Found]) -> tuple[_Found | None, str]:
-    """What was read from the lake, and why it could not be."""
+    """The result of reading the lake, and the reason if it failed."""
     if not lake.lake or lake.problem:
         return None, lake.problem
     try:
@@ -176,7 +176,7 @@ def _text(label: Any, **attributes: str) -> forms.CharField:
 
 
 class LakeSearchForm(DaysFilter):
-    """The fields of the search; bodies are only searched with the permission to see them."""
+    """The fields of the search; bodies are only searched with the permission to view them."""
 
     id = _text(gettext_lazy("Message id"))
     conversation = _text(gettext_lazy("Conversation"))
@@ -191,7 +191,7 @@ class LakeSearchForm(DaysFilter):
     field_order = ("id", "conversation", "type", "endpoint", "text", "kind", "period", "since", "until")
 
     def __init__(self, request: HttpRequest) -> None:
-        """The last six hours where nothing else is asked for, all times for an id."""
+        """Default to the last six hours; for an id, to all times."""
         super().__init__(request)
         if not self.data.get("period"):
             is_by_id = self.data.get("id") or self.data.get("conversation")

@@ -1,4 +1,4 @@
-"""A failed message's life: a table of when it was sent, each failure and what was done about it, and where it is now."""
+"""The history of a failed message: a table of its sending, each failure with the reaction, and its current place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sqlqueue_app.models import FailedAttempt, FailureStatus, Operation, Search
 
 @dataclass(frozen=True, slots=True)
 class LifeStep:
-    """Something that happened to a message: when, what, where, for how long, and more about it."""
+    """A step in the life of a message: when, what, where, duration, and details."""
 
     at: datetime | None
     state: State
@@ -31,7 +31,7 @@ class LifeStep:
 
 
 def life_table(pages: PageAdmin, found: FailureDetail, state: State, location: State | None) -> HtmlTable:
-    """The steps, the newest first. `state` is the message's own, `location` where a pending retry is."""
+    """The steps, newest first. `state` is the message's own, `location` the place of a pending retry."""
     columns: list[TableColumn[LifeStep]] = [
         TableColumn(_("When"), lambda each: each.at),
         TableColumn(_("What"), lambda each: each.state),
@@ -74,7 +74,7 @@ def _now(pages: PageAdmin, found: FailureDetail, state: State, location: State |
 
 
 def _retry(pages: PageAdmin, found: FailureDetail, attempt: FailedAttempt) -> tuple[str, object]:
-    """What was done about a failure, and by whom or as which message."""
+    """The reaction to a failure, with its author or the new message."""
     if text := attempt.copy_id:
         copy = found.copies.get(text)
         link = link_html(pages.url("message", copy.pk), text) if copy else _search(pages, text, text)

@@ -1,4 +1,4 @@
-"""Lists: tables of columns and rows, filters in query strings, pages by key, and files."""
+"""Lists: tables of columns and rows, filters in query strings, keyset pagination, and files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WIDE: Final = "sq-wide"
 
 @dataclass(frozen=True, slots=True)
 class TableColumn(Generic[_Row]):
-    """A column: its heading, the value of a row as `cell_html` takes it, and CSS classes. The first column heads the row."""
+    """A column: its heading, its value for a row (see `cell_html`), and CSS classes. The first column is the row's heading."""
 
     label: str
     value: Callable[[_Row], object]
@@ -57,14 +57,14 @@ class HtmlTable:
     rows: list[tuple[str, list[tuple[TableColumn[Any], SafeString]]]]
 
     def __bool__(self) -> bool:
-        """Whether it has rows: a template shows something else instead of an empty table."""
+        """Whether it has rows: a template replaces an empty table."""
         return bool(self.rows)
 
 
 def table(
     caption: object, columns: Sequence[TableColumn[_Row]], rows: Iterable[_Row], key: Callable[[_Row], object] = lambda _row: ""
 ) -> HtmlTable:
-    """The table of these rows. `key` names a row for as long as it exists, so that a refreshed page keeps its place."""
+    """The table of these rows. `key` identifies a row permanently, so that a refreshed page keeps its place."""
     cells = [(str(key(row)), [(column, cell_html(column.value(row))) for column in columns]) for row in rows]
     return HtmlTable(str(caption), list(columns), cells)
 
@@ -75,7 +75,7 @@ def facts(columns: Sequence[TableColumn[_Row]], row: _Row) -> list[tuple[TableCo
 
 
 def cell_html(value: object) -> SafeString:
-    """A value in a cell: formatted by its type, a dash for None and empty text; HTML that is safe stays as it is."""
+    """A value in a cell: formatted by its type, a dash for None and empty text; safe HTML is unchanged."""
     if isinstance(value, SafeString):
         return value
     if isinstance(value, State):
@@ -97,12 +97,12 @@ def cell_html(value: object) -> SafeString:
 
 @lru_cache(maxsize=256)
 def _state_html(level: str, word: str) -> SafeString:
-    """A state; a page has hundreds, of which most are the same."""
+    """A state, cached because a page has hundreds, most of them equal."""
     return template_html("state", state={"level": level, "word": word})
 
 
 def titled_html(text: str, note: str) -> SafeString:
-    """A text with a note as its title, which screen readers get too; the text alone without one."""
+    """A text with a note as its title, which screen readers get too; only the text if the note is empty."""
     if not note:
         return format_html("{}", text)
     return format_html('<span title="{}">{}</span><span class="sq-hidden"> ({})</span>', note, text, note)
@@ -114,7 +114,7 @@ def text_html(text: str) -> SafeString:
 
 
 def link_html(url: str, text: str) -> SafeString:
-    """A link; the text alone without a URL."""
+    """A link; only the text without a URL."""
     return format_html('<a href="{}">{}</a>', url, text_html(text)) if url else text_html(text)
 
 
@@ -124,20 +124,20 @@ def message_html(url: str, message_type: str, message_id: str) -> SafeString:
 
 
 def template_html(name: str, **context: object) -> SafeString:
-    """What the template of this name in ``includes`` makes of these values."""
+    """The rendered template of this name in ``includes``."""
     return SafeString(render_to_string(f"admin/sqlqueue_app/includes/{name}.html", context).strip())
 
 
 def with_notes(first: object, *notes: object) -> SafeString:
-    """A cell with notes, which are cells in smaller type below it; empty ones are left out."""
+    """A cell with notes, which are cells in smaller type below it; empty notes are left out."""
     shown = [(cell_html(note),) for note in notes if note]
     return format_html("{}{}", cell_html(first), format_html_join("", ' <span class="sq-quiet sq-note">{}</span>', shown))
 
 
 class ListFilter(forms.Form):
-    """The filter of a list. Each field is a parameter of the query string, and compared with the column that `lookups` names.
+    """The filter of a list. Each field is a parameter of the query string, and filters the column that `lookups` names.
 
-    A value that is not valid gets an error at its field and filters nothing.
+    An invalid value gets an error at its field and filters nothing.
     """
 
     lookups: ClassVar[Mapping[str, str]] = {}
@@ -192,7 +192,7 @@ def begin_of(day: date) -> datetime:
     begin = datetime.combine(day, time())
     try:
         return timezone.make_aware(begin).astimezone(UTC)
-    except OverflowError:  # at the ends of time
+    except OverflowError:  # at the limits of datetime
         return begin.replace(tzinfo=UTC)
 
 
@@ -231,23 +231,23 @@ def _row(found: QuerySet[_Model], text: str) -> _Model | None:
 
 
 class ListAdmin(PageAdmin, Generic[_Model]):
-    """The list of a managed model, newest first. A subclass says what its columns are, and what a file of them holds."""
+    """The list of a managed model, newest first. A subclass defines its columns, and the contents of a file."""
 
     caption: str | Promise
-    # What the page says instead of an empty table.
+    # The text that replaces an empty table.
     nothing: str | Promise
     # The column that orders the list.
     instant: str = "at"
     list_per_page = 50
     filter_form: type[ListFilter] = ListFilter
-    # Of a file: its name and its columns, as `export` takes them.
+    # For a file: its name and its columns, see `export`.
     file_name: str
     file_columns: ClassVar[FileColumns]
     list_template = "list"
     live_seconds: int | None = LIVE_SECONDS
 
     def columns(self, request: HttpRequest) -> list[TableColumn[_Model]]:
-        """The columns as this user may see them."""
+        """The columns that this user may see."""
         raise NotImplementedError
 
     def rows(self) -> QuerySet[_Model]:
@@ -256,7 +256,7 @@ class ListAdmin(PageAdmin, Generic[_Model]):
         return found  # type: ignore[no-any-return]
 
     def exported(self, request: HttpRequest, found: QuerySet[_Model]) -> Iterable[Any]:
-        """The rows of a file, as `export` takes them."""
+        """The rows of a file; see `export`."""
         if isinstance(self.file_columns, Mapping):
             return found.iterator(chunk_size=1_000)
         return found.values_list(*self.file_columns).iterator(chunk_size=1_000)
@@ -270,7 +270,7 @@ class ListAdmin(PageAdmin, Generic[_Model]):
         return {}
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """A page of the list, or all that the filter finds as a file."""
+        """A page of the list, or all matching rows as a file."""
         chosen = self.filter_form(request)
         found = chosen.apply(self.rows())
         if wanted_format(request):
@@ -280,7 +280,7 @@ class ListAdmin(PageAdmin, Generic[_Model]):
         return self.page(
             request,
             self.list_template,
-            # What is shown of a later page does not change.
+            # Later pages do not refresh.
             live_seconds=self.live_seconds if queries["first_query"] is None else None,
             table=self.table(request, shown),
             nothing=self.nothing,
@@ -290,7 +290,7 @@ class ListAdmin(PageAdmin, Generic[_Model]):
 
 
 FORMATS: Final = ("csv", "json")
-# What a spreadsheet would take for a formula (OWASP, CSV injection).
+# Characters that a spreadsheet reads as the begin of a formula (OWASP, CSV injection).
 _FORMULA: Final = re.compile(r"[=+\-@\t\r]")
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?\Z")
 _NAME: Final = re.compile(r"[^0-9A-Za-z._-]+")
@@ -305,9 +305,9 @@ def wanted_format(request: HttpRequest) -> str:
 def export(request: HttpRequest, name: str, columns: FileColumns, rows: Iterable[Any]) -> HttpResponseBase:
     """Stream the rows as a file of the requested format: a JSON array of objects, or CSV in UTF-8 with a header line.
 
-    The rows are sequences of values; or objects, if `columns` says how each value is read: by a function or the name of an
-    attribute, with dots of an attribute that may be None.
-    Instants are ISO 8601 in UTC, durations are seconds. In CSV, a text that a spreadsheet would take for a formula is prefixed by
+    The rows are sequences of values; or objects, if `columns` maps each column to a function or to the name of an attribute, with
+    dots for attributes of one that may be None.
+    Instants are ISO 8601 in UTC, durations are seconds. In CSV, a text that a spreadsheet would read as a formula is prefixed by
     an apostrophe. Raises PermissionDenied without the permission to export.
     """
     require(request, Permission.EXPORT)
@@ -340,7 +340,7 @@ class _Echo:
 
 
 def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    # The byte order mark tells spreadsheets that this is UTF-8.
+    # The byte order mark marks the file as UTF-8 for spreadsheets.
     writer = csv.writer(_Echo())
     yield "\ufeff" + str(writer.writerow(columns))
     for row in rows:
@@ -354,7 +354,7 @@ def _cell(value: Any) -> Any:
     if isinstance(plain, list | dict):
         return json.dumps(plain, ensure_ascii=False)
     if isinstance(plain, str):
-        # NUL ends the file for some readers.
+        # Some readers stop at NUL.
         text = plain.replace("\0", "\N{SYMBOL FOR NULL}")
         return f"'{text}" if _FORMULA.match(text) and not _NUMBER.match(text) else text
     return plain

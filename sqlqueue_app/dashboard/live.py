@@ -1,4 +1,4 @@
-"""Pages that refresh themselves: our script asks again with an entity tag, and an unchanged page is not sent again.
+"""Pages that refresh themselves: our script requests them with an entity tag, and an unchanged page is not sent again.
 
 All users with the same permissions, language and time zone share one answer, kept for half of the refresh interval. If the open
 pages take longer to make than PART_OF_TIME of a process allows, they are made less often, because the database that makes them also
@@ -28,22 +28,22 @@ from django.utils.translation import get_language
 from sqlqueue_app.dashboard.access import Permission, may
 from sqlqueue_app.status.queues import SnapshotCache
 
-# Request header: the time as of which the page is, in seconds since 1970.
+# Request header: the time of the page's data, in seconds since 1970.
 HEADER: Final = "Sqlqueue-Live"
-# Response header: the time as of which the answer is.
+# Response header: the time of the answer's data.
 MADE_HEADER: Final = "Sqlqueue-Made"
 # The interval of samples.
 LIVE_SECONDS: Final = 10
 # The CSRF token of a form.
 TOKEN: Final = re.compile(rb'<input type="hidden" name="csrfmiddlewaretoken"[^>]*>')
-# Differs each time though nothing has changed: CSRF tokens, the time of the page, and elements marked data-volatile.
+# Parts that always differ: CSRF tokens, the time of the page, and elements marked data-volatile.
 _VOLATILE: Final = re.compile(
     TOKEN.pattern + rb'| data-live-made="[^"]*"|<(?P<tag>[a-z]+) data-volatile[^>]*>.*?</(?P=tag)>', re.DOTALL
 )
 
 
 def is_live(request: HttpRequest) -> bool:
-    """Whether our script asks, which needs only the content of the page."""
+    """Whether our script sent the request, which needs only the content of the page."""
     return HEADER in request.headers and request.method == "GET"
 
 
@@ -53,7 +53,7 @@ def etag_of(content: bytes) -> str:
 
 
 def tagged(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-    """The response to our script with a tag, or 304 if it has the same page; any other response unchanged. It must be rendered."""
+    """The response to our script with a tag, or 304 for an unchanged page; other responses unchanged. It must be rendered."""
     if not is_live(request) or response.status_code != 200 or not isinstance(response, HttpResponse):
         return response
     if "ETag" not in response:
@@ -66,9 +66,9 @@ def tagged(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase
 
 # Share of a process: costs a worker less than 3 % of its rate (`benchmarks/dashboard.py`).
 PART_OF_TIME: Final = 0.01
-# Nothing is kept longer, whatever it costs.
+# The maximum time for which an answer is kept, whatever its cost.
 LONGEST_SECONDS: Final = 30.0
-# Pages that are made within this time share their reads of queues.
+# Pages made within this time share their reads of queues.
 LOOKS_SECONDS: Final = 2.0
 # Bounds the memory for many different URLs.
 KEPT_AT_MOST: Final = 100
@@ -78,7 +78,7 @@ _READERS_AT_MOST: Final = 1_000
 
 @dataclass(slots=True)
 class _Answer:
-    """A kept answer: as of when it is (seconds since 1970), its cost, its expiry; `lock` is held while it is made."""
+    """A kept answer: the time of its data (seconds since 1970), its cost, its expiry; `lock` is held while it is made."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     content: bytes = b""
@@ -99,13 +99,13 @@ class LiveAnswers:
     def __init__(
         self, *, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time, part: float = 0.5
     ) -> None:
-        """`part` is the least part of a page's refresh interval for which an answer is kept; 0 keeps nothing."""
+        """`part` is the minimum fraction of a page's refresh interval for which an answer is kept; 0 keeps nothing."""
         self.part = part
         self._clock = clock
         self._now = now
         self._lock = threading.Lock()
         self._answers: dict[Hashable, _Answer] = {}
-        # Sessions that were given an answer, and as of when it was: a newer answer needs authentication again.
+        # Sessions that received an answer, and the time of its data: a newer answer needs authentication again.
         self._readers: dict[tuple[str, str], tuple[_Answer, float]] = {}
         self._snapshots = SnapshotCache(clock=clock)
 
@@ -120,7 +120,7 @@ class LiveAnswers:
                 self._remember(request, known)
                 return self._nothing_new(request, known) or _with_content(request, known)
             began, looks_seconds = self._clock(), LOOKS_SECONDS if self.part else 0.0
-            # as the header says it
+            # Rounded like the value of the header.
             as_of = round(self._now() - looks_seconds, 3)
             with self._snapshots.used(looks_seconds):
                 response = make()
@@ -132,7 +132,7 @@ class LiveAnswers:
             return response
 
     def nothing_new(self, request: HttpRequest) -> HttpResponse | None:
-        """304 or 204 for a session that was given the kept answer, without a database query; otherwise None.
+        """304 or 204 for a session that received the kept answer, without a database query; otherwise None.
 
         It reveals nothing. A user who has lost a permission or has logged out notices when the page is made again, after at most
         LONGEST_SECONDS.
@@ -146,7 +146,7 @@ class LiveAnswers:
         finally:
             known.lock.release()
         if response is not None:
-            # as the admin has it for all its pages
+            # Like all pages of the admin.
             add_never_cache_headers(response)
         return response
 
@@ -165,7 +165,7 @@ class LiveAnswers:
             self._readers[_reader(request)] = (known, known.as_of)
 
     def _as_of_page(self, request: HttpRequest) -> float:
-        """The time as of which the client's page is, in seconds since 1970; 0 if it is not valid or too far ahead of our clock."""
+        """The time of the client's page, in seconds since 1970; 0 if it is invalid or too far ahead of our clock."""
         try:
             as_of = float(request.headers.get(HEADER, ""))
         except ValueError:
@@ -185,7 +185,7 @@ class LiveAnswers:
             since = self._clock() - LONGEST_SECONDS
             with self._lock:
                 others = [each.cost_seconds for each in self._answers.values() if each is not known and each.until > since]
-            # What making this page and all recently requested pages takes.
+            # The cost of this page and all recently requested pages.
             cost_of_all = cost_seconds + sum(others)
             seconds = min(max(seconds, cost_of_all / PART_OF_TIME), LONGEST_SECONDS)
             # All pages expire at the same instants, so that they share the reads of queues.

@@ -1,4 +1,4 @@
-"""One message in full, as the pages of queues, failures, delayed and archived messages show it; its body as a file."""
+"""One message in full, for the pages of queues, failures, delayed and archived messages; its body as a file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def message_context(request: HttpRequest, detail: MessageDetail) -> dict[str, An
 
 
 def message_page_context(pages: PageAdmin, request: HttpRequest, detail: MessageDetail) -> dict[str, Any]:
-    """As `message_context`, with the times and the conversation; a message that was retried leads to its history of failures."""
+    """`message_context` with the times and the conversation; a retried message links to its history of failures."""
     headers = detail.headers or {}
     conversation, retried = headers.get(names.CONVERSATION_ID) or "", guid_of(headers.get(names.RETRY_UNIQUE_MESSAGE_ID))
     is_known = retried is not None and retried in failures_where(Q(pk=retried))
@@ -72,7 +72,7 @@ def body_file(body: bytes | None, key: object) -> HttpResponse:
     """The body of a message as a file; Http404 without one."""
     if body is None:
         raise Http404(_("The message is not there."))
-    # Never with its own content type: a browser could execute it.
+    # Never with its own content type, because a browser could execute it.
     headers = {"Content-Disposition": f'attachment; filename="message-{key}.body"', "X-Content-Type-Options": "nosniff"}
     return HttpResponse(body, content_type="application/octet-stream", headers=headers)
 
@@ -84,7 +84,7 @@ def read_page_query(query: Mapping[str, str], table: QueueTable) -> PageQuery:
     """
 
     def number(name: str, most: int = LAST_ROW_VERSION) -> int | None:
-        # Digits alone: int() also takes signs, spaces, underscores and the digits of other scripts.
+        # Only ASCII digits: int() also accepts signs, spaces, underscores and the digits of other scripts.
         found = int(query[name]) if re.fullmatch("[0-9]{1,19}", query.get(name, "")) else 0
         return found if 0 < found <= most else None
 

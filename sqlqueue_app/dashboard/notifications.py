@@ -1,4 +1,4 @@
-"""The pages of notifications: rules, creating and changing them, tests, and the log of what was sent."""
+"""The pages of notifications: rules, creating and changing them, tests, and the delivery log."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SecretForm(forms.Form):
 
 
 class RuleForm(forms.Form):
-    """A rule. Its secret may stay empty if that was its initial value: then one is stored."""
+    """A rule. Its secret may stay empty if it was initially: then one is stored."""
 
     name = forms.CharField(label=gettext_lazy("Name"), max_length=rules.LONGEST_NAME, validators=[_one_line])
     kind = forms.ChoiceField(
@@ -89,7 +89,7 @@ class RuleForm(forms.Form):
     secret = forms.CharField(label=gettext_lazy("Secret"), widget=forms.TextInput(PLAIN_INPUT), required=False)
 
     def clean_threshold(self) -> float | None:
-        """The threshold; None for kinds that have nothing to count."""
+        """The threshold; None for kinds without one."""
         value: float | None = self.cleaned_data["threshold"]
         takes = rules.THRESHOLDS.get(self.cleaned_data.get("kind", ""))
         if takes is not None and not takes.allows(value):
@@ -97,14 +97,14 @@ class RuleForm(forms.Form):
         return None if takes is None else value
 
     def clean_target(self) -> str:
-        """A URL, or addresses on a line each, as the channel takes them."""
+        """A URL, or one address per line, as the channel requires."""
         text, channel = str(self.cleaned_data["target"]), self.cleaned_data.get("channel")
         if channel == NotificationChannel.WEBHOOK:
             webhooks.validate_url(text, get_settings().webhook_hosts)
         return "\n".join(notifying.mail_addresses(text)) if channel == NotificationChannel.MAIL else text
 
     def clean_secret(self) -> str:
-        """The secret of a webhook; empty for mail, and where the stored one stays."""
+        """The secret of a webhook; empty for mail, and to keep the stored one."""
         if self.cleaned_data.get("channel") != NotificationChannel.WEBHOOK:
             return ""
         if secret := str(self.cleaned_data["secret"]):
@@ -136,14 +136,14 @@ class RuleAction(Action):
     def make_form(self) -> forms.Form:
         form = super().make_form()
         if "secret" in form.fields:
-            # Whatever the query string says.
+            # Overrides the query string.
             form.initial["secret"] = "" if self.keeps_secret else webhooks.new_secret()
             form.fields["secret"].help_text = self.secret_help
         return form
 
 
 class MakeRule(RuleAction):
-    """Creates a rule. A generated secret is on this page and on no other."""
+    """Creates a rule. Only this page shows the generated secret."""
 
     name, page, route = "make notification rule", "make", "make/"
     label, submit = gettext_lazy("Create a rule"), gettext_lazy("Create the rule")
@@ -201,7 +201,7 @@ class ReplaceSecret(RuleAction):
 
 
 class SendTest(RuleAction):
-    """Has a worker send a test."""
+    """Requests a test notification from a worker."""
 
     name, page, route = "test notification rule", "test", "<int:pk>/test/"
     label, submit = gettext_lazy("Send a test"), gettext_lazy("Send the test")
@@ -250,7 +250,7 @@ class DeleteRule(RuleAction):
 
 
 class SendAgain(Action):
-    """Has a worker try a notification again that was given up."""
+    """Requests another attempt at an abandoned notification."""
 
     name, page, route = "send notification again", "again", "deliveries/<uuid:pk>/again/"
     permission = Permission.SETTINGS
@@ -314,7 +314,7 @@ class NotificationAdmin(WithRecipients):
         return [*super().pages(), self.readonly_view("deliveries/", DeliveryAdmin(self).changelist_view, "deliveries")]
 
     def action_view(self, route: str, view: Any, name: str) -> URLPattern:
-        """As for all pages; error reports show no secrets."""
+        """An action view whose error reports show no secrets."""
         return super().action_view(route, sensitive_post_parameters("secret", "target")(view), name)
 
     def columns(self, request: HttpRequest) -> list[TableColumn[NotificationRule]]:
@@ -330,7 +330,7 @@ class NotificationAdmin(WithRecipients):
         ]
 
     def table(self, request: HttpRequest, rows: Iterable[NotificationRule], caption: object = "") -> Any:
-        """With the last notification of each rule."""
+        """The table, with the last notification of each rule."""
         found = list(rows)
         last = notifying.last_deliveries(found)
         for rule in found:
@@ -402,11 +402,11 @@ class DeliveryAdmin(WithRecipients):
 
     def __init__(self, of_rules: NotificationAdmin) -> None:
         super().__init__(NotificationDelivery, of_rules.admin_site)
-        # Its addresses, breadcrumbs and menu entry are those of the rules.
+        # Its URLs, breadcrumbs and menu entry are those of the rules.
         self.of_rules, self.opts = of_rules, of_rules.opts
 
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
-        """Below the rules."""
+        """The crumbs below the rules."""
         return super().crumbs(*more, Crumb(_("Log of notifications")))
 
     def columns(self, request: HttpRequest) -> list[TableColumn[NotificationDelivery]]:
@@ -453,7 +453,7 @@ def _delivery_notes(delivery: NotificationDelivery) -> SafeString:
 
 
 def _last_result(rule: NotificationRule) -> SafeString | None:
-    """Whether the last one was delivered: it may have been refused."""
+    """The result of the last notification, which may have been refused."""
     last: NotificationDelivery | None = rule.last  # type: ignore[attr-defined]
     return None if last is None else with_notes(_delivery_state(last), _("a test") if last.is_test else "")
 
@@ -463,7 +463,7 @@ def _to(request: HttpRequest, each: NotificationRule | NotificationDelivery) -> 
 
 
 def _raised(rule: NotificationRule) -> str:
-    """The first few of what is above the threshold, and how many more there are."""
+    """The first few subjects above the threshold, and the number of others."""
     kind = rule.kind if rule.kind in NotificationKind.values else ""
     names = [notifying.name_of(kind, each) for each in sorted(rule.raised)]
     text, left = ", ".join(names[:_SUBJECTS_SHOWN]), len(names) - _SUBJECTS_SHOWN
@@ -471,7 +471,7 @@ def _raised(rule: NotificationRule) -> str:
 
 
 def target_for(request: HttpRequest, each: NotificationRule | NotificationDelivery) -> str:
-    """Where it goes: whole for those who may change it, else without what may be a secret."""
+    """The recipient: complete for users who may change it, else without parts that may be secret."""
     is_whole = may(request, Permission.SETTINGS)
     return ", ".join(each.target.split()) if is_whole else shown_target(each.channel, each.target)
 

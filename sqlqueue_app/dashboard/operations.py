@@ -45,11 +45,11 @@ from sqlqueue_app.models import FailedMessage, FailureStatus, Operation, Operati
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import database_now
 
-# Users watch an operation that runs, and what becomes of the messages that it sent for retry.
+# Users watch a running operation, and the outcome of retried messages.
 _LIVE_SECONDS: Final = 1
 _PENDING_SECONDS: Final = 5
 PAGE_SIZE: Final = 50
-# The kinds that change the status of messages, which then belong to the operation.
+# The kinds that change the status of messages, which then refer to the operation.
 TRACKED: Final = {"retry", "archive", "unarchive", "complete", "delete"}
 _GRADES: Final[dict[str, Grade]] = {
     OperationState.CANCELLED: Grade.WARNING,
@@ -57,7 +57,7 @@ _GRADES: Final[dict[str, Grade]] = {
     OperationState.COMPLETED: Grade.OK,
 }
 
-# What can become of a retried message.
+# The outcomes of a retried message.
 _RESULTS: Final = {
     FailureStatus.RETRY_ISSUED: gettext_lazy("Pending"),
     FailureStatus.RESOLVED: gettext_lazy("Handled"),
@@ -160,7 +160,7 @@ class OperationAdmin(ListAdmin[Operation]):
         )
 
     def _results(self, operation: Operation, counts: Mapping[int, int]) -> list[tuple[str, int, str]]:
-        """What became of retried messages: a label, how many, and the URL of their list."""
+        """The outcomes of retried messages: label, number, and the URL of their list."""
         found = _RESULTS.items() if operation.kind == "retry" else ()
         return [(str(label), counts.get(status, 0), self._listed(operation, status)) for status, label in found]
 
@@ -225,7 +225,7 @@ def _permission_of(operation: Operation) -> Permission:
 
 
 def _reasons(log: object) -> HtmlTable:
-    """The entries of the log: what, why, how many."""
+    """The entries of the log: result, reason, number."""
     words = {"skipped": _("skipped"), "failed": _("failed")}
     columns: list[TableColumn[dict[str, Any]]] = [
         TableColumn(_("Result"), lambda entry: words.get(what := str(entry.get("what")), what)),
@@ -237,13 +237,13 @@ def _reasons(log: object) -> HtmlTable:
 
 
 def _took(operation: Operation, now: datetime) -> timedelta | None:
-    """How long it has been running, at least a second; None before it starts."""
+    """The duration so far, at least a second; None before it starts."""
     begin = operation.started_at
     return max((operation.finished_at or now) - begin, timedelta(seconds=1)) if begin else None
 
 
 def _speed(operation: Operation, now: datetime) -> dict[str, Any]:
-    """Template variables: how long it took, messages per second, and the time left at this rate."""
+    """Template variables: duration, messages per second, and the estimated time left."""
     took = _took(operation, now)
     if took is None:
         return {}

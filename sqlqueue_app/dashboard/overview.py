@@ -1,4 +1,4 @@
-"""The overview: alerts, the numbers with their scope, the queues and the instances."""
+"""The overview: alerts, numbers with their scope, queues and instances."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from sqlqueue_app.status.samples import FINEST, page_sampling, resolution_for
 from sqlqueue_app.status.traffic import GROWN_IN, Traffic, endpoint_queues, read_traffic
 from sqlqueue_app.tables.connections import database_now, optional_read
 
-# Of actions and of events.
+# The number of actions and of events.
 _SHOWN = 10
 
 
@@ -64,7 +64,7 @@ class DashboardAdmin(PageAdmin):
     """The overview. It needs the permission `sqlqueue_app.view_queue`."""
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """The overview; without what the managed tables hold if they are missing."""
+        """The overview; without the contents of the managed tables if they are missing."""
         status, period, alias = read_status(), period_of(request), managed_alias()
         now, results, running = status.managed_now or status.taken_at, CheckResults(), 0
         minimums: dict[str, int] = {}
@@ -105,7 +105,7 @@ class DashboardAdmin(PageAdmin):
         )
 
     def _alert(self, issue: Issue, snapshot: Snapshot, status: Status) -> dict[str, object]:
-        """An issue with its severity, subject, cause, the page where it is fixed, and for how long it has lasted."""
+        """An issue with its severity, subject, cause, duration, and the page with the remedy."""
         queue = next((each for each in status.queues if each.name == (issue.outcome.queue or issue.outcome.endpoint)), None)
         return {
             "severity": severity_state(issue.severity),
@@ -117,7 +117,7 @@ class DashboardAdmin(PageAdmin):
         }
 
     def _page_of(self, issue: Issue, status: Status) -> str:
-        """The page about an issue; empty where the project has taken it off the site."""
+        """The page about an issue; empty if it is not on the site."""
         queue, endpoint = issue.outcome.queue, issue.outcome.endpoint
         if issue.name == FAILURES.name:
             group = issue.outcome.now.get("group")
@@ -129,7 +129,7 @@ class DashboardAdmin(PageAdmin):
         if issue.name == SCHEDULES.name:
             return self.url_of(Schedule)
         if queue:
-            # A table that cannot be worked with has no page.
+            # An unusable table has no page.
             is_broken = issue.name == TABLES.name and issue.severity == Severity.ERROR
             return self.url_of(Queue) if is_broken else self.url_of(Queue, "messages", path_of(queue))
         if issue.name == MOVER.name:
@@ -141,7 +141,7 @@ class DashboardAdmin(PageAdmin):
 
 
 def _catch_up(status: Status, now: datetime) -> None:
-    """Index new failures where no worker does, as the pages of failed messages do."""
+    """Index new failures if no worker does, like the pages of failed messages."""
     is_failing = any(each.queue.kind is QueueKind.ERROR and each.depth and each.depth.waiting for each in status.queues)
     is_unindexed = is_failing and not any(each.works_for_all for each in status.instances)
     if is_unindexed and has_new_failures(get_settings()):
@@ -149,7 +149,7 @@ def _catch_up(status: Status, now: datetime) -> None:
 
 
 def _recent(pages: EventAdmin | ActionAdmin, request: HttpRequest) -> HtmlTable | None:
-    """The newest rows of this list with relative times, which this page keeps up to date; None without rows."""
+    """The newest rows of this list with relative times, which this page keeps current; None without rows."""
     columns: list[TableColumn[Any]] = [*pages.columns(request)]
     columns[0] = TableColumn(columns[0].label, lambda row: ago_html(row.at))
     rows: list[Any] = list(pages.rows().order_by("-at", "-id")[:_SHOWN])
@@ -159,7 +159,7 @@ def _recent(pages: EventAdmin | ActionAdmin, request: HttpRequest) -> HtmlTable 
 def _traffic(
     status: Status, endpoints: Mapping[str, Sequence[QueueStatus]], period: Period, now: datetime
 ) -> tuple[list[Chart], Traffic]:
-    """What waited in all queues in the period, and the traffic of these endpoints. The page takes samples where no worker does."""
+    """The depth of all queues in the period, and the traffic of these endpoints. Takes samples if no worker does."""
     drawn = {
         _("Waiting in main queues and satellites"): [each.name for each in status.queues if each.queue.is_receiving],
         _("Waiting in error queues"): [each.name for each in status.queues if each.queue.kind is QueueKind.ERROR],
@@ -190,7 +190,7 @@ def _is_held_up(issue: Issue) -> bool:
 
 
 def _subject(issue: Issue) -> str:
-    """What an issue is about."""
+    """The subject of an issue."""
     found = issue.outcome
     if issue.check is None:
         return _("Check %(name)s") % {"name": issue.name}
@@ -204,7 +204,7 @@ def _subject(issue: Issue) -> str:
 
 
 def _words(issue: Issue, queue: QueueStatus | None) -> dict[str, str]:
-    """What an issue's text takes besides its details."""
+    """The values for an issue's text besides its details."""
     outcome = issue.outcome
     words = {name: _in_words(value) for name, value in outcome.now.items()}
     if queue is not None and queue.depth is not None:

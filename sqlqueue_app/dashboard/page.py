@@ -62,7 +62,7 @@ _Found = TypeVar("_Found", bound=Model)
 
 
 class ReadOnlyAdmin(_ModelAdmin):
-    """A ModelAdmin that adds, changes and deletes nothing."""
+    """A ModelAdmin without adding, changing and deleting."""
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Always False."""
@@ -76,7 +76,7 @@ class PageAdmin(ReadOnlyAdmin):
 
     # Their pages come before the others in the resolver.
     action_classes: ClassVar[Sequence[type[Action]]] = ()
-    # The read-only pages besides the first one, by name: `message_view` shows the page `message`.
+    # The other read-only pages, by name: `message_view` shows the page `message`.
     routes: ClassVar[Mapping[str, str]] = {}
 
     def pages(self) -> list[URLPattern]:
@@ -101,7 +101,7 @@ class PageAdmin(ReadOnlyAdmin):
         return self._path(route, view, name, ["GET", "HEAD"])
 
     def action_view(self, route: str, view: View, name: str) -> URLPattern:
-        """A page that asks for confirmation and then acts: GET shows it, POST confirms. Its view checks the permission."""
+        """A page with a confirmation: GET shows it, POST confirms. Its view checks the permission."""
         return self._path(route, view, name, ["GET", "HEAD", "POST"])
 
     def _path(self, route: str, view: View, name: str, methods: list[str]) -> URLPattern:
@@ -131,11 +131,11 @@ class PageAdmin(ReadOnlyAdmin):
         status: int = 200,
         **context: Any,
     ) -> TemplateResponse:
-        """A page below the model's first page. The text of the last crumb is the title, unless another is given."""
+        """A page below the model's first page. The title is the text of the last crumb, unless given."""
         site, query = self.admin_site, request.GET.copy()
         query.pop("format", None)
         crumbs = self.crumbs(*crumbs)
-        # The templates of the admin reverse their links by it, for projects with several admin sites.
+        # The admin's templates reverse their links with it, for projects with several admin sites.
         request.current_app = site.name
         complete = {
             **site.each_context(request),
@@ -157,11 +157,11 @@ class PageAdmin(ReadOnlyAdmin):
     def problem(
         self, request: HttpRequest, *, problem: QueueProblem | None = None, links: Sequence[tuple[str, str]] = (), **shown: Any
     ) -> HttpResponse:
-        """An error page as `page`, with a `text`, the remedy in `problem`, and pages that may help in `links` (URL and text)."""
+        """An error page like `page`, with a `text`, the remedy in `problem`, and helpful pages in `links` (URL and text)."""
         return self.page(request, "problem", problem=problem, links=links, **shown)
 
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
-        """The crumbs of the site, of the app and of the model's first page, then these."""
+        """The crumbs of the site, the app and the model's first page, then these."""
         site, app = self.admin_site.name, Queue._meta.app_config
         name = label_of_page(self.opts.model) or capfirst(str(self.opts.verbose_name_plural))
         return (
@@ -194,7 +194,7 @@ class PageAdmin(ReadOnlyAdmin):
                 return nothing
             try:
                 response = checked(request, *args, **kwargs)
-                # The admin's menu asks for permissions while it is rendered.
+                # The admin's menu reads permissions while it is rendered.
                 render = getattr(response, "render", None)
                 return tagged(request, render() if render is not None else response)
             except Exception as error:
@@ -230,10 +230,10 @@ def is_database_unavailable(error: BaseException) -> bool:
 def database_unavailable_page(site: AdminSite, request: HttpRequest, error: BaseException) -> HttpResponse:
     """The page for an unavailable database, HTTP 503. It uses no database, not even for the user.
 
-    Therefore anybody can see it, and it shows nothing of the error; the log does.
+    So anyone can see it, and it shows no details of the error, which are in the log.
     """
     logger.warning("a page of the dashboard could not reach its database: %s", error, extra={"event": "dashboard_database_away"})
-    # Templates and context processors use the user, who cannot be read now.
+    # Templates and context processors use the user, who cannot be read in this state.
     request.user = AnonymousUser()
     context = {
         "title": _("The database cannot be reached"),
@@ -251,7 +251,7 @@ def database_unavailable_page(site: AdminSite, request: HttpRequest, error: Base
     return response.render()
 
 
-# The pages by group, in the order of their use: label, model, and the name of the page.
+# The pages by group, in the order of use: label, model, and the name of the page.
 NAVIGATION: Final[Sequence[tuple[object, Sequence[tuple[object, type[Model], str]]]]] = [
     (gettext_lazy("Now"), [
         (gettext_lazy("Overview"), models.Dashboard, "changelist"),
@@ -317,7 +317,7 @@ class Tab:
 
 @dataclass(slots=True)
 class TabGroup:
-    """A group of the navigation, with the number of what needs attention in it and what that number counts."""
+    """A group of the navigation, with its badge number and what that counts."""
 
     label: str
     tabs: list[Tab]
@@ -326,14 +326,14 @@ class TabGroup:
 
     @property
     def is_here(self) -> bool:
-        """Whether the page is one of the group."""
+        """Whether the page belongs to the group."""
         return any(tab.is_here for tab in self.tabs)
 
 
 def navigation(
     site: AdminSite, request: HttpRequest, alerts: int | None = None, unresolved: Number | None = None
 ) -> list[TabGroup]:
-    """The groups of pages on this site that the user may see, without empty ones, with the numbers that the page shows, if any."""
+    """The groups of pages on this site that the user may see, without empty ones, with the page's own numbers, if any."""
     groups = _groups(site, request)
     for group, badge in zip(groups, _badges(request, alerts, unresolved), strict=False):
         group.badge, group.counted = badge
@@ -351,7 +351,7 @@ def _groups(site: AdminSite, request: HttpRequest) -> list[TabGroup]:
     groups = [TabGroup(str(label), tabs(pages)) for label, pages in NAVIGATION]
     found = [tab for group in groups for tab in group.tabs if request.path.startswith(tab.url)]
     for tab in found:
-        # The URL of a list begins those of its other pages.
+        # The URL of a list is the prefix of its other pages.
         tab.is_here = len(tab.url) == max(len(each.url) for each in found)
     return groups
 
@@ -363,7 +363,7 @@ def _badges(request: HttpRequest, alerts: int | None, unresolved: Number | None)
     try:
         alias = managed_alias()
     except ConfigurationError:
-        return []  # the page itself says what is wrong with the settings
+        return []  # the page itself shows the mistake in the settings
     with optional_read(alias, "count what the navigation shows"):
         if alerts is None or unresolved is None:
             written, (failed, exact) = _counted(alias)
@@ -390,7 +390,7 @@ def _counted(alias: str) -> tuple[int, tuple[int, bool]]:
 
 
 def order_menu(site: AdminSite) -> None:
-    """Show the pages in the site's menu in the groups and the order of the navigation; other models follow as Django lists them."""
+    """Order the site's menu like the navigation, in its groups; other models follow as Django lists them."""
     plain = site.get_app_list
     if getattr(plain, "in_groups", False):
         return
@@ -398,7 +398,7 @@ def order_menu(site: AdminSite) -> None:
     def get_app_list(request: HttpRequest, app_label: str | None = None) -> list[Any]:
         found = plain(request, app_label)
         if app_label is not None:
-            return found  # the page of an app alone takes one entry
+            return found  # the page of a single app accepts only one entry
         ours = Queue._meta.app_label
         return [part for app in found for part in (_parts(site, request, app) if app["app_label"] == ours else [app])]
 
@@ -407,7 +407,7 @@ def order_menu(site: AdminSite) -> None:
 
 
 def _parts(site: AdminSite, request: HttpRequest, app: dict[str, Any]) -> list[dict[str, Any]]:
-    """Our app in the menu: a part for each group of the navigation, then the models that are in none."""
+    """Our app in the menu: a part for each group of the navigation, then the other models."""
     by_model, groups, parts = {entry["model"]: entry for entry in app["models"]}, _groups(site, request), []
     for group in groups:
         entries = [_menu_entry(request, by_model[tab.model], tab) for tab in group.tabs if tab.model in by_model]
@@ -418,7 +418,7 @@ def _parts(site: AdminSite, request: HttpRequest, app: dict[str, Any]) -> list[d
 
 
 def _menu_entry(request: HttpRequest, entry: dict[str, Any], tab: Tab) -> dict[str, Any]:
-    # Django's template marks each entry whose URL the path contains; one with a query string is in no path.
+    # Django's template marks each entry whose URL the path contains; with a query string, an entry is never marked.
     is_above = request.path.startswith(tab.url) and not tab.is_here
     url = f"{tab.url}?" if is_above else tab.url
     return {**entry, "name": tab.label, "admin_url": url, "add_url": None, "view_only": True}
@@ -432,7 +432,7 @@ def queue_of_path(path: str, queues: Iterable[KnownQueue]) -> KnownQueue | None:
 
 
 def name_of_path(path: str, names: Iterable[str]) -> str | None:
-    """The one of these names that a URL part means, as in `queue_of_path`."""
+    """The name that a URL part means, as in `queue_of_path`."""
     known = set(names)
     by_path = {path_of(name): name for name in known}
     return by_path.get(path) or next((name for name in (path, unquote(path)) if name in known), None)

@@ -63,7 +63,7 @@ from sqlqueue_app.tables.queue import QueueTable, queue_table
 
 
 def queue_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, instances: Sequence[InstanceStatus]) -> list[Button]:
-    """The actions on a queue as links; disabled ones show the reason. Those on its endpoint affect all its queues but callbacks."""
+    """The actions on a queue; disabled ones show the reason. Those on its endpoint affect all its queues but callbacks."""
     is_received = queue.is_receiving and pages.admin_site.is_registered(Endpoint)
     found = []
     for endpoint in queue.endpoints if is_received else ():
@@ -92,7 +92,7 @@ class QueueAction(Action):
         self.crumbs = (Crumb(self.queue.name, self.back_url),)
 
     def deleted(self, count: int) -> ActionOutcome:
-        """The outcome of deleting so many messages."""
+        """The outcome of deleting this many messages."""
         text = ngettext("%(count)s message deleted.", "%(count)s messages deleted.", count)
         return ActionOutcome(text % {"count": number(count)}, self.back_url, count)
 
@@ -211,7 +211,7 @@ class RemoveCallbackQueue(QueueAction):
 
 
 class GoneQueuesForm(forms.Form):
-    """The callback queues to remove; all are chosen at first."""
+    """The callback queues to remove; initially all are chosen."""
 
     queues = forms.MultipleChoiceField(label=gettext_lazy("Queues"), widget=forms.CheckboxSelectMultiple)
 
@@ -219,7 +219,7 @@ class GoneQueuesForm(forms.Form):
 class RemoveGoneQueues(Action):
     """Drops the callback queues of dead processes, with one confirmation."""
 
-    # No name of a queue is written so: underscores are escaped.
+    # Not the name of any queue, because names escape underscores.
     name, page, route = "remove_callback_queues", "remove_gone", "_gone/remove/"
     permission = Permission.PURGE
     label = gettext_lazy("Remove the queues of dead instances")
@@ -253,7 +253,7 @@ class RemoveGoneQueues(Action):
 
 
 class MessageAction(QueueAction):
-    """An action on one message of a queue, which is not there any more afterwards."""
+    """An action on one message of a queue, after which the message is gone."""
 
     def find(self, **key: Any) -> None:
         super().find(**key)
@@ -417,7 +417,7 @@ class QueueAdmin(PageAdmin):
         return StreamingHttpResponse(saved_messages(table), content_type="application/x-ndjson", headers=headers)
 
     def _broken(self, request: HttpRequest, status: QueueStatus, error: DatabaseError | None = None) -> HttpResponse:
-        """The error page of a queue: what is wrong with it is more helpful than the error, unless that is all that is known."""
+        """The error page of a queue: shows its problem rather than the error, unless only the error is known."""
         if isinstance(error, ConnectionLost):
             raise error
         is_known = status.problem is not None and status.problem.stops_work
@@ -440,7 +440,7 @@ class QueueAdmin(PageAdmin):
         return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs, links=links)
 
     def found(self, name: str) -> tuple[KnownQueue, QueueTable, Sequence[InstanceStatus]]:
-        """The queue that a URL part names, first those of the settings, its table, and the instances; Http404 if there is none."""
+        """The queue that a URL part names, preferring those of the settings, its table, and the instances; Http404 if none."""
         settings = get_settings()
         instances, rows, _problem = read_instances()
         known = known_queues(settings, rows)
@@ -462,7 +462,7 @@ def _failures_of(queue: KnownQueue, row_versions: Sequence[int]) -> dict[int, UU
 
 
 def _summary(status: Status) -> list[State]:
-    """The overall state in a few phrases."""
+    """The overall state in a few words."""
     broken = sum(each.problem is not None and each.problem.stops_work for each in status.queues)
     depths = [each.depth for each in status.queues if each.queue.kind is QueueKind.ERROR and each.depth is not None]
     failed = sum(depth.waiting for depth in depths)
@@ -478,7 +478,7 @@ def _summary(status: Status) -> list[State]:
 
 
 def queue_charts(queue: KnownQueue, instances: Sequence[InstanceStatus], period: Period) -> list[Chart]:
-    """Queue length, rates in and out, and the age of the first message, as far as they are known.
+    """Queue length, rates in and out, and the age of the first message, if known.
 
     None without samples, and none if the tables of `migrate` are missing, which the overview reports.
     """

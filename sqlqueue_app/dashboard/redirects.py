@@ -1,4 +1,4 @@
-"""The pages of redirects, which send retries to another queue than the one where messages failed."""
+"""The pages of redirects, which send retries to a queue other than the one where messages failed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class MakeRedirect(RedirectAction):
 
 
 class ChangeRedirect(RedirectAction):
-    """Gives a redirect another target."""
+    """Changes the target of a redirect."""
 
     name, page, route = "change redirect", "edit", "<uuid:pk>/change/"
     label = gettext_lazy("Change")
@@ -161,7 +161,7 @@ class RedirectAdmin(ListAdmin[Redirect]):
 
 
 def _pending_urls(pages: PageAdmin) -> dict[str, str]:
-    """Pages that apply a redirect to pending retries, by the queue that it is for, where there are any."""
+    """Pages that apply a redirect to pending retries, by its source queue, if there are any."""
     applying = pages.url_of(FailedMessage, "redirect")
     if not applying:
         return {}

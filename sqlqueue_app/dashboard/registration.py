@@ -60,7 +60,7 @@ ADMINS: Final = (
 
 
 def register(site: AdminSite) -> None:
-    """Register all pages on a site; skips registered models. The default site has them already; call it for each further site."""
+    """Register all pages on a site; skips registered models. Call it for each site except the default one, which has them."""
     for model, model_admin in ADMINS:
         if not site.is_registered(model):
             site.register(model, model_admin)

@@ -42,7 +42,7 @@ class ScheduleAction(Action):
 
 
 class RunSchedule(ScheduleAction):
-    """Lets a worker send the message now."""
+    """Requests a worker to send the message now."""
 
     name, page, route = "run schedule", "run", f"{_ONE}run/"
     label, title, submit = gettext_lazy("Run now"), gettext_lazy("Run %(name)s now"), gettext_lazy("Run it now")
@@ -99,7 +99,7 @@ class DisableSchedule(EnableSchedule):
 
 
 def _find(request: HttpRequest, permission: Permission, name: str, message_type: str) -> ScheduleStatus:
-    """The schedule that two URL parts name; raises `not_found` if there is none."""
+    """The schedule that two URL parts name; raises `not_found` if it does not exist."""
     for each in read_all_schedules(get_settings())[1]:
         if name_of_path(name, [each.name]) and name_of_path(message_type, [each.send]):
             return each

@@ -1,4 +1,4 @@
-"""The page that finds messages everywhere; its form is in the head of every page."""
+"""The page that searches messages everywhere; its form is in the header of every page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST_TEXT: Final = 400
 
 
 class SearchForm(forms.Form):
-    """The text, and the queue that is searched further back."""
+    """The text, and the queue to search further back."""
 
     q = forms.CharField(required=False, max_length=LONGEST_TEXT)
     queue = forms.CharField(required=False)
@@ -33,10 +33,10 @@ class SearchForm(forms.Form):
 
 
 class SearchAdmin(PageAdmin):
-    """The search, for people with the permission `sqlqueue_app.view_queue`."""
+    """The search, for users with the permission `sqlqueue_app.view_queue`."""
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """What was found, by where it was found, what was searched, and what was not."""
+        """The results by place, and what was searched and what was not."""
         form = SearchForm(request.GET)
         text = form.cleaned_data["q"] if form.is_valid() else ""
         refused = refusal(request, Permission.VIEW_BODY)
@@ -56,7 +56,7 @@ class SearchAdmin(PageAdmin):
         return self.page(request, "search", title=title, form=form, search_text=text, **shown, **(extra_context or {}))
 
     def _tables(self, found: SearchResult) -> list[HtmlTable]:
-        """One of each place, and one of tasks."""
+        """One table for each place, and one for tasks."""
         columns: list[TableColumn[ConversationMessage]] = [
             TableColumn(_("Message"), lambda each: message_html(message_url(self, each), each.message_type, each.message_id), WIDE),
             TableColumn(_("Time"), lambda each: each.ended or each.sent),

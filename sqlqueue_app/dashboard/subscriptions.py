@@ -135,7 +135,7 @@ class SubscriptionAdmin(PageAdmin):
         ]
 
     def _subscriber(self, request: HttpRequest, each: Subscriber) -> tuple[Subscriber, str, list[Button]]:
-        """With the address of its endpoint, and the button that ends it."""
+        """The subscriber with the URL of its endpoint, and the unsubscribe button."""
         row = each.subscription
         is_known = each.is_in_settings or bool(each.live)
         url = self.url_of(Endpoint, "endpoint", path_of(row.endpoint)) if is_known else ""

@@ -26,7 +26,7 @@ TASK_STATES: Final = {
 
 
 def task_state(task: TaskResult) -> State:
-    """The status of a task, or after a failed attempt that it is tried again."""
+    """The status of a task; after a failed attempt, that it is retried."""
     if task.status == "READY" and task.errors:
         return State(Grade.WARNING, _("Waiting for its next attempt"))
     level, word = TASK_STATES.get(task.status, (Grade.INFO, task.status))
@@ -34,7 +34,7 @@ def task_state(task: TaskResult) -> State:
 
 
 class TaskFilter(DaysFilter):
-    """The filter of the list of tasks; the days are those on which they were enqueued."""
+    """The filter of the list of tasks; days refer to the time of enqueuing."""
 
     instant = "enqueued_at"
     lookups: ClassVar = {"task": "task__icontains"}

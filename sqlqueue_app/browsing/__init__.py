@@ -1,3 +1,3 @@
-"""Read models of the admin and the commands: messages of queues, conversations, analytics of the pipeline."""
+"""Read models of the admin and the commands: messages of queues, conversations, rollups of the pipeline."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the Spark pipeline has written: the files of the lake, rollups of messages and failures, the endpoint map and usage.
+"""Data that the Spark pipeline has written: lake files, rollups of messages and failures, endpoint map, usage.
 
 Sums are computed by the database, quantiles by merging sketches in Python. Functions raise DatabaseErrors unless stated otherwise.
 """
@@ -52,7 +52,7 @@ _SUMS: Final = (
 class RollupQuery:
     """A query for rollups in steps of `seconds` (60, 3600 or 86400), optionally of one endpoint and one message type.
 
-    `classifier` is the name of that by which failures are grouped.
+    `classifier` is the name of the classifier that groups failures.
     """
 
     begin: datetime
@@ -93,7 +93,7 @@ class RollupQuery:
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """When the pipeline last committed a batch, None if never. `problem`: why the tables cannot be read."""
+    """The time of the pipeline's last committed batch, None if never. `problem`: why the tables cannot be read."""
 
     committed_at: datetime | None
     problem: str = ""
@@ -273,7 +273,7 @@ def read_groups(query: RollupQuery, *, most: int = MOST_GROUPS, trends: int = 4)
     """The largest groups of the classifier: two statements. Steps are hours or days, since groups have no rollups per minute."""
     hourly = query.resample(max(query.seconds, HOUR))
     rows = GroupFigures.objects.using(managed_alias()).filter(hourly.in_time, classifier=query.classifier)
-    # Any title of the group will do; the newest would take a statement per group.
+    # Any title of the group is sufficient; the newest would need a statement per group.
     sums = {"total": Sum("count"), "first": Min("first_seen"), "last": Max("last_seen"), "name": Max("title")}
     found = [
         GroupRollup(each["group_id"], each["name"], each["total"], each["first"], each["last"])

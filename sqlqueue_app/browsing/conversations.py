@@ -1,4 +1,4 @@
-"""Conversations: find the messages of one conversation and build the tree of what caused what.
+"""Conversations: find the messages of one conversation and build the tree of causes and effects.
 
 Failed messages come from the index of failures, however many there are, handled ones from the lake as well. Waiting, delayed and
 audited messages are found by scanning a limited number of rows per table, because only the headers name the conversation. The
@@ -44,7 +44,7 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class Kind(TextChoices):
-    """The kind of a message, as the diagrams show it."""
+    """The kind of a message in the diagrams."""
 
     COMMAND = "command", _("command")
     EVENT = "event", _("event")
@@ -53,7 +53,7 @@ class Kind(TextChoices):
 
 
 class MessageOutcome(TextChoices):
-    """What became of a message."""
+    """The outcome of a message."""
 
     HANDLED = "handled", _("handled")
     FAILED = "failed", _("failed")
@@ -164,8 +164,8 @@ MOST_MESSAGES: Final = 1_000
 class ScanExtent:
     """How many rows of each queue were scanned, the newest, and of how many `queues`; of `delayed` tables those due first.
 
-    `longer`: by name the row version where a queue goes on that has or may have more, 0 for delayed messages. `late`: tables that
-    were not read before the time was up. `lake` is None without a lake.
+    `longer`: by name, the row version where to continue in a queue that has or may have more, 0 for delayed messages. `late`:
+    tables that were not read in time. `lake` is None without a lake.
     """
 
     rows: int = 0
@@ -207,7 +207,7 @@ def read_conversation(settings: Settings, conversation: str) -> ConversationResu
     return ConversationResult(tuple(messages[:MOST_MESSAGES]), replace(extent, lake=lake.extent), is_cut, problems)
 
 
-# The newest failed messages are examined; at most so many conversations are returned.
+# The newest failed messages are examined; at most this many conversations are returned.
 RECENT_FAILURES: Final = 200
 MOST_CONVERSATIONS: Final = 25
 
@@ -414,7 +414,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]+")
 
 @dataclass(frozen=True, slots=True)
 class ScannedRow:
-    """A row that was found, with its headers; empty where they cannot be read. `due`: when a delayed message is."""
+    """A matching row with its headers, empty if they cannot be read. `due`: the due time of a delayed message."""
 
     queue: KnownQueue
     is_delayed: bool
@@ -428,8 +428,8 @@ class ScannedRow:
 class RowSearch:
     """A search for rows: the database finds those that hold one of the texts, `fits` checks their headers.
 
-    `bodies`: also search bodies. `most`: how many rows to return of each of so many tables. `queue`: search this one alone, from
-    the row version `before` back. `in_time`: whether there is time for another statement.
+    `bodies`: also search bodies. `most`: the maximum number of rows to return from each table. `queue`: search only this one,
+    from the row version `before` back. `in_time`: whether there is time for another statement.
     """
 
     texts: tuple[str, ...]
@@ -441,7 +441,7 @@ class RowSearch:
     in_time: Callable[[], bool] = lambda: True
 
     def places(self, queues: Sequence[tuple[KnownQueue, bool]], rows: int) -> list[TableScan]:
-        """How each table is scanned: queues from their end, delayed messages from the one that is due first."""
+        """The scan of each table: queues from their end, delayed messages from the first due one."""
         most = {QueueKind.AUDIT: SCAN_ROWS_PER_AUDIT_QUEUE}
         return [
             TableScan(queue.address, rows if self.queue else most.get(queue.kind, rows), delayed, not delayed, self.before)
@@ -455,7 +455,7 @@ def needle_of(text: str) -> str:
 
 
 def rest_of(places: Sequence[TableScan], result: ScanResult, most: int) -> dict[int, int]:
-    """Where each scan goes on: behind the rows that were read, or behind the last one returned if there may be more."""
+    """The position where each scan continues: behind the rows read, or behind the last returned one if there may be more."""
     found = dict(result.longer)
     for number, count in Counter(row.scan for row in result.rows).items():
         last = 0 if places[number].is_delayed else min(row.row_version for row in result.rows if row.scan == number) - 1
@@ -551,7 +551,7 @@ def messages_of_rows(
 def _outcome(row: ScannedRow) -> MessageOutcome:
     if row.is_delayed:
         return MessageOutcome.DELAYED
-    # Only the headers show what a queue of another system is for.
+    # Only the headers show the purpose of another system's queue.
     is_other = row.queue.kind is QueueKind.OTHER
     if row.queue.kind is QueueKind.ERROR or (is_other and names.FAILED_QUEUE in row.headers):
         return MessageOutcome.FAILED
@@ -589,7 +589,7 @@ _OUTCOME_OF_COPY: Final[Mapping[str, MessageOutcome]] = {
 
 @dataclass(frozen=True, slots=True)
 class LakeScanExtent:
-    """How many files of the lake were searched; `problem`: why not all."""
+    """The number of searched files of the lake; `problem`: why not all."""
 
     files: int = 0
     problem: str = ""

@@ -75,7 +75,7 @@ class DelayedPage:
 
 @dataclass(frozen=True, slots=True)
 class PlannedDelivery:
-    """A message to deliver: its destination, or why it cannot be delivered."""
+    """A message to deliver: its destination, or the reason why it cannot be delivered."""
 
     row: WaitingRow
     to: str
@@ -187,7 +187,7 @@ def _kind(headers: Headers) -> DelayKind:
 
 
 def _peeked(row: WaitingRow) -> PeekedRow:
-    """As a queue row, without the columns that delayed messages lack."""
+    """The row as a queue row, without the columns that delayed messages lack."""
     row_id = uuid.UUID(row.key) if len(row.key) == 36 else uuid.UUID(int=int(row.key))
     number = int(row.key) if row.key.isdigit() else 0
     return PeekedRow(number, row_id, None, None, None, False, row.headers, row.body, row.body_length)

@@ -536,7 +536,7 @@ def purge_queue(table: QueueTable) -> int:
 
 
 def purge_expired(table: QueueTable, *, batch: int = EXPIRED_BATCH, progress: Callable[[int], None] | None = None) -> int:
-    """Delete expired messages that nobody receives, each batch a transaction; returns the count, which `progress` gets."""
+    """Delete expired messages that are not being received, each batch a transaction; returns the count, which `progress` gets."""
     total = 0
     while True:
         deleted = table.purge_expired(batch)

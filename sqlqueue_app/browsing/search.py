@@ -1,8 +1,8 @@
-"""Find messages by any text: an id, a type, an endpoint, a value of a header, a text of a body.
+"""Find messages by any text: an id, a type, an endpoint, a header value, a text of a body.
 
-Ids of failed messages, of tasks and of the archive are looked up by their indexes. Queue tables have none on their headers, so the
-newest rows of each are read, up to a limit; the archive is searched back from its newest message until the time is up. The result
-says what was searched and how to go on.
+Ids of failed messages, of tasks and of the archive are looked up by their indexes. Queue tables have no index on headers, so
+their newest rows are read, up to a limit; the archive is searched back from its newest message until the time is up. The
+result describes what was searched and where to continue.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from sqlqueue_app.status.queues import QueueKind
 from sqlqueue_app.tables.connections import optional_read
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
-# Of all tables together, each of which has the same share.
+# For all tables together, in equal shares.
 MOST_OF_TABLES: Final = 200
 MOST_OF_THE_ARCHIVE: Final = 50
 MOST_OF_A_GROUP: Final = 200
-# Tasks that are read of each backend, of those that have ended and of the others.
+# The number of tasks read from each backend: finished ones, and others.
 TASKS_READ: Final = 1_000
 # The queues get the first part of the time, the archive the rest.
 SECONDS: Final = 1.5
@@ -57,7 +57,7 @@ Clock = Callable[[], float]
 
 
 class Place(TextChoices):
-    """Where a message was found."""
+    """The place where a message was found."""
 
     QUEUES = "queues", gettext_lazy("Queues")
     DELAYED = "delayed", gettext_lazy("Delayed")
@@ -67,7 +67,7 @@ class Place(TextChoices):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSearch:
-    """How far the archive was searched; `results` is None if it was not, for the `problem` or because there is none."""
+    """The extent of the archive search; `results` is None without one, because of the `problem` or without an archive."""
 
     lake: KnownLake
     results: Results | None = None
@@ -76,7 +76,7 @@ class ArchiveSearch:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What was found, the newest first, and how far was searched. `archive` is None where only one queue was searched further."""
+    """The results, newest first, and the extent of the search. `archive` is None if only one queue was searched further."""
 
     messages: dict[Place, list[ConversationMessage]]
     extent: ScanExtent
@@ -96,7 +96,7 @@ def search_messages(
 ) -> SearchResult:
     """Search everything, or one queue from the row version `before` back. Bodies are read only with `bodies`.
 
-    At most SECONDS long, but for the statement that is running then; about ten statements. Raises ConnectionLost.
+    Takes at most SECONDS, plus the statement then running; about ten statements. Raises ConnectionLost.
     """
     begun = clock()
     wanted = RowSearch(
@@ -121,7 +121,7 @@ def search_messages(
 
 
 def json_texts(text: str) -> tuple[str, ...]:
-    """The text as it stands in JSON: as it is, and as our headers, Python and .NET escape it."""
+    """The forms of the text in JSON: unchanged, and as our headers, Python and .NET escape it."""
     in_dotnet = re.sub(r"""[^ -~]|["&'+<>`]""", lambda found: "".join(f"\\u{unit}" for unit in _utf16(found[0])), text)
     in_headers = write_headers({"": text})[len('{"":"') : -len('"}')]
     return tuple(dict.fromkeys((text, in_headers, json.dumps(text)[1:-1], in_dotnet)))
@@ -157,7 +157,7 @@ def _place(each: ConversationMessage) -> Place:
 def _search_archive(
     settings: Settings, text: str, *, bodies: bool, end: float, clock: Clock
 ) -> tuple[ArchiveSearch, list[ConversationMessage]]:
-    """Search by ids, type and endpoint, which excludes most files at once, then by text as far back as there is time."""
+    """Search by ids, type and endpoint, which excludes most files at once, then by text as far back as time allows."""
     lake = known_lake(settings)
     if not lake.lake or lake.problem or not lake.files:
         return ArchiveSearch(lake, problem=lake.problem), []
@@ -187,7 +187,7 @@ def _archive_queries(text: str, *, bodies: bool) -> Iterator[Asked]:
 
 
 def _tasks(settings: Settings, text: str, *, bodies: bool) -> list[TaskResult]:
-    """Tasks with this id, and those whose path holds the text; arguments and results are the bodies of their messages."""
+    """Tasks with this id, and those whose path contains the text; arguments and results are the bodies of their messages."""
     if not settings.task_backends:
         return []
     folded = text.casefold()

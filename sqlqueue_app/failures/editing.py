@@ -173,7 +173,7 @@ def edit_and_retry(
     body: str,
     now: Callable[[], datetime] | None = None,
 ) -> str:
-    """Send an edited copy to where the message failed, or where a redirect leads; returns the new message id.
+    """Send an edited copy to where the message failed, or to the target of a redirect. Returns the new message id.
 
     `row_version` is the row that was edited: a message that has failed again since then is refused. Raises EditRefused and
     DatabaseErrors; nothing has changed in either case.
@@ -214,7 +214,7 @@ def _send(settings: Settings, failure: FailedMessage, headers: Headers, body: st
         **without_failure({**kept, **headers}),
         names.MESSAGE_ID: message_id,
         names.EDIT_OF: str(failure.pk),
-        # For the acknowledgement. A copy that fails is a new failure, which `unique_message_id` tells by both ids.
+        # For the acknowledgement. A copy that fails is a new failure, which `unique_message_id` identifies by both ids.
         names.RETRY_UNIQUE_MESSAGE_ID: str(failure.pk),
         names.RETRY_ACKNOWLEDGEMENT_QUEUE: address_text(targets.book, source.address),
     }

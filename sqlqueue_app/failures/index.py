@@ -119,7 +119,7 @@ def catch_up(settings: Settings, *, limit: int, now: datetime, queues_at_most: i
 
 
 def catch_up_for_page(settings: Settings, now: datetime, *, queues_at_most: int = QUEUES_OF_A_PAGE) -> IndexState:
-    """Bring the index up to date as far as a page has time for, so that it is right without a worker. As `catch_up`."""
+    """Bring the index up to date as far as a page has time for, so that it is correct without a worker. See `catch_up`."""
     return catch_up(settings, limit=READ_BY_A_PAGE, now=now, queues_at_most=queues_at_most)
 
 
@@ -182,7 +182,7 @@ class _QueueIndex:
             there = self._table.row_versions(TAIL + limit, after=start)
             missing |= known.difference(there)
             runs = [*late, *_runs(there, known)]
-        # After so many removed rows, as after a purge, expect more.
+        # After this many removed rows, as after a purge, expect more.
         is_behind = len(there) >= TAIL + limit or sum(map(len, runs)) > limit or len(missing) >= STRETCH
         state = self._note_gone(missing, now).plus(IndexState(is_behind=is_behind))
         for numbers in _chunks(runs, limit, ROWS_AT_ONCE):
@@ -369,7 +369,7 @@ class FailureRecords:
             removed = set(remove_rows(self._table, [each.row_version for each in meant]))
             ids = {each.id for each in meant if each.row_version in removed}
             resolved = 0
-            # A copy names its original in a header, which is untrusted: a circle of them ends when none is left to resolve.
+            # A copy names its original in a header, which is untrusted: a cycle ends when none is left to resolve.
             while ids:
                 waiting = [each for each in self._locked(Q(pk__in=ids)) if each.row_version is None and each.status not in _ENDED]
                 resolved += messages.filter(pk__in=[each.pk for each in waiting]).update(
@@ -520,7 +520,7 @@ class _IndexBatch:
         if message.row_version is None or row.failed_at >= message.failed_at:
             message.row_version, message.failed_at = row.row_version, max(message.failed_at, row.failed_at)
             for name, value in row.values.items():
-                # A retry of an edited copy does not say any more what it is a copy of.
+                # A retry of an edited copy no longer names its original.
                 if name != "edit_of" or value is not None:
                     setattr(message, name, value)
 

@@ -35,7 +35,7 @@ class OperationRefused(SqlQueueError):
 class ProcessedBatch:
     """The outcome of one batch, the cursor behind its last message, and whether no messages are left.
 
-    `failures` are the failed messages that it looked at; none where the batch was one of a queue.
+    `failures` are the failed messages that it examined; empty for a batch of a queue.
     """
 
     outcome: BatchOutcome
@@ -62,7 +62,7 @@ _LONGEST_DETAIL: Final = 500
 
 
 class Reason(enum.StrEnum):
-    """Why a message was not processed."""
+    """The reason why a message was not processed."""
 
     STATUS = "status"
     NOT_THERE = "not there"

@@ -1,4 +1,4 @@
-"""The kinds of bulk operations: what each does with a batch of failed messages or of the messages of a queue.
+"""The kinds of bulk operations: the processing of a batch of failed messages or of the messages of a queue.
 
 Archive, unarchive and complete change only the status. Delete removes the rows and keeps the history. Operations on a queue leave
 messages alone that arrive after the request, so that they end while others still send.
@@ -251,7 +251,7 @@ Kind = TypeVar("Kind", FailureKind, OperationKind)
 
 
 def error_queue_refusal(settings: Settings) -> str:
-    """Why these settings do not allow taking messages out of error queues; empty if they do."""
+    """The reason why these settings forbid taking messages out of error queues; empty if they allow it."""
     if settings.error_queue_owner == "sqlqueue":
         return ""
     return _("The error queue belongs to ServiceControl (ERROR_QUEUE_OWNER): retry and delete messages there.")

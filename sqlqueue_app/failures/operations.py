@@ -75,7 +75,7 @@ class Preview:
 
 
 def preview(settings: Settings, kind: str, selection: FailureSelection) -> Preview:
-    """What an operation would do now, from the index. Changes and locks nothing. Raises OperationRefused like a request."""
+    """The effect of an operation now, from the index. Changes and locks nothing. Raises OperationRefused like a request."""
     chosen = failure_kind_of(kind)
     scope = chosen.scope(selection)
     found = Preview()
@@ -145,9 +145,9 @@ BATCH: Final = 1_000
 # A smaller first batch shows progress early.
 FIRST_BATCH: Final = 250
 _GROWTH: Final = 4
-# A batch takes about a second; a worker that is silent for so long was killed or has lost its database.
+# A batch takes about a second; a worker that is silent for this long was killed or has lost its database.
 LEASE_SECONDS: Final = 20.0
-# Lets other writers in between two batches, also on SQLite.
+# Gives other writers a chance between two batches, also on SQLite.
 PAUSE_SECONDS: Final = 0.02
 _ASK_AGAIN_SECONDS: Final = 1.0
 _LONGEST_ERROR: Final = 1_000
@@ -181,7 +181,7 @@ class OperationRunner:
         self.lease = lease
 
     def lease_until(self) -> datetime:
-        """When a lease that is taken now expires."""
+        """The expiry of a lease taken now."""
         return self.now() + self.lease
 
     def claim(self, operation_id: uuid.UUID) -> bool:
@@ -362,7 +362,7 @@ _MOST: Final = 20
 
 
 def bulk_operations_job(settings: Settings, stop: StopSignal, *, now: Callable[[], datetime] | None = None) -> BackgroundJob:
-    """Look for open operations every five seconds; one indexed statement while there are none."""
+    """Check for open operations every five seconds; one indexed statement while there are none."""
     runner = OperationRunner(settings, now=now)
 
     def run() -> None:
@@ -374,7 +374,7 @@ def bulk_operations_job(settings: Settings, stop: StopSignal, *, now: Callable[[
 
 
 def run_open_operations(runner: OperationRunner, stop: StopSignal) -> int:
-    """Run operations without a live lease, oldest first, until the stop; returns how many. Raises TransientErrors."""
+    """Run operations without a live lease, oldest first, until the stop. Returns the number of operations. TransientErrors."""
     rows = Operation.objects.using(runner.alias).filter(state__in=OPEN, kind__in=KINDS).order_by("requested_at")
     found = list(rows.values_list("pk", "lease_until")[:_MOST])
     # Claiming a leased operation would wait for the batch that runs.

@@ -279,7 +279,7 @@ def read_all_failures(settings: Settings, *, now: Callable[[], datetime] | None 
 
 
 def read_operations(selection: FailureSelection, *, most: int) -> list[Operation]:
-    """The last operations on messages of a selection, whatever became of the messages. One statement."""
+    """The last operations on messages of a selection, whatever their outcome. One statement."""
     changed = replace(selection, statuses=tuple(FailureStatus)).queryset().exclude(operation=None).values("operation")
     found = Operation.objects.using(managed_alias()).filter(pk__in=changed)
     return list(found.order_by("-requested_at", "-pk")[:most])
@@ -311,7 +311,7 @@ ROWS_AT_MOST: Final = 10_000
 
 
 class Whereabouts(enum.StrEnum):
-    """Where a retried message is."""
+    """The place of a retried message."""
 
     WAITING = "waiting"
     NOT_FOUND = "not found"
@@ -323,7 +323,7 @@ class Whereabouts(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RetryLocation:
-    """Where a retried message is; `row_version` is its number in the queue, `detail` a database error."""
+    """The place of a retried message; `row_version` is its number in the queue, `detail` a database error."""
 
     where: Whereabouts
     row_version: int | None = None

@@ -66,7 +66,7 @@ def without_failure(headers: Headers) -> Headers:
 
 
 def retry_headers(headers: Headers, *, unique_id: uuid.UUID, acknowledgement_queue: str, failed_target: str) -> Headers:
-    """The headers of a retry, which ask for an acknowledgement. `failed_target` tells a forwarder the final queue."""
+    """The headers of a retry, which request an acknowledgement. `failed_target` is the final queue for a forwarder."""
     kept = without_failure(headers)
     kept[names.RETRY_UNIQUE_MESSAGE_ID] = str(unique_id)
     kept[names.RETRY_ACKNOWLEDGEMENT_QUEUE] = acknowledgement_queue

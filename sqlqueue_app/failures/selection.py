@@ -27,7 +27,7 @@ from sqlqueue_app.messages import failure_groups
 from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus
 from sqlqueue_app.receiving.instances import managed_alias
 
-# As many as a URL and one statement can hold.
+# The maximum that a URL and one statement can hold.
 MOST_IDS: Final = 500
 # Each word is compared with every searched column and each part of a pattern is a value: SQL Server takes 2,100 in a statement.
 MOST_WORDS: Final = 50

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_noop
 
 from sqlqueue_app.conf.settings import check_installed
 
-check_installed()  # else Django says that a model has no app_label
+check_installed()  # otherwise Django only reports that a model has no app_label
 
 
 class Anchor(models.Model):

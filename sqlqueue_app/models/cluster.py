@@ -70,7 +70,7 @@ class CallbackQueue(models.Model):
 
 
 class Claim(models.Model):
-    """Until when a task that one process does for the whole cluster is done or in progress.
+    """The time until which a task that one process does for the whole cluster is done or in progress.
 
     The process whose conditional UPDATE moves `until` forward does the task for that time; the others skip it.
     """
@@ -87,7 +87,7 @@ class Claim(models.Model):
 
 
 class QueueSample(models.Model):
-    """The length of a queue at a time, for charts: counted every 10 seconds, or rolled up to longer times.
+    """The length of a queue at a time, for charts: counted every 10 seconds, or rolled up to longer intervals.
 
     `waiting`, `expired` and `overdue` are rounded means of `samples` counts; `most_waiting` and `head_age_seconds` are maxima. For
     a table of delayed messages `waiting` counts all messages and `overdue` those that should have left.
@@ -134,7 +134,7 @@ class EndpointCounts(models.Model):
 
 
 class EndpointSample(EndpointCounts):
-    """What an instance of an endpoint did over a time with messages of one type; rows of the same time add up.
+    """The work of an instance of an endpoint in an interval, for messages of one type; rows of the same interval add up.
 
     Times are sums over handled messages in seconds; divide by the number for a mean. The critical time is negative if a sender's
     clock is ahead, and unknown for messages without a time in their headers.

@@ -107,7 +107,7 @@ class FailedMessage(models.Model):
 class FailedAttempt(models.Model):
     """One arrival of a failed message in an error queue. `row_version` is set while its row is there.
 
-    `worker`, `started_at` and `delayed_at` are what its headers said. `retried_at` is when it was sent again, by `operation` or as
+    `worker`, `started_at` and `delayed_at` come from its headers. `retried_at` is when it was sent again, by `operation` or as
     an edited copy with the message id `copy_id`.
     """
 

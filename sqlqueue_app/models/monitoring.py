@@ -132,9 +132,9 @@ class DeliveryState(models.TextChoices):
 
 
 class NotificationDelivery(models.Model):
-    """A notification on its way out, or that went: kept, with what the other side said, until it is old.
+    """A waiting or sent notification: kept for its retention time, with the response of the other side.
 
-    While it is being sent, `next_attempt_at` is the end of the lease of whoever sends it.
+    While it is being sent, `next_attempt_at` is the end of the sender's lease.
     """
 
     id = models.UUIDField("id", primary_key=True)

@@ -11,7 +11,7 @@ from sqlqueue_app.models.fields import JsonTextField, UtcInstantField
 
 
 class OperationState(models.TextChoices):
-    """Where a bulk operation is. The last three are its ends."""
+    """The state of a bulk operation. The last three are final."""
 
     WAITING = "waiting", _("waiting")
     RUNNING = "running", _("running")
@@ -70,7 +70,7 @@ class Operation(models.Model):
 
     @property
     def processed(self) -> int:
-        """How many messages it has dealt with: done, skipped or failed."""
+        """The number of processed messages: done, skipped or failed."""
         return self.done + self.skipped + self.failed
 
 
@@ -84,7 +84,7 @@ class ActionResult(models.TextChoices):
 
 
 class OperatorAction(models.Model):
-    """The record of an action in the dashboard or by a command, denied ones included: who, what, when, how many.
+    """The record of an action in the dashboard or by a command, including denied ones: author, action, time, count.
 
     Users may be in another database and may be deleted: the row keeps their key and name.
     """

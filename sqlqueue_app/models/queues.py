@@ -82,7 +82,7 @@ def _make(known: Dialect, book: AddressBook, address: QueueAddress) -> type[Queu
     existing = apps.all_models[QUEUE_MODELS_LABEL].get(name.lower())
     if existing is not None:
         if existing._meta.db_table == db_table and issubclass(existing, QueueMessage):
-            # The admin and others may hold on to it: settings that say the same give the same class.
+            # The admin and others may keep a reference to it: equal settings give the same class.
             return existing
         del apps.all_models[QUEUE_MODELS_LABEL][name.lower()]
     label = (address.table if book.of_queue(address.table) == address else str(address))[:_LABEL_CHARACTERS]

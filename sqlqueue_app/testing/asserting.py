@@ -49,9 +49,9 @@ def assert_sent(
 ) -> SentMessage:
     """Raise AssertionError unless such a message was sent and not rolled back; return the first.
 
-    `message` is a message class, the name of a type, or an object whose members are compared. `body` and `headers` list what must
-    be there; more may be. Values are compared as on the wire, member names as handlers read them (`order_id` is `OrderId`). `to` is
-    an address, `count` the expected number (None: at least one). `delay` is compared to the second; 0 means no delay.
+    `message` is a message class, the name of a type, or an object whose members are compared. `body` and `headers` list required
+    contents, not all. Values are compared as on the wire, member names as handlers read them (`order_id` is `OrderId`).
+    `to` is an address, `count` the expected number (None: at least one). `delay` is compared to the second; 0 means no delay.
     """
     found, matching = _find(message, body, to, headers, delay)
     if not matching if count is None else len(matching) != count:
@@ -359,7 +359,7 @@ class SentMessage:
 
     @property
     def deliver_at(self) -> datetime | None:
-        """When a delayed message is due, aware; None without a delay."""
+        """The due time of a delayed message, aware; None without a delay."""
         text = self.headers.get(names.DELIVER_AT)
         return parse_time(text) if text else None
 

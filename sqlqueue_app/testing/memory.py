@@ -64,7 +64,7 @@ class InMemoryEndpoint:
         """`settings` are settings of this endpoint that override the project, such as `{"IMMEDIATE_RETRIES": 0}`."""
         self.name = name
         self.clock = clock or FakeClock()
-        """Decides what is due and what has expired."""
+        """Determines due and expired messages."""
         self._settings = dict(settings or {})
         self._queues = tuple(queues)
         self._opened = ExitStack()
@@ -297,7 +297,7 @@ class FakeContext(MessageContext):
 
     @property
     def sent(self) -> list[SentMessage]:
-        """Everything that was sent, in order; messages that are sent at once come first."""
+        """All sent messages, in order; messages that are sent at once come first."""
         return [self._as_sent(message) for message in (*self._at_once, *self.outgoing)]
 
     @property
@@ -307,7 +307,7 @@ class FakeContext(MessageContext):
 
     @property
     def published(self) -> list[SentMessage]:
-        """The published events, each once, whoever subscribes."""
+        """The published events, each once, whatever its subscribers."""
         return [message for message in self.sent if message.intent is Intent.PUBLISH]
 
     @property

@@ -108,7 +108,7 @@ class Dialect:
         return Statement("delay", template).render(table=table)
 
     def find_statement(self, name: str, *, texts: Sequence[str], bodies: bool, **more: str) -> Rendered:
-        """The search of a table for any of the texts whose values have these names; with `bodies` also in those."""
+        """The search of a table for any of the texts, bound under these names; with `bodies` also in the bodies."""
         holds = [self.statements[f"holds_in_{place}"].template for place in (("headers", "body") if bodies else ("headers",))]
         any_of = " OR ".join(each.replace(":text", f":{text}") for text in texts for each in holds)
         template = self.statements[name].template.replace("{holds}", any_of)

@@ -54,7 +54,7 @@ _MARS = re.compile(r"(?:^|;)\s*mars_connection\s*=\s*\{?(\w+)", re.IGNORECASE)
 def has_mars(options: Mapping[str, Any]) -> bool:
     """Whether connections with these OPTIONS have multiple active result sets, so that a transaction ends with its batch.
 
-    The server rolls it back there (error 3997). mssql-django asks pyodbc for them on Windows, unless `extra_params` says otherwise.
+    The server rolls it back there (error 3997). mssql-django enables them for pyodbc on Windows unless `extra_params` sets them.
     """
     if said := _MARS.search(options.get("extra_params") or ""):
         return said[1].lower() == "yes"

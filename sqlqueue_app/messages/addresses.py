@@ -1,4 +1,4 @@
-"""Queue addresses: the text that names a queue in headers, settings and subscription tables, the quoting of its parts, and the
+"""Queue addresses: their text in headers, settings and subscription tables, the quoting of their parts, and the
 schema and catalog of a name. Every name in SQL comes from here: as one quoted identifier, or else an AddressError is raised.
 """
 

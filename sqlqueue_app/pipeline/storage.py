@@ -1,4 +1,4 @@
-"""Where the files of a lake are stored: a local folder, or any store that Hadoop supports (`s3a:`, `abfss:`, `hdfs:` and others).
+"""Storage of the files of a lake: a local folder, or any store that Hadoop supports (`s3a:`, `abfss:`, `hdfs:` and others).
 
 Paths are relative to the lake, with `/`. A synced file survives a power failure. In an object store, moving a file copies it.
 """
@@ -35,7 +35,7 @@ INFLIGHT: Final = "_inflight"
 
 
 class PipelineError(SqlQueueError):
-    """The pipeline cannot continue; the message says what is wrong and what to do. The queues are unchanged."""
+    """The pipeline cannot continue; the message contains the problem and the remedy. The queues are unchanged."""
 
 
 class PipelineBusy(PipelineError):

@@ -130,7 +130,7 @@ class AuditQueueCopier:
         self._settle_seconds = settle_seconds
         self._watermark = Watermark()
         self.left: str | None = None
-        """Why rows were left for the next run; None if none were."""
+        """The reason for leaving rows for the next run; None if none were left."""
 
     def take(self, most: int) -> BatchResult | None:
         """Copy the next settled rows, at most `most`; None if there are none.

@@ -1,4 +1,4 @@
-"""The context that all parts of a run share: session, storage, manifest, and how queues are read."""
+"""The context that all parts of a run share: session, storage, manifest, and the reader of queues."""
 
 from __future__ import annotations
 

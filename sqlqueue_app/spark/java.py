@@ -68,7 +68,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _probe_home(home: Path) -> tuple[int, bool] | None:
-    """The major version of the Java in a folder, and whether it has the module; None if there is none that runs."""
+    """The major version of the Java in a folder, and whether it has the module; None without a working Java."""
     program = home / "bin" / ("java.exe" if os.name == "nt" else "java")
     if not os.access(program, os.X_OK):
         return None

@@ -1,4 +1,4 @@
-"""Start and stop the SparkSession of this process, with settings that suit sqlqueue, leaving no files and no processes behind.
+"""Start and stop the SparkSession of this process with settings for sqlqueue, without leaving files or processes behind.
 
 One session per process, controlled by one thread. SIGINT and SIGTERM sent to a process group reach only this process, not the Java
 that it starts: Java would end while this process is still finishing its work. Java ends when its standard input closes.

@@ -69,7 +69,7 @@ _READING: Final = MappingProxyType(
 
 
 def parse_messages(rows: DataFrame, *, queue: str, batch: str, taken_at: datetime) -> DataFrame:
-    """Turn rows of an audit queue, as the data source reads them, into messages of the lake.
+    """Convert rows of an audit queue, as read by the data source, to messages of the lake.
 
     Adds `queue`, `day` and `problem` (why the headers cannot be parsed, else NULL) to the columns of `lake.columns.MESSAGES`. With
     a problem all header columns are NULL. Times are not corrected; `counted_at` and `day` are the end of processing, else the time
@@ -206,7 +206,7 @@ _PARSED_DDL: Final = f"STRUCT<problem: STRING, unique_message_id: STRING, groups
 
 
 def parse_failures(rows: DataFrame, *, queue: str, batch: str, taken_at: datetime) -> DataFrame:
-    """Turn rows of an error queue into failures of the lake: like `parse_messages`, with the columns of `FAILURES`.
+    """Convert rows of an error queue to failures of the lake: like `parse_messages`, with the columns of `FAILURES`.
 
     Headers are parsed by `read_headers`, whose error is the `problem`. A failure counts at the time it failed. The executors need
     pyarrow and `sqlqueue_app`.

@@ -50,7 +50,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """The options of a streaming read. `settle_seconds`: how long an AvailableNow run waits for open transactions."""
+    """The options of a streaming read. `settle_seconds`: the maximum wait of an AvailableNow run for open transactions."""
 
     read: ReadOptions
     max_rows_per_trigger: int | None

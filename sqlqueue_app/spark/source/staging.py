@@ -1,4 +1,4 @@
-"""Turn the rows of a DataFrame into rows of a staging table: checked one by one, sent all together or not at all."""
+"""Convert rows of a DataFrame to rows of a staging table: checked one by one, sent all together or not at all."""
 
 from __future__ import annotations
 

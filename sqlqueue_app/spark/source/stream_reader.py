@@ -2,7 +2,7 @@
 
 RowVersions are drawn at the insert and become visible at the commit, so a row can appear below rows that were read long ago. The
 watermark only counts a RowVersion as settled when all transactions have ended that could have drawn a lower one: those that held a
-write lock on the table after the number was seen, as CREATE INDEX CONCURRENTLY finds them. It blocks and waits for nobody.
+write lock on the table after the number was seen, as CREATE INDEX CONCURRENTLY finds them. It blocks nothing and never waits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sqlqueue_app.spark.source.options import StreamOptions
 
 # One above the lowest bigint, whose absolute value is no bigint.
 _BEFORE_ALL = -(2**63) + 1
-# Spark polls a hundred times per second. Each probe opens a connection, so idle queues are probed less and less often.
+# Spark polls a hundred times per second. Each probe opens a connection, so idle queues are probed at growing intervals.
 _MIN_POLL_SECONDS = 0.2
 _MAX_POLL_SECONDS = 2.0
 _SETTLE_POLL_SECONDS = 0.05

@@ -162,7 +162,7 @@ MOST_MESSAGES: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ScanExtent:
-    """How many rows of each queue were scanned, the newest, and of how many `queues`; of `delayed` tables those due first.
+    """The extent of a scan: the newest `rows` of each queue and the number of `queues`; of `delayed` tables, the rows due first.
 
     `longer`: by name, the row version where to continue in a queue that has or may have more, 0 for delayed messages. `late`:
     tables that were not read in time. `lake` is None without a lake.

@@ -55,7 +55,7 @@ Points = Sequence[tuple[datetime, float | None]]
 
 
 class Series(NamedTuple):
-    """One line: a name and values at ascending instants; None is a gap, as is a step that is too long."""
+    """One line: a name and values at ascending instants. None and an overlong step are gaps."""
 
     name: str
     points: Points

@@ -170,7 +170,7 @@ _LOOP: Final = 36
 # An arrow without a begin, for an unknown sender.
 _STUB: Final = 70
 _LEAST_BAR: Final = 18
-# The maximum width of a letter in labels; the number of letters of a state and its separator.
+# The maximum width of a letter in labels, and the letters reserved for a state and its separator.
 _LETTER: Final = 8
 _STATE_LETTERS: Final = 11
 

@@ -219,7 +219,7 @@ class GoneQueuesForm(forms.Form):
 class RemoveGoneQueues(Action):
     """Drops the callback queues of dead processes, with one confirmation."""
 
-    # Not the name of any queue, because names escape underscores.
+    # Cannot collide with the name of a queue, in which underscores are escaped.
     name, page, route = "remove_callback_queues", "remove_gone", "_gone/remove/"
     permission = Permission.PURGE
     label = gettext_lazy("Remove the queues of dead instances")

@@ -36,7 +36,7 @@ class SearchAdmin(PageAdmin):
     """The search, for users with the permission `sqlqueue_app.view_queue`."""
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """The results by place, and what was searched and what was not."""
+        """The results by place, and the searched and skipped parts."""
         form = SearchForm(request.GET)
         text = form.cleaned_data["q"] if form.is_valid() else ""
         refused = refusal(request, Permission.VIEW_BODY)

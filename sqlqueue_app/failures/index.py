@@ -543,7 +543,7 @@ NO_FAILED_QUEUE: Final = f"the header {names.FAILED_QUEUE} is missing: nothing s
 class FailureRow:
     """A failed message in an error queue. `values` are the columns of FailedMessage except id, state, position and counts.
 
-    `attempt` are the columns of FailedAttempt except id, position and what an operator did with it.
+    `attempt` are the columns of FailedAttempt except id, position and the actions of operators.
     """
 
     row_version: int

@@ -383,7 +383,7 @@ def read_query(text: str, now: datetime) -> FailureSelection:
     """Parse the query bar: `type:PlaceOrder endpoint:Sales failed:-6h..now "no more"`. Never raises.
 
     Filters have names, everything else is words; an unknown name belongs to a word, as in `https://…`. The last value of a repeated
-    filter counts, and every value of `status:`. What cannot be read is a problem of the selection.
+    filter counts, and every value of `status:`. Unreadable parts become problems of the selection.
     """
     query = QueryDict(mutable=True)
     words: list[str] = []

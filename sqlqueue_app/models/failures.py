@@ -1,4 +1,4 @@
-"""Models of failed messages: the index of the error queues, and what operators add to it.
+"""Models of failed messages: the index of the error queues, and the data that operators add.
 
 Messages stay in their error queue. Columns copied from headers can be read again at any time; status, notes and redirects cannot.
 """

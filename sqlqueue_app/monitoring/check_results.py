@@ -36,7 +36,7 @@ _LOCK: Final = "results of checks are written"
 UNSEEN: Final = timedelta(minutes=15)
 # A result that passes again stays visible for this time.
 PASSED_KEPT: Final = timedelta(days=1)
-# The retention of checks that no worker knows any more.
+# The retention of checks that no worker has any more.
 UNKNOWN_KEPT: Final = timedelta(days=1)
 
 _COUNTED: Final = 100

@@ -244,7 +244,7 @@ class Notifications:
             self.evaluate()
 
     def _send(self) -> None:
-        # Otherwise no notifications would be sent any more.
+        # A worker without this thread would send no more notifications.
         with self._stop.failing_with(logger, "the thread that sends notifications died"):
             while not self._stop.is_set():
                 self._wake.wait()

@@ -50,7 +50,7 @@ def assert_sent(
     """Raise AssertionError unless such a message was sent and not rolled back; return the first.
 
     `message` is a message class, the name of a type, or an object whose members are compared. `body` and `headers` list required
-    contents, not all. Values are compared as on the wire, member names as handlers read them (`order_id` is `OrderId`).
+    entries; others may exist. Values are compared as on the wire, member names as handlers read them (`order_id` is `OrderId`).
     `to` is an address, `count` the expected number (None: at least one). `delay` is compared to the second; 0 means no delay.
     """
     found, matching = _find(message, body, to, headers, delay)
@@ -135,7 +135,7 @@ def _delay_differs(each: SentMessage, delay: timedelta | float | None) -> list[s
 
 
 def _differences(wanted: Any, found: Any, place: str) -> list[str]:
-    """Descriptions of what `found` lacks of `wanted`."""
+    """The differences: the parts of `wanted` that `found` lacks."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         texts: list[str] = []
         for key, value in wanted.items():

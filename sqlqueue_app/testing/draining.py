@@ -52,7 +52,7 @@ def drain(
     raise_errors: bool = True,
     limit: int | None = None,
 ) -> Drained:
-    """Handle the messages that wait in the queues of one endpoint or of all, and what handlers send there, until none is left.
+    """Handle the waiting messages of one endpoint or of all, and messages that handlers send there, until none is left.
 
     The real handlers run in the calling thread and inside its open transaction on the queues' alias, if there is one: in Django's
     TestCase everything is rolled back after the test. `on_commit` hooks of a handler and messages sent at once run when its message
@@ -232,7 +232,7 @@ class _WatchingWithoutTransaction(_Watching, NonTransactionalProcessor):
         return len(self.transaction.connection.atomic_blocks) > (self._blocks or 0)
 
     def leave_no_transaction(self) -> None:
-        """As in a worker; within the transaction of a test nothing can be closed."""
+        """Close transactions that a handler left open, like a worker; raises inside the transaction of a test, which is lost."""
         if not self._blocks:
             super().leave_no_transaction()
         elif self._left_open:
@@ -344,7 +344,7 @@ class NestedReceiveTransaction(ReceiveTransaction):
                 self._before_message = connection.savepoint()
 
     def _leave_inner_blocks(self) -> None:
-        # An atomic() that the handler entered by hand and never left.
+        # The handler has entered an atomic() by hand and never left it.
         connection = self.connection
         del connection.savepoint_ids[self._savepoints :]
         del connection.atomic_blocks[self._blocks :]

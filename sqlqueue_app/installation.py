@@ -26,7 +26,7 @@ def planned_tables(
 ) -> list[PlannedTable]:
     """The tables that the endpoints of the settings need in this dialect, each once, in the order of the settings.
 
-    Callback queues are planned for `instance_names`; None means this machine (or INSTANCE) where CALLBACKS is True. `catalog` is
+    Callback queues are planned for `instance_names`; None means this machine (or INSTANCE) if CALLBACKS is True. `catalog` is
     the connection's own on SQL Server. Uses no database. Raises AddressError for a name that the database cannot hold.
     """
     return _once(_tables(settings, settings.address_book(dialect, catalog), instance_names), dialect)

@@ -158,7 +158,7 @@ def test_expired_messages_that_nothing_purges(bench: Bench) -> None:
     put(bench, EXPIRED_LIMIT + 1, lifetime_ms=-1000)
     watching = Watching(bench, 20 * MINUTE)
     watching.run_for(1200)
-    one_alert("expired", "Queue Sales : More than 1,000 expired messages")
+    one_alert("expired", "Queue Sales : Sales has had more than 1,000 expired messages for 15 minutes.")
     bench.table("Sales").purge()
     watching.run_for(180)
     assert alerts().are_none

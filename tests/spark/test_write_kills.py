@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from django.db import transaction
 from pyspark.sql import SparkSession
 
@@ -31,6 +32,8 @@ ROWS = 20
 SECONDS = 120
 
 
+# Three processes of Spark, one after the other: on a busy machine they take more than the four minutes of other tests.
+@pytest.mark.timeout(600)
 def test_each_row_once_over_two_kills(postgresql_database: QueueDatabase, spark: SparkSession, tmp_path: Path) -> None:
     database = postgresql_database
     install_tables(database.alias, [PlannedTable(TableKind.QUEUE, QueueAddress("Target", "public", form="postgresql"))])

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 from xml.parsers import expat
@@ -516,8 +517,19 @@ def _key(key: Any) -> str:
     return key
 
 
+@lru_cache(maxsize=1024)
+def _is_name(text: str) -> bool:
+    """Whether readers take the text for the name of an element. Which letters and digits beyond ASCII XML allows, expat knows."""
+    if not _NAME.fullmatch(text):
+        return False
+    try:
+        return text.isascii() or bool(expat.ParserCreate().Parse(f"<{text}/>".encode(), True))
+    except expat.ExpatError:
+        return False
+
+
 def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
+    if not _is_name(name):
         raise ConversionError(f"{name!r} cannot be the name of an XML element; expected letters, digits, '_', '.' and '-'")
 
 
@@ -529,7 +541,7 @@ def _type_name(found: Any) -> str:
     for base, name in _TYPE_NAMES.items():
         if issubclass(kind, base) and not issubclass(kind, Enum):
             return name
-    return kind.__name__ if _NAME.fullmatch(kind.__name__) else "Item"
+    return kind.__name__ if _is_name(kind.__name__) else "Item"
 
 
 _WRITTEN_SCALARS: Final[dict[type, Callable[[Any], str]]] = {

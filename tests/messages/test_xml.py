@@ -305,6 +305,7 @@ def test_a_number_that_is_none_fits_nothing_else_either() -> None:
     [
         ({"a": "\x00"}, r"\['a'\]: XML cannot hold the character"),
         ({"a b": 1}, "cannot be the name of an XML element"),
+        ({"¹": 1}, "cannot be the name of an XML element"),
         ({1: 1}, "the key 1 is int; expected str"),
         ({"a": float("nan")}, "no body has a number for nan"),
         ({"a": [object()]}, r"\['a'\]\[0\]|\[0\]\['a'\]|object cannot be written as XML"),

@@ -29,6 +29,7 @@ from sqlqueue_app.messages.addresses import QueueAddress
 
 CLIENTS = (1, 8)
 PROCESSES = 8
+SLOW_COMMIT_MICROSECONDS = 10_000
 _POSTGRESQL = dialect("postgresql")
 _ADDRESS = QueueAddress(QUEUE, "public", form="postgresql")
 _TABLE = _POSTGRESQL.qualified(_ADDRESS)
@@ -40,6 +41,14 @@ def plan(database: PostgreSQL, *, rows: int) -> Plan:
     ways = (("polled", "to a worker that polls"), ("woken", "to a worker that is woken"), ("always", "with every commit announced"))
     kinds = [
         Kind(f"send.{way}", f"{PROCESSES} processes, send() {name}", _measure(database, way, partial(_send_all, rows=rows)))
+        for way, name in ways
+    ]
+    kinds += [
+        Kind(
+            f"slow.{way}",
+            f"{PROCESSES} processes, send() {name}, commits of {SLOW_COMMIT_MICROSECONDS // 1000} ms",
+            _measure(database, way, partial(_send_slowly, rows=rows // 4)),
+        )
         for way, name in ways
     ]
     kinds += [
@@ -64,6 +73,21 @@ def _measure(database: PostgreSQL, way: str, send: Callable[[PostgreSQL], float]
             return Measured(send(database))
 
     return measure
+
+
+def _send_slowly(database: PostgreSQL, *, rows: int) -> float:
+    """As `_send_all`, while each write to the disk waits, as on a slow disk; commits may share a write."""
+    settings = {"commit_delay": SLOW_COMMIT_MICROSECONDS, "commit_siblings": 0}
+    with database.connect() as connection:
+        for name, value in settings.items():
+            connection.execute(f"ALTER SYSTEM SET {name} = {value}".encode())
+        connection.execute("SELECT pg_reload_conf()")
+        try:
+            return _send_all(database, rows=rows)
+        finally:
+            for name in settings:
+                connection.execute(f"ALTER SYSTEM RESET {name}".encode())
+            connection.execute("SELECT pg_reload_conf()")
 
 
 def _send_all(database: PostgreSQL, *, rows: int) -> float:

@@ -52,6 +52,7 @@ def verdicts(sections: Sequence[Section], database: str) -> list[Verdict]:
         _ratio(
             find, "8 processes send() to a worker that is woken: ≥ 0.95 of polled", "announcing", "send.woken", "send.polled", 0.95
         ),
+        _ratio(find, "the same with commits of 10 ms: ≥ 0.95 of polled", "announcing", "slow.woken", "slow.polled", 0.95),
         _below(find, "commit to handler when idle, p50: < 10 ms", "idle", "idle.p50", 10.0),
         _below(find, "commit to handler when idle, p99: < 50 ms", "idle", "idle.p99", 50.0),
         _below(find, "statements of an idle endpoint: ≤ 2 a second", "idle", "idle.statements", 2.0, inclusive=True),

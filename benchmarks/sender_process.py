@@ -16,8 +16,9 @@ def main() -> None:
     # Models can be imported only now.
     from sqlqueue_app import send  # noqa: PLC0415
 
-    # The first message connects, and fills the caches.
-    send(MESSAGE_TYPE, body())
+    # The first message connects and fills the caches; the others have the worker receive before the rate counts.
+    for number in range(max(1, int(sys.argv[1]) // 10)):
+        send(MESSAGE_TYPE, body(number))
     print("ready", flush=True)
     sys.stdin.readline()
     for number in range(int(sys.argv[1])):

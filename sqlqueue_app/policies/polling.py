@@ -275,9 +275,12 @@ class BatchSize:
 IDLE_WAIT_SECONDS = 10.0
 
 
-# This many announcements, each within this time of the previous one, are a crowd.
-CROWD_SECONDS: Final = 0.01
+# This many announcements in a row are a crowd, each within this time of the previous one.
 CROWD_ANNOUNCEMENTS: Final = 6
+CROWD_SECONDS: Final = 0.01
+# If another session sent it: senders that wait for each other commit in turn, and a commit may wait long for a disk or a replica.
+# A single sender waits for nobody, and keeps its wake-ups at this pace.
+CROWD_OTHER_SESSION_SECONDS: Final = 0.1
 # A receiver that has found nothing for this time, in at least two polls, has left the crowd.
 QUIET_SECONDS: Final = 0.05
 
@@ -290,13 +293,15 @@ class Crowd:
     (docs/internals/performance.md#announcements). Instants are seconds of a monotonic clock. Not thread-safe.
     """
 
-    _last: float | None = None
+    _last: float = float("-inf")
+    _session: int = 0
     _count: int = 0
 
-    def announced(self, now: float) -> bool:
-        """Count an announcement; True if it completes a crowd."""
-        follows = self._last is not None and now - self._last < CROWD_SECONDS
-        self._last, self._count = now, self._count + 1 if follows else 1
+    def announced(self, now: float, session: int) -> bool:
+        """Count an announcement by this session of the server; True if it completes a crowd."""
+        within = CROWD_SECONDS if session == self._session else CROWD_OTHER_SESSION_SECONDS
+        self._count = self._count + 1 if now - self._last < within else 1
+        self._last, self._session = now, session
         return self._count >= CROWD_ANNOUNCEMENTS
 
 

@@ -453,17 +453,17 @@ class WakeUpListener:
         while True:
             rests = all(each.woken.push_enabled or not each.has_trigger for each in self._channels.values())
             seconds = find_at - self._clock()
-            for name in self._line.wait(seconds if rests else min(seconds, LOOK_SECONDS)):
+            for name, session in self._line.wait(seconds if rests else min(seconds, LOOK_SECONDS)):
                 if (channel := self._channels.get(name)) is not None:
-                    self._announced(name, channel)
+                    self._announced(name, channel, session)
             if self._clock() >= find_at:
                 self._find_triggers()
                 find_at = self._clock() + self._find_seconds
             self._ask()
 
-    def _announced(self, name: str, channel: _Channel) -> None:
+    def _announced(self, name: str, channel: _Channel, session: int) -> None:
         channel.woken.wake()
-        if channel.crowd.announced(self._clock()) and channel.asks:
+        if channel.crowd.announced(self._clock(), session) and channel.asks:
             self._push(channel, False)
             channel.asks = False
             self._line.stop_asking(name)

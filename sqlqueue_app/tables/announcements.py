@@ -150,8 +150,11 @@ class ListeningConnection:
         self._ask(self._dialect.statement("stop_asking").sql, [str(wake_up_locks(channel).asking)])
         self._asking.discard(channel)
 
-    def wait(self, seconds: float) -> set[str]:
-        """Wait for announcements and return their channels; empty after `seconds`. ConnectionLost, Interrupted."""
+    def wait(self, seconds: float) -> list[tuple[str, int]]:
+        """Wait for announcements and return the channel and the sender's session of each, in the order of the commits.
+
+        Empty after `seconds`. Raises ConnectionLost or Interrupted.
+        """
         return self._run(self._announced(seconds), seconds + ANSWER_SECONDS)
 
     def close(self) -> None:
@@ -183,13 +186,13 @@ class ListeningConnection:
         cursor = await self._connection.execute(statement, values)
         return list(await cursor.fetchall()) if cursor.description else []
 
-    async def _announced(self, seconds: float) -> set[str]:
+    async def _announced(self, seconds: float) -> list[tuple[str, int]]:
         deadline = self._loop.time() + seconds
         while True:
             # With a timeout above 0 psycopg would wake up ten times a second.
-            channels = {each.channel async for each in self._connection.notifies(timeout=0)}
-            if channels or not await self._readable(deadline):
-                return channels
+            announcements = [(each.channel, each.pid) async for each in self._connection.notifies(timeout=0)]
+            if announcements or not await self._readable(deadline):
+                return announcements
 
     async def _readable(self, deadline: float) -> bool:
         """Wait until there is something to read; False if the deadline passes first."""
@@ -245,7 +248,7 @@ class WatchedFile:
     def __init__(self, alias: str) -> None:
         self._alias = alias
         self._interrupted = threading.Event()
-        self._channels: set[str] = set()
+        self._channels: list[str] = []
         self._version: int | None = None
 
     def interrupt(self) -> None:
@@ -255,7 +258,7 @@ class WatchedFile:
     def open(self, channels: Iterable[str]) -> None:
         """Connect. Raises DatabaseError if that fails."""
         self.close()
-        self._channels = set(channels)
+        self._channels = list(channels)
         connection = connection_of(self._alias)
         with database_errors(dialect_of_connection(connection), "watch the database file"), connection.cursor() as cursor:
             # A writer that locks the whole file must not delay the stop.
@@ -273,16 +276,19 @@ class WatchedFile:
     def stop_asking(self, channel: str) -> None:
         """Do nothing: there was no request."""
 
-    def wait(self, seconds: float) -> set[str]:
-        """Wait until the file changes and return all channels; empty after `seconds`. DatabaseError, Interrupted."""
+    def wait(self, seconds: float) -> list[tuple[str, int]]:
+        """Wait until the file changes and return all channels, the session always 0; empty after `seconds`.
+
+        Raises DatabaseError or Interrupted.
+        """
         deadline = time.monotonic() + seconds
         while not self._interrupted.wait(CHANGE_SECONDS):
             version = self._data_version()
             if version != self._version:
                 self._version = version
-                return self._channels
+                return [(channel, 0) for channel in self._channels]
             if time.monotonic() >= deadline:
-                return set()
+                return []
         raise Interrupted
 
     def close(self) -> None:

@@ -64,7 +64,7 @@ def test_a_ratio_is_that_of_neighbours() -> None:
 def test_every_goal_has_a_row_also_where_nothing_was_measured() -> None:
     found = verdicts([], DURABLE)
 
-    assert len(found) == 15
+    assert len(found) == 16
     assert {each.met for each in found} == {None}
     assert {each.measured for each in found} == {"not measured"}
 

@@ -81,5 +81,5 @@ class Line:
 
     def wait(self) -> set[str]:
         """The queues that were announced next."""
-        heard = self.connection.wait(60)
+        heard = {channel for channel, _ in self.connection.wait(60)}
         return {name for name, channel in self.channels.items() if channel in heard}

@@ -278,8 +278,8 @@ IDLE_WAIT_SECONDS = 10.0
 # This many announcements in a row are a crowd, each within this time of the previous one.
 CROWD_ANNOUNCEMENTS: Final = 6
 CROWD_SECONDS: Final = 0.01
-# If another session sent it: senders that wait for each other commit in turn, and a commit may wait long for a disk or a replica.
-# A single sender waits for nobody, and keeps its wake-ups at this pace.
+# If another session sent it: senders that wait for each other commit in turn, however slow the disk or the replica.
+# A single sender never waits and keeps its wake-ups at this pace.
 CROWD_OTHER_SESSION_SECONDS: Final = 0.1
 # A receiver that has found nothing for this time, in at least two polls, has left the crowd.
 QUIET_SECONDS: Final = 0.05

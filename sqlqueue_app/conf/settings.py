@@ -1,7 +1,7 @@
 """The `SQLQUEUE` setting: its declaration, its values, and the settings of the running process.
 
 The dataclasses declare all settings: the name, type, default and attribute of each are here and nowhere else (`validation.py`
-explains how fields become keys). docs/reference/settings.md describes them; a test compares both.
+explains how fields become keys). `python -m docs.settings_tables` writes the tables of docs/reference/settings.md from them.
 """
 
 from __future__ import annotations

@@ -13,19 +13,8 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from sqlqueue_app.browsing.conversations import (
-    MOST_MESSAGES,
-    Branch,
-    ConversationMessage,
-    FailingConversation,
-    Forest,
-    Kind,
-    MessageOutcome,
-    cut,
-    forest,
-    newest_conversations,
-    read_conversation,
-)
+from sqlqueue_app.browsing import conversations
+from sqlqueue_app.browsing.conversations import ConversationMessage, Forest, Kind, MessageOutcome
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.formats import Grade, State, number
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, FileColumns, TableColumn, export, link_html, table, wanted_format
@@ -67,13 +56,13 @@ class ConversationAdmin(PageAdmin):
             return HttpResponseRedirect(f"{self.url_of(Search)}?{urlencode({'q': wanted[:LONGEST_ID]})}")
         # Keeps the list correct even if no worker is alive.
         catch_up_for_page(get_settings(), timezone.now(), queues_at_most=1)
-        columns: list[TableColumn[FailingConversation]] = [
+        columns: list[TableColumn[conversations.FailingConversation]] = [
             TableColumn(_("Conversation"), lambda each: link_html(self.conversation_url(each.id), each.id), WIDE),
             TableColumn(_("Failed messages"), lambda each: each.failed, NUMBER),
             TableColumn(_("Last failed"), lambda each: each.last),
             TableColumn(_("Type"), lambda each: each.message_type, WIDE),
         ]
-        newest = newest_conversations()
+        newest = conversations.newest_conversations()
         shown = table(_("Conversations of the newest unresolved failed messages"), columns, newest, lambda each: each.id)
         nothing = _("No unresolved failed message belongs to a conversation.")
         return self.page(request, "list", table=shown if newest else None, nothing=nothing, **(extra_context or {}))
@@ -81,8 +70,8 @@ class ConversationAdmin(PageAdmin):
     def conversation_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """All messages of one conversation that can be found."""
         conversation = text_of_path(name)
-        read = read_conversation(get_settings(), conversation)
-        whole = forest(read.messages)
+        read = conversations.read_conversation(get_settings(), conversation)
+        whole = conversations.forest(read.messages)
         if wanted_format(request):
             return export(request, f"conversation {conversation}"[:100], COLUMNS, (each.message for each in whole.branches))
         return self.page(
@@ -93,13 +82,13 @@ class ConversationAdmin(PageAdmin):
             read=read,
             extent=read.extent,
             longer=list(read.extent.longer.items()),
-            most=MOST_MESSAGES,
+            most=conversations.MOST_MESSAGES,
             **(self._drawn(request, whole) if read.messages else {}),
         )
 
     def _drawn(self, request: HttpRequest, whole: Forest) -> dict[str, Any]:
         urgent = [place for place, each in enumerate(whole.branches) if each.message.outcome not in _OVER]
-        drawn = cut(whole, MOST_DRAWN, first=urgent)
+        drawn = conversations.cut(whole, MOST_DRAWN, first=urgent)
         count, shown, flow, sequence = len(whole.branches), self._nodes(drawn, 0), flow_diagram(drawn), sequence_diagram(drawn)
         begin = _first_row(request, count)
         return {
@@ -130,7 +119,7 @@ class Node(NamedTuple):
     """A message in the table and in the diagrams: its number, its page, its state, and the numbers of its causes."""
 
     number: int
-    branch: Branch
+    branch: conversations.Branch
     url: str
     state: State
     causes: Sequence[int]

@@ -24,15 +24,7 @@ from sqlqueue_app.dashboard.access import Button, Permission, actor_of, may, ref
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome, Change, begin_operation
 from sqlqueue_app.dashboard.formats import number
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, found_or_404
-from sqlqueue_app.failures.editing import (
-    SENSITIVE,
-    Editable,
-    EditRefused,
-    check_body,
-    edit_and_retry,
-    read_editable,
-    read_edited_headers,
-)
+from sqlqueue_app.failures import editing
 from sqlqueue_app.failures.operation_batches import OperationRefused
 from sqlqueue_app.failures.operation_kinds import FAILURE_KINDS, FailureKind, error_queue_refusal
 from sqlqueue_app.failures.operations import Preview, preview
@@ -247,9 +239,9 @@ class EditForm(forms.Form):
         values = self.cleaned_data
         if values.keys() >= {"headers", "body"}:
             try:
-                values["edited"] = read_edited_headers(values["headers"])
-                check_body(values["body"], values["edited"].get(names.CONTENT_TYPE))
-            except EditRefused as error:
+                values["edited"] = editing.read_edited_headers(values["headers"])
+                editing.check_body(values["body"], values["edited"].get(names.CONTENT_TYPE))
+            except editing.EditRefused as error:
                 raise ValidationError(str(error)) from None
         return values
 
@@ -266,7 +258,7 @@ class EditFailure(FailureAction):
         query = self.request.POST if self.request.POST.get("ids") else self.request.GET
         selection = FailureSelection.from_query(query)
         if len(selection.ids) != 1 or selection.problems:
-            raise EditRefused(_("Choose one message to edit."))
+            raise editing.EditRefused(_("Choose one message to edit."))
         self.failure_id = selection.ids[0]
         self.target, self.back_url = selection.in_words(), self.pages.url("message", self.failure_id)
 
@@ -278,7 +270,7 @@ class EditFailure(FailureAction):
                 action.find()
                 status = 409
                 return action.answer()
-            except EditRefused as error:
+            except editing.EditRefused as error:
                 title = str(cls.label)
                 return pages.problem(request, title=title, text=str(error), status=status, crumbs=(Crumb(title),))
 
@@ -288,7 +280,7 @@ class EditFailure(FailureAction):
         if may(self.request, Permission.EDIT) and not may(self.request, Permission.VIEW_BODY):
             self.permission = Permission.VIEW_BODY
         self.check_permission()
-        self.editable = editable = read_editable(get_settings(), self.failure_id)
+        self.editable = editable = editing.read_editable(get_settings(), self.failure_id)
         posted = self.request.POST if self.request.POST.keys() >= {"headers", "body"} else None
         initial = {"headers": editable.headers_text, "body": editable.body}
         form = EditForm(posted, initial=initial, auto_id="sq-%s", label_suffix="")
@@ -306,13 +298,13 @@ class EditFailure(FailureAction):
         editable, edited, headers = self.editable, self.edited, self.edited["edited"]
         # Keep the original order, which means nothing, so that it is not a difference.
         ordered = {name: headers[name] for name in (*editable.headers, *headers) if name in headers}
-        after = Editable(editable.failure, ordered, editable.locked, edited["body"])
+        after = editing.Editable(editable.failure, ordered, editable.locked, edited["body"])
         self.changes = (*_changes(editable.headers_text, after.headers_text), *_changes(*_bodies(editable, after)))
         unchanged = _("There are no changes: the message is sent again as it is, under another id.")
         self.text = _("These are your changes.") if self.changes else unchanged
         self.submit = _("Send the edited message")
         self.row_version = _number(self.request.POST.get("row_version", ""))
-        sensitive = sorted(name for name in SENSITIVE if editable.headers.get(name) != headers.get(name))
+        sensitive = sorted(name for name in editing.SENSITIVE if editable.headers.get(name) != headers.get(name))
         if sensitive:
             warning = _("These headers decide where replies go, or how the message is handled: %(names)s")
             self.warnings = (warning % {"names": ", ".join(sensitive)},)
@@ -321,11 +313,13 @@ class EditFailure(FailureAction):
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         headers, body = self.edited["edited"], self.edited["body"]
-        message_id = edit_and_retry(get_settings(), self.failure_id, row_version=self.row_version, headers=headers, body=body)
+        message_id = editing.edit_and_retry(
+            get_settings(), self.failure_id, row_version=self.row_version, headers=headers, body=body
+        )
         return ActionOutcome(_("The edited message was sent with the id %(id)s.") % {"id": message_id}, self.back_url)
 
 
-def _bodies(before: Editable, after: Editable) -> tuple[str, str]:
+def _bodies(before: editing.Editable, after: editing.Editable) -> tuple[str, str]:
     """Both bodies for comparison: indented, unless they differ only in indentation."""
     old, new = (decode_body(each.body.encode(), None, each.headers.get(names.CONTENT_TYPE)).text for each in (before, after))
     if old.splitlines() == new.splitlines():

@@ -25,16 +25,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard import failure_actions
 from sqlqueue_app.dashboard.access import Button, Permission, refusal
-from sqlqueue_app.dashboard.failure_actions import (
-    FAILURE_ACTIONS,
-    SAMPLE,
-    WriteNote,
-    failure_buttons,
-    found_group,
-    group_buttons,
-    row_buttons,
-)
+from sqlqueue_app.dashboard.failure_actions import SAMPLE, WriteNote, found_group
 from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_number, number
 from sqlqueue_app.dashboard.life import life_table
 from sqlqueue_app.dashboard.lists import (
@@ -53,26 +46,10 @@ from sqlqueue_app.dashboard.lists import (
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import message_context
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, Tab, path_of
+from sqlqueue_app.failures import queries
 from sqlqueue_app.failures.index import IndexState, catch_up_for_page
 from sqlqueue_app.failures.operation_kinds import error_queue_refusal
-from sqlqueue_app.failures.queries import (
-    PAGE_SIZES,
-    PIECE,
-    PIECES,
-    FailureDetail,
-    GroupRow,
-    PageKey,
-    RetryLocation,
-    Whereabouts,
-    count_failures,
-    find_retries,
-    read_all_groups,
-    read_failure,
-    read_failures,
-    read_group,
-    read_groups,
-    read_operations,
-)
+from sqlqueue_app.failures.queries import FailureDetail, GroupRow, PageKey, RetryLocation, Whereabouts
 from sqlqueue_app.failures.selection import LONGEST, MOST_IDS, FailureSelection, read_query, write_query
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import Endpoint, FailedMessage, FailureStatus, Operation, Queue
@@ -116,7 +93,7 @@ LISTINGS: Final[dict[str, tuple[object, object, tuple[FailureStatus, ...]]]] = {
 class FailureAdmin(PageAdmin):
     """The pages of failed messages. They need the permission `sqlqueue_app.view_queue`."""
 
-    action_classes = FAILURE_ACTIONS
+    action_classes = failure_actions.FAILURE_ACTIONS
 
     def pages(self) -> list[URLPattern]:
         """Groups, lists, pending retries, one group, one message."""
@@ -138,9 +115,9 @@ class FailureAdmin(PageAdmin):
         also = request.GET.get("and", "")
         also = also if also in CLASSIFIERS and also != by else ""
         if wanted_format(request):
-            rows = read_all_groups(selection, by, now=now, also=also)
+            rows = queries.read_all_groups(selection, by, now=now, also=also)
             return export(request, f"failure groups by {by} {also}", GROUP_COLUMNS, rows)
-        found = read_groups(selection, by, now=now, after=list_request.after, also=also)
+        found = queries.read_groups(selection, by, now=now, after=list_request.after, also=also)
 
         def address(by: str = by, also: str = also, after: PageKey | None = None) -> str:
             return list_request.address(by=by, **{"and": "" if also == by else also, "after": after})
@@ -154,7 +131,7 @@ class FailureAdmin(PageAdmin):
             state,
             list_request=list_request,
             table=self._groups(request, selection, by, found.groups, back),
-            **_counted(count_failures(selection.queryset()), selection),
+            **_counted(queries.count_failures(selection.queryset()), selection),
             classifiers=[Tab(str(word), f"?{address(key)}", key == by) for key, word in words],
             others=[
                 Tab("–", f"?{address(also='')}", not also),
@@ -178,7 +155,7 @@ class FailureAdmin(PageAdmin):
             if len(named) > 2:
                 return []  # a selection has two groups: with fewer it would be more than is shown
             chosen = replace(selection, group=named[0], classifier=by, also=named[1] if len(named) > 1 else None)
-            return group_buttons(request, self, chosen, row.group.title, back)
+            return failure_actions.group_buttons(request, self, chosen, row.group.title, back)
 
         columns: list[TableColumn[GroupRow]] = [
             TableColumn(_("Group"), link, WIDE),
@@ -199,7 +176,7 @@ class FailureAdmin(PageAdmin):
         key = next((key for key, each in CLASSIFIERS.items() if each.name == group.classifier), "")
         list_request = ListRequest.of(FailureSelection(group=unique, classifier=key), request.GET, FailureStatus.UNRESOLVED)
         selection = list_request.selection
-        found = read_group(group, selection, now=now)
+        found = queries.read_group(group, selection, now=now)
         return self._list(
             request,
             list_request,
@@ -211,7 +188,8 @@ class FailureAdmin(PageAdmin):
             numbers=found,
             trend=trend_html(found.trend) if found else "",
             operations=[
-                (each, self.url_of(Operation, "operation", each.pk)) for each in read_operations(selection, most=OPERATIONS_SHOWN)
+                (each, self.url_of(Operation, "operation", each.pk))
+                for each in queries.read_operations(selection, most=OPERATIONS_SHOWN)
             ],
             note_buttons=[WriteNote.button(self, request, unique, label=_("Change the note") if group.note else "")],
             sample_url=self.url("retry"),
@@ -246,14 +224,14 @@ class FailureAdmin(PageAdmin):
         if wanted_format(request):
             file_name = "pending retries" if name == "pending" else f"failed {name or 'messages'}"
             return export(request, file_name, MESSAGE_COLUMNS, _exported_failures(messages))
-        found = read_failures(messages, after=list_request.after, size=list_request.size)
+        found = queries.read_failures(messages, after=list_request.after, size=list_request.size)
         # A selection cannot express that headers are unreadable.
-        actions = failure_buttons(request, self, selection) if found.messages else []
+        actions = failure_actions.failure_buttons(request, self, selection) if found.messages else []
         is_selected = request.GET.get("select") == "page"
         here = list_request.address(size=list_request.size, after=list_request.after)
         context["sizes"] = [
             Tab(number(each), "?" + list_request.address(size=each, after=list_request.after), each == list_request.size)
-            for each in PAGE_SIZES
+            for each in queries.PAGE_SIZES
         ]
         return self._page(
             request,
@@ -263,7 +241,7 @@ class FailureAdmin(PageAdmin):
             list_request=list_request,
             bar_url=self.url(name or "messages"),
             table=self._messages(request, name, found.messages, f"{request.path}?{here}", is_selected if actions else None),
-            **_counted(counted or count_failures(messages), selection),
+            **_counted(counted or queries.count_failures(messages), selection),
             buttons=[] if name == "unreadable" else actions,
             chosen=[replace(each, url=each.url.partition("?")[0]) for each in actions],
             newest=found.messages[0] if found.messages and not list_request.after else None,
@@ -292,7 +270,7 @@ class FailureAdmin(PageAdmin):
 
         columns: list[TableColumn[FailedMessage]] = [TableColumn(_("Message"), message, WIDE)]
         if name == "pending":
-            where = find_retries(get_settings(), messages)
+            where = queries.find_retries(get_settings(), messages)
             columns += [
                 TableColumn(_("Sent to"), lambda each: each.retried_to, WIDE),
                 TableColumn(_("Sent for retry"), lambda each: ago_html(each.status_at)),
@@ -306,13 +284,13 @@ class FailureAdmin(PageAdmin):
                 TableColumn(_("Last failed"), lambda each: ago_html(each.failed_at)),
                 TableColumn(_("State"), state_of),
             ]
-        columns.append(TableColumn(_("Actions"), lambda each: row_buttons(request, self, each, back)))
+        columns.append(TableColumn(_("Actions"), lambda each: failure_actions.row_buttons(request, self, each, back)))
         return table(_("Messages, newest failure first"), columns, messages, lambda each: each.pk)
 
     def message_view(self, request: HttpRequest, unique: UUID) -> HttpResponse:
         """One failed message in full."""
         state = catch_up_for_page(get_settings(), timezone.now())
-        found = read_failure(get_settings(), unique, as_hex="hex" in request.GET)
+        found = queries.read_failure(get_settings(), unique, as_hex="hex" in request.GET)
         if found is None:
             raise Http404(_("There is no such failed message: it was deleted from the index, or never was in it."))
         message = found.message
@@ -325,7 +303,7 @@ class FailureAdmin(PageAdmin):
             title=title,
             crumbs=(Crumb(message.message_id),),
             failure=message,
-            buttons=failure_buttons(request, self, FailureSelection(ids=(message.pk,)), message),
+            buttons=failure_actions.failure_buttons(request, self, FailureSelection(ids=(message.pk,)), message),
             failure_state=state_of(message),
             edit_url=self.url("message", message.edit_of) if message.edit_of else "",
             conversation_url=self.conversation_url(message.conversation_id),
@@ -378,11 +356,11 @@ def trend_html(pieces: Sequence[int]) -> SafeString:
     most, failures = max(pieces, default=0) or 1, sum(pieces)
     text = ngettext("%(count)s failure in 24 hours", "%(count)s failures in 24 hours", failures) % {"count": number(failures)}
     if failures:
-        hours = PIECE // timedelta(hours=1)
+        hours = queries.PIECE // timedelta(hours=1)
         text += _("; in the last %(hours)d of them %(recent)s") % {"hours": hours, "recent": number(pieces[-1])}
     heights = [(place * 5, max(round(each * _LONGEST_BAR / most), 1)) for place, each in enumerate(pieces) if each]
     bars = [(x, _LONGEST_BAR - height, height) for x, height in heights]
-    return template_html("trend", bars=bars, text=text, width=PIECES * 5, height=_LONGEST_BAR)
+    return template_html("trend", bars=bars, text=text, width=queries.PIECES * 5, height=_LONGEST_BAR)
 
 
 def state_of(message: FailedMessage) -> State:
@@ -459,7 +437,7 @@ class ListRequest:
     @classmethod
     def of(cls, selection: FailureSelection, query: QueryDict, *statuses: FailureStatus) -> ListRequest:
         """A page of a selection that the URL path defines."""
-        size = next((each for each in PAGE_SIZES if query.get("size") == str(each)), PAGE_SIZES[0])
+        size = next((each for each in queries.PAGE_SIZES if query.get("size") == str(each)), queries.PAGE_SIZES[0])
         after = PageKey.read(query.get("after", ""))
         return cls(selection.or_statuses(*statuses), write_query(selection), "", after, size)
 

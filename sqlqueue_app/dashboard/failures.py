@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlencode
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -45,7 +44,7 @@ from sqlqueue_app.dashboard.lists import (
 )
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import message_context
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, Tab, path_of
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, Tab, path_of, query_of
 from sqlqueue_app.failures import queries
 from sqlqueue_app.failures.index import IndexState, catch_up_for_page
 from sqlqueue_app.failures.operation_kinds import error_queue_refusal
@@ -118,12 +117,7 @@ class FailureAdmin(PageAdmin):
             rows = queries.read_all_groups(selection, by, now=now, also=also)
             return export(request, f"failure groups by {by} {also}", GROUP_COLUMNS, rows)
         found = queries.read_groups(selection, by, now=now, after=list_request.after, also=also)
-
-        def address(by: str = by, also: str = also, after: PageKey | None = None) -> str:
-            return list_request.address(by=by, **{"and": "" if also == by else also, "after": after})
-
-        words = CLASSIFIER_WORDS.items()
-        back = f"{request.path}?{address(after=list_request.after)}"
+        back = f"{request.path}?{query_of(request)}"
         return self._page(
             request,
             "failed_groups",
@@ -132,13 +126,11 @@ class FailureAdmin(PageAdmin):
             list_request=list_request,
             table=self._groups(request, selection, by, found.groups, back),
             **_counted(queries.count_failures(selection.queryset()), selection),
-            classifiers=[Tab(str(word), f"?{address(key)}", key == by) for key, word in words],
-            others=[
-                Tab("–", f"?{address(also='')}", not also),
-                *(Tab(str(word), f"?{address(also=key)}", key == also) for key, word in words if key != by),
-            ],
-            first_query=address() if list_request.after else None,
-            next_query=address(after=found.next) if found.next else None,
+            classifiers=CLASSIFIER_WORDS.items(),
+            by=by,
+            also=also,
+            first_query=query_of(request, after=None) if list_request.after else None,
+            next_query=query_of(request, after=found.next) if found.next else None,
             **(extra_context or {}),
         )
 
@@ -228,11 +220,8 @@ class FailureAdmin(PageAdmin):
         # A selection cannot express that headers are unreadable.
         actions = failure_actions.failure_buttons(request, self, selection) if found.messages else []
         is_selected = request.GET.get("select") == "page"
-        here = list_request.address(size=list_request.size, after=list_request.after)
-        context["sizes"] = [
-            Tab(number(each), "?" + list_request.address(size=each, after=list_request.after), each == list_request.size)
-            for each in queries.PAGE_SIZES
-        ]
+        here = query_of(request, select=None)
+        back = f"{request.path}?{here}"
         return self._page(
             request,
             "failed_messages",
@@ -240,16 +229,17 @@ class FailureAdmin(PageAdmin):
             state,
             list_request=list_request,
             bar_url=self.url(name or "messages"),
-            table=self._messages(request, name, found.messages, f"{request.path}?{here}", is_selected if actions else None),
+            table=self._messages(request, name, found.messages, back, is_selected if actions else None),
             **_counted(counted or queries.count_failures(messages), selection),
             buttons=[] if name == "unreadable" else actions,
             chosen=[replace(each, url=each.url.partition("?")[0]) for each in actions],
             newest=found.messages[0] if found.messages and not list_request.after else None,
             is_selected=is_selected,
             here=here,
-            back=f"{request.path}?{here}",
-            first_query=list_request.address(size=list_request.size) if list_request.after else None,
-            next_query=list_request.address(size=list_request.size, after=found.next) if found.next else None,
+            back=back,
+            sizes=queries.PAGE_SIZES,
+            first_query=query_of(request, after=None, select=None) if list_request.after else None,
+            next_query=query_of(request, after=found.next, select=None) if found.next else None,
             **context,
         )
 
@@ -415,35 +405,27 @@ LONGEST_BAR: Final = 2 * LONGEST
 
 @dataclass(frozen=True, slots=True)
 class ListRequest:
-    """A selection and a page of it. `text` is the content of the query bar, `query` the selection as URL parameters."""
+    """A selection and a page of it. `text` is the content of the query bar."""
 
     selection: FailureSelection
     text: str
-    query: str
     after: PageKey | None
     size: int
 
     @classmethod
     def read(cls, query: QueryDict, now: datetime, *statuses: FailureStatus, fixed: bool = False) -> ListRequest:
         """Parse a query string. `statuses` are the default, or with `fixed` always used."""
-        text = query.get(BAR, "").strip()
+        text = query.get(BAR, "").strip()[:LONGEST_BAR]
         said = read_query(text, now) if BAR in query else FailureSelection.from_query(query)
         found = cls.of(said, query, *statuses)
         selection = replace(said, statuses=statuses) if fixed else found.selection
-        if BAR in query:
-            return replace(found, selection=selection, text=text[:LONGEST_BAR], query=urlencode({BAR: text[:LONGEST_BAR]}))
-        return replace(found, selection=selection, query=said.to_query())
+        return replace(found, selection=selection, text=text if BAR in query else found.text)
 
     @classmethod
     def of(cls, selection: FailureSelection, query: QueryDict, *statuses: FailureStatus) -> ListRequest:
         """A page of a selection that the URL path defines."""
         size = next((each for each in queries.PAGE_SIZES if query.get("size") == str(each)), queries.PAGE_SIZES[0])
-        after = PageKey.read(query.get("after", ""))
-        return cls(selection.or_statuses(*statuses), write_query(selection), "", after, size)
-
-    def address(self, **more: object) -> str:
-        """The query string of the list with further parameters."""
-        return "&".join(filter(None, (self.query, urlencode({name: str(value) for name, value in more.items() if value}))))
+        return cls(selection.or_statuses(*statuses), write_query(selection), PageKey.read(query.get("after", "")), size)
 
 
 # --- Exports ----------------------------------------------------------------------------------------------------------

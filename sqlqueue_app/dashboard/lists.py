@@ -28,7 +28,7 @@ from django.utils.translation import gettext_lazy
 from sqlqueue_app.dashboard.access import Button, Permission, require
 from sqlqueue_app.dashboard.formats import Number, State, duration, iso_utc, number, stamp_html
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.page import PageAdmin
+from sqlqueue_app.dashboard.page import PageAdmin, query_of
 from sqlqueue_app.receiving.instances import managed_alias
 
 _Row = TypeVar("_Row")
@@ -210,13 +210,9 @@ def keyset_page(
         at = getattr(last, instant)
         found = found.filter(Q(**{f"{instant}__lt": at}) | Q(**{instant: at}, pk__lt=last.pk))
     rows = list(found[: size + 1])
-    query = request.GET.copy()
-    query.pop("before", None)
-    first = None if last is None else query.urlencode()
-    if len(rows) <= size:
-        return rows, {"first_query": first, "next_query": None}
-    query["before"] = str(rows[size - 1].pk)
-    return rows[:size], {"first_query": first, "next_query": query.urlencode()}
+    first = None if last is None else query_of(request, before=None)
+    following = query_of(request, before=rows[size - 1].pk) if len(rows) > size else None
+    return rows[:size], {"first_query": first, "next_query": following}
 
 
 def _row(found: QuerySet[_Model], text: str) -> _Model | None:

@@ -132,9 +132,7 @@ class PageAdmin(ReadOnlyAdmin):
         **context: Any,
     ) -> TemplateResponse:
         """A page below the model's first page. The title is the text of the last crumb, unless given."""
-        site, query = self.admin_site, request.GET.copy()
-        query.pop("format", None)
-        crumbs = self.crumbs(*crumbs)
+        site, crumbs = self.admin_site, self.crumbs(*crumbs)
         # The admin's templates reverse their links with it, for projects with several admin sites.
         request.current_app = site.name
         complete = {
@@ -143,7 +141,7 @@ class PageAdmin(ReadOnlyAdmin):
             "title": title or crumbs[-1].text,
             "navigation": navigation(site, request, context.get("alert_count"), context.get("failure_count")),
             "may_export": may(request, Permission.EXPORT),
-            "export_query": query.urlencode(),
+            "export_query": query_of(request),
             "base_template": "admin/sqlqueue_app/fragment.html" if is_live(request) else "admin/base_site.html",
             "crumbs": crumbs,
             # Since this version breadcrumbs of the admin are a list.
@@ -207,6 +205,14 @@ class PageAdmin(ReadOnlyAdmin):
         for alias in connections:
             whole = transaction.non_atomic_requests(alias)(whole)
         return whole
+
+
+def query_of(request: HttpRequest, **changed: object) -> str:
+    """The query string of a page, without the format of a file, and with these parameters changed; None removes one."""
+    query = request.GET.copy()
+    for name, value in {"format": None, **changed}.items():
+        query.setlist(name, [] if value is None else [str(value)])
+    return query.urlencode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
+from urllib.parse import urlencode
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -27,8 +28,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard import failure_actions
 from sqlqueue_app.dashboard.access import Button, Permission, refusal
 from sqlqueue_app.dashboard.failure_actions import SAMPLE, WriteNote, found_group
-from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_number, number
-from sqlqueue_app.dashboard.life import life_table
+from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_number, number, precise_duration
 from sqlqueue_app.dashboard.lists import (
     NUMBER,
     WIDE,
@@ -50,8 +50,9 @@ from sqlqueue_app.failures.index import IndexState, catch_up_for_page
 from sqlqueue_app.failures.operation_kinds import error_queue_refusal
 from sqlqueue_app.failures.queries import FailureDetail, GroupRow, PageKey, RetryLocation, Whereabouts
 from sqlqueue_app.failures.selection import LONGEST, MOST_IDS, FailureSelection, read_query, write_query
+from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
-from sqlqueue_app.models import Endpoint, FailedMessage, FailureStatus, Operation, Queue
+from sqlqueue_app.models import Endpoint, FailedAttempt, FailedMessage, FailureStatus, Operation, Queue, Search
 from sqlqueue_app.status.retention import FAILURES_KEPT
 
 # Of a group.
@@ -338,6 +339,7 @@ _STATUSES: Final[Mapping[int, Grade]] = {
     FailureStatus.RESOLVED: Grade.OK,
     FailureStatus.GONE: Grade.WARNING,
 }
+_PLACES: Final = {Whereabouts.TAKEN: Grade.WARNING, Whereabouts.NO_QUEUE: Grade.ERROR, Whereabouts.UNREADABLE: Grade.ERROR}
 _LONGEST_BAR = 20
 
 
@@ -362,29 +364,10 @@ def state_of(message: FailedMessage) -> State:
     return State(_STATUSES.get(message.status, Grade.INFO), capfirst(message.get_status_display()))
 
 
-_REASONS: Final[Mapping[Whereabouts, tuple[Grade, object]]] = {
-    Whereabouts.WAITING: (Grade.INFO, gettext_lazy("It waits in “%(queue)s” as number %(number)s.")),
-    Whereabouts.TAKEN: (
-        Grade.WARNING,
-        gettext_lazy(
-            "It was received from “%(queue)s”, but not acknowledged: it is being handled, waits for a delayed retry, "
-            "or its endpoint does not acknowledge retries."
-        ),
-    ),
-    Whereabouts.NOT_FOUND: (
-        Grade.INFO,
-        gettext_lazy("It is not among the first messages of “%(queue)s”: it was received, or waits further back."),
-    ),
-    Whereabouts.NO_QUEUE: (Grade.ERROR, gettext_lazy("The queue “%(queue)s” does not exist any more.")),
-    Whereabouts.UNREADABLE: (Grade.ERROR, gettext_lazy("The queue “%(queue)s” cannot be read: %(error)s")),
-    Whereabouts.UNKNOWN: (Grade.INFO, gettext_lazy("“%(queue)s” was not searched.")),
-}
-
-
 def _reason(message: FailedMessage, found: RetryLocation) -> State:
-    level, text = _REASONS[found.where]
-    queue = message.retried_to or _("its queue")
-    return State(level, str(text) % {"queue": queue, "number": found.row_version, "error": found.detail})
+    """Why a retry is pending."""
+    words = {"queue": message.retried_to or _("its queue"), "number": found.row_version, "error": found.detail}
+    return State(_PLACES.get(found.where, Grade.INFO), str(found.where.label) % words)
 
 
 def _counted(counted: tuple[int, bool], selection: FailureSelection) -> dict[str, str]:
@@ -393,6 +376,80 @@ def _counted(counted: tuple[int, bool], selection: FailureSelection) -> dict[str
     text = bounded_number(count, exact=exact).text
     words = ngettext("%(count)s message: %(scope)s", "%(count)s messages: %(scope)s", count)
     return {"matching": text, "scope": words % {"count": text, "scope": selection.in_words()}}
+
+
+# --- History ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LifeStep:
+    """A step in the life of a message: when, what, where, duration, and details."""
+
+    at: datetime | None
+    state: State
+    place: object = ""
+    took: str = ""
+    details: object = ""
+
+
+def life_table(pages: PageAdmin, found: FailureDetail, state: State, location: State | None) -> HtmlTable:
+    """The steps, newest first. `state` is the message's own, `location` the place of a pending retry."""
+    columns: list[TableColumn[LifeStep]] = [
+        TableColumn(_("When"), lambda each: each.at),
+        TableColumn(_("What"), lambda each: each.state),
+        TableColumn(_("Where"), lambda each: each.place),
+        TableColumn(_("Duration"), lambda each: each.took),
+        TableColumn(_("Details"), lambda each: each.details, WIDE),
+    ]
+    return table(_("What happened to the message, the newest first."), columns, _life_steps(pages, found, state, location))
+
+
+def _life_steps(pages: PageAdmin, found: FailureDetail, state: State, location: State | None) -> Iterator[LifeStep]:
+    yield _present_step(pages, found, state, location)
+    for attempt in found.attempts:
+        if attempt.retried_at is not None:
+            what, details = _reaction(pages, found, attempt)
+            yield LifeStep(attempt.retried_at, State(Grade.INFO, what), details=details)
+        took = precise_duration(attempt.failed_at - attempt.started_at) if attempt.started_at else ""
+        exception = with_notes(attempt.exception_type, attempt.exception_message[:300])
+        place = with_notes(attempt.failed_q, attempt.worker)
+        yield LifeStep(attempt.failed_at, State(Grade.ERROR, _("Failed")), place, took, exception)
+        if attempt.delayed_at is not None:
+            delayed, last = State(Grade.INFO, _("Delayed retry")), _("the last one before it failed")
+            yield LifeStep(attempt.delayed_at, delayed, attempt.failed_q, details=last)
+    if found.message.sent_at is not None:
+        headers = (found.row.headers if found.row else None) or {}
+        yield LifeStep(found.message.sent_at, State(Grade.INFO, _("Sent")), headers.get(names.ORIGINATING_ENDPOINT))
+
+
+def _present_step(pages: PageAdmin, found: FailureDetail, state: State, location: State | None) -> LifeStep:
+    message = found.message
+    if message.row_version is not None:
+        return LifeStep(message.status_at, State(state.level, _("In the error queue")), message.queue, details=state.word)
+    newest = next((each.copy_id for each in found.attempts if each.copy_id), "")
+    details: object = location
+    if message.status == FailureStatus.RESOLVED:
+        details = _search_link(pages, newest or message.message_id, _("Search for the handled message"))
+    elif message.status == FailureStatus.RETRY_ISSUED and newest in found.copies:
+        details = _("Its edited copy has failed. This message is resolved when the copy is handled.")
+    return LifeStep(message.status_at, state, message.retried_to, details=details)
+
+
+def _reaction(pages: PageAdmin, found: FailureDetail, attempt: FailedAttempt) -> tuple[str, object]:
+    """The reaction to a failure, with its author or the new message."""
+    if text := attempt.copy_id:
+        copy = found.copies.get(text)
+        link = link_html(pages.url("message", copy.pk), text) if copy else _search_link(pages, text, text)
+        return _("Edited and retried"), format_html(_("As message {}"), link)
+    operation = found.operations.get(attempt.operation) if attempt.operation else None
+    if operation is None:
+        return _("Retried"), ""
+    by = _("Requested by %(user)s") % {"user": operation.user_name or "–"}
+    return _("Retried"), format_html("{}. {}", by, link_html(pages.url_of(Operation, "operation", operation.pk), _("Results")))
+
+
+def _search_link(pages: PageAdmin, message_id: str, text: str) -> SafeString:
+    return link_html(f"{pages.url_of(Search)}?{urlencode({'q': message_id})}", text)
 
 
 # --- List requests ----------------------------------------------------------------------------------------------------

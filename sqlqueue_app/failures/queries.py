@@ -6,7 +6,6 @@ pass over an index.
 
 from __future__ import annotations
 
-import enum
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,8 +16,9 @@ from operator import or_
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import Count, Max, Min, Q, QuerySet
+from django.db.models import Count, Max, Min, Q, QuerySet, TextChoices
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from sqlqueue_app.browsing.messages import MessageDetail, detail_of
 from sqlqueue_app.conf import Settings
@@ -57,8 +57,8 @@ class PageKey:
     @classmethod
     def read(cls, text: str) -> PageKey | None:
         """Parse a query parameter; None if the text is not a key."""
-        at, _, ids = text.partition("_")
-        unique, _, also = ids.partition("_")
+        at, _separator, ids = text.partition("_")
+        unique, _separator, also = ids.partition("_")
         try:
             instant = datetime.fromisoformat(at.replace("Z", "+00:00"))
             aware = instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
@@ -310,15 +310,21 @@ QUEUES_AT_MOST: Final = 5
 ROWS_AT_MOST: Final = 10_000
 
 
-class Whereabouts(enum.StrEnum):
-    """The place of a retried message."""
+class Whereabouts(TextChoices):
+    """The place of a retried message; its label is a sentence with placeholders."""
 
-    WAITING = "waiting"
-    NOT_FOUND = "not found"
-    TAKEN = "taken"
-    NO_QUEUE = "no queue"
-    UNREADABLE = "unreadable"
-    UNKNOWN = "unknown"
+    WAITING = "waiting", _("It waits in “%(queue)s” as number %(number)s.")
+    TAKEN = (
+        "taken",
+        _(
+            "It was received from “%(queue)s”, but not acknowledged: it is being handled, waits for a delayed retry, "
+            "or its endpoint does not acknowledge retries."
+        ),
+    )
+    NOT_FOUND = "not found", _("It is not among the first messages of “%(queue)s”: it was received, or waits further back.")
+    NO_QUEUE = "no queue", _("The queue “%(queue)s” does not exist any more.")
+    UNREADABLE = "unreadable", _("The queue “%(queue)s” cannot be read: %(error)s")
+    UNKNOWN = "unknown", _("“%(queue)s” was not searched.")
 
 
 @dataclass(frozen=True, slots=True)

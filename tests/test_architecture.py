@@ -324,7 +324,6 @@ ON_SEVERAL_STOREYS = {
     "in_doubt.py",
     "installation.py",
     "instances.py",
-    "lake.py",
     "messages.py",
     "operations.py",
     "overview.py",

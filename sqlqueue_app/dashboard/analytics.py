@@ -1,4 +1,4 @@
-"""The pages of the pipeline's rollups: messages, failure groups, endpoint map, usage, top messages."""
+"""The pages of the pipeline: its runs, and its rollups of messages, failure groups, endpoints, usage, top messages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from django import forms
@@ -19,38 +20,21 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sqlqueue_app.browsing.analytics import (
-    DAY,
-    HOUR,
-    QUANTILES,
-    Rollup,
-    RollupQuery,
-    RollupResult,
-    durations,
-    freshness,
-    iter_rollups,
-    known_endpoints,
-    newest_run,
-    read_edges,
-    read_groups,
-    read_rollups,
-    read_top_messages,
-    read_usage,
-    resample,
-)
+from sqlqueue_app.browsing import analytics
+from sqlqueue_app.browsing.analytics import DAY, HOUR, QUANTILES, Rollup, RollupQuery, RollupResult
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.actions import PLAIN_INPUT
 from sqlqueue_app.dashboard.charts import LONG_PERIODS, Chart, Points, Series, line_chart, period_of
 from sqlqueue_app.dashboard.failures import CLASSIFIER_WORDS
-from sqlqueue_app.dashboard.formats import Scale, counts, per_second, percents, times
-from sqlqueue_app.dashboard.lists import FileColumns, ListFilter, export, wanted_format
+from sqlqueue_app.dashboard.formats import Grade, Scale, State, counts, per_second, percents, size_of, times
+from sqlqueue_app.dashboard.lists import NUMBER, WIDE, ListAdmin, ListFilter, TableColumn, export, wanted_format, with_notes
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, label_of_page
 from sqlqueue_app.lake.search import INSTALL
 from sqlqueue_app.lake.sketches import from_json
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
-from sqlqueue_app.models import NotableKind, PipelineRun
+from sqlqueue_app.models import Analytics, NotableKind, PipelineRun, RunState
 from sqlqueue_app.receiving.instances import managed_alias
-from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.connections import database_now, guarded_read
 
 LONGEST: Final = 400
 PIPELINE_COMMAND: Final = "python manage.py run_sqlqueue_pipeline --once"
@@ -63,7 +47,7 @@ def empty_lake(pages: PageAdmin) -> dict[str, Any]:
         "install": INSTALL,
         "command": PIPELINE_COMMAND,
         "is_configured": bool(pipeline and pipeline.lake),
-        "run": newest_run(),
+        "run": analytics.newest_run(),
         "runs_url": pages.url_of(PipelineRun),
     }
 
@@ -90,7 +74,7 @@ class AnalyticsAdmin(PageAdmin):
 
     def _view(self, part: Part, request: HttpRequest) -> HttpResponseBase:
         """One kind of rollup, as a page or as a file; without data, the page shows the first steps."""
-        period, chosen, fresh = period_of(request, LONG_PERIODS, "1d"), AnalyticsFilter(request), freshness()
+        period, chosen, fresh = period_of(request, LONG_PERIODS, "1d"), AnalyticsFilter(request), analytics.freshness()
         for name in {"endpoint", "type"} - set(part.filters):
             del chosen.fields[name]
         chosen.is_valid()
@@ -104,12 +88,13 @@ class AnalyticsAdmin(PageAdmin):
             message_type=chosen.cleaned_data.get("type", ""),
             classifier=CLASSIFIERS[by].name,
         )
-        template, shown = part.template, {}
+        template, shown = "analytics" if part.page == "changelist" else f"analytics_{part.page}", {}
         with guarded_read(managed_alias(), "read the figures of the pipeline"):
             if wanted_format(request):
-                return export(request, f"{part.file_name} {period.name}", part.columns, part.rows(query))
+                file_name = "figures" if part.page == "changelist" else part.page
+                return export(request, f"{file_name} {period.name}", part.columns, part.rows(query))
             if fresh.committed_at is not None:
-                shown = {"endpoints": known_endpoints(), **part.shown(query)}
+                shown = {"endpoints": analytics.known_endpoints(), **part.shown(query)}
             else:
                 template, shown = "analytics_empty", {} if fresh.problem else empty_lake(self)
         labels = {each.page: label_of_page(self.model, each.page) or str(each.label) for each in PARTS}
@@ -135,7 +120,7 @@ MOST_POINTS: Final = 240
 
 
 def _messages(query: RollupQuery) -> dict[str, Any]:
-    read = read_rollups(query)
+    read = analytics.read_rollups(query)
     return {"read": read, "charts": rollup_charts(read)}
 
 
@@ -144,7 +129,7 @@ def rollup_charts(read: RollupResult) -> list[Chart]:
     if not read.over_time:
         return []
     drawn = _drawn(read.query, read.query.seconds)
-    over_time = resample(read.over_time, read.query.begin, drawn.step)
+    over_time = analytics.resample(read.over_time, read.query.begin, drawn.step)
     flow = [
         Series(_("processed"), _per_second(over_time, drawn, lambda each: each.processed)),
         Series(_("failed"), _per_second(over_time, drawn, lambda each: each.failed)),
@@ -152,7 +137,7 @@ def rollup_charts(read: RollupResult) -> list[Chart]:
     charts = [_chart(_("Processed and failed"), flow, drawn, per_second, 1.0 if drawn.seconds < DAY else 0.1)]
     if read.quantile_seconds is not None:
         wide = _drawn(read.query, read.quantile_seconds)
-        quantiles = resample(read.quantiles, read.query.begin, wide.step)
+        quantiles = analytics.resample(read.quantiles, read.query.begin, wide.step)
         for title, name in ((_("Critical time"), "critical_times"), (_("Processing time"), "processing_times")):
             measured = {at: getattr(each, name) for at, each in quantiles.items()}
             series = [Series(part, [(at, found[part]) for at, found in measured.items()]) for part in QUANTILES]
@@ -192,15 +177,15 @@ COLUMNS: Final = (*_SUMS, *(f"{kind}_{name}" for kind in ("processing", "critica
 
 def exported(query: RollupQuery) -> Iterator[tuple[Any, ...]]:
     """The rows of a file, in the order of COLUMNS; times in seconds."""
-    for each in iter_rollups(query):
-        processing = durations(each.processing_count, each.processing_sum, from_json(each.processing_sketch))
-        critical = durations(each.critical_count, each.critical_sum, from_json(each.critical_sketch))
+    for each in analytics.iter_rollups(query):
+        processing = analytics.durations(each.processing_count, each.processing_sum, from_json(each.processing_sketch))
+        critical = analytics.durations(each.critical_count, each.critical_sum, from_json(each.critical_sketch))
         sums, more = ([getattr(each, name) for name in names] for names in (_SUMS, _MORE_SUMS))
         yield (*sums, *processing.values(), *critical.values(), *more)
 
 
 def _groups(query: RollupQuery) -> dict[str, Any]:
-    groups, hourly = read_groups(query), query.resample(max(query.seconds, HOUR))
+    groups, hourly = analytics.read_groups(query), query.resample(max(query.seconds, HOUR))
     series = [
         Series(Truncator(" ".join(each.title.split())).chars(60), _filled(each.over_time, hourly.step))
         for each in groups
@@ -210,12 +195,12 @@ def _groups(query: RollupQuery) -> dict[str, Any]:
 
 
 def _group_rows(query: RollupQuery) -> Iterator[tuple[Any, ...]]:
-    for each in read_groups(query, most=10_000, trends=0):
+    for each in analytics.read_groups(query, most=10_000, trends=0):
         yield each.id, query.classifier, each.title, each.count, each.first_seen, each.last_seen
 
 
 def _usage(query: RollupQuery) -> dict[str, Any]:
-    usage, daily = read_usage(query), query.resample(DAY)
+    usage, daily = analytics.read_usage(query), query.resample(DAY)
     series = [
         Series(name, _filled({day: values[place] for day, values in usage.by_day.items()}, daily.step))
         for place, name in enumerate((_("messages"), _("failures")))
@@ -225,7 +210,14 @@ def _usage(query: RollupQuery) -> dict[str, Any]:
 
 
 def _notable(query: RollupQuery) -> dict[str, Any]:
-    return {kind: read_top_messages(query, kind) for kind in NotableKind.values}
+    return {kind: analytics.read_top_messages(query, kind) for kind in NotableKind.values}
+
+
+_NOTABLE_COLUMNS: Final = ("kind", "value", "at", "endpoint", "message_type", "message_id", "conversation_id")
+
+
+def _notable_rows(query: RollupQuery) -> Iterator[tuple[Any, ...]]:
+    return map(attrgetter(*_NOTABLE_COLUMNS), chain.from_iterable(_notable(query).values()))
 
 
 # More endpoints cannot be distinguished on a circle.
@@ -247,13 +239,13 @@ class EndpointMap(NamedTuple):
 
 
 def _map(query: RollupQuery) -> dict[str, Any]:
-    edges = read_edges(query)
+    edges = analytics.read_edges(query)
     drawn = endpoint_map([(each.sender, each.receiver, each.count) for each in edges])
     return {"drawn": drawn, "edges": [(each, each.critical_times, sorted(each.types)) for each in edges]}
 
 
 def _edge_rows(query: RollupQuery) -> Iterator[tuple[Any, ...]]:
-    for each in read_edges(query):
+    for each in analytics.read_edges(query):
         yield each.sender, each.receiver, each.count, *each.critical_times.values(), each.types
 
 
@@ -293,13 +285,11 @@ def _arrow(begin: complex, end: complex) -> str:
 
 
 class Part(NamedTuple):
-    """A page: its name, template and variables, file, filters, and its title if the navigation has none."""
+    """A page: its name and variables, its file, filters, and its title if the navigation has none."""
 
     page: str
-    template: str
     shown: Callable[[RollupQuery], dict[str, Any]]
-    file_name: str
-    columns: FileColumns
+    columns: Sequence[str]
     rows: Callable[[RollupQuery], Iterable[Any]]
     filters: Sequence[str] = ("endpoint", "type")
     label: object = ""
@@ -308,19 +298,54 @@ class Part(NamedTuple):
 _GROUP_COLUMNS: Final = ("group", "classifier", "title", "failures", "first_seen", "last_seen")
 _USAGE_COLUMNS: Final = ("endpoint", "messages", "failures", "bytes")
 _EDGE_COLUMNS: Final = ("sender", "receiver", "messages", *(f"critical_{name}" for name in _TIMES), "types")
-_NOTABLE_COLUMNS: Final = ("kind", "value", "at", "endpoint", "message_type", "message_id", "conversation_id")
 PARTS: Final = (
-    Part("changelist", "analytics", _messages, "figures", COLUMNS, exported),
-    Part("groups", "analytics_groups", _groups, "groups", _GROUP_COLUMNS, _group_rows, (), gettext_lazy("Groups of failures")),
-    Part("map", "analytics_map", _map, "map", _EDGE_COLUMNS, _edge_rows),
-    Part("usage", "analytics_usage", _usage, "usage", _USAGE_COLUMNS, lambda query: read_usage(query).by_endpoint, ("endpoint",)),
-    Part(
-        "notable",
-        "analytics_notable",
-        _notable,
-        "notable",
-        {name: name for name in _NOTABLE_COLUMNS},
-        lambda query: chain.from_iterable(_notable(query).values()),
-        label=gettext_lazy("Slowest and largest"),
-    ),
+    Part("changelist", _messages, COLUMNS, exported),
+    Part("groups", _groups, _GROUP_COLUMNS, _group_rows, (), gettext_lazy("Groups of failures")),
+    Part("map", _map, _EDGE_COLUMNS, _edge_rows),
+    Part("usage", _usage, _USAGE_COLUMNS, lambda query: analytics.read_usage(query).by_endpoint, ("endpoint",)),
+    Part("notable", _notable, _NOTABLE_COLUMNS, _notable_rows, label=gettext_lazy("Slowest and largest")),
 )
+
+
+# --- Runs -------------------------------------------------------------------------------------------------------------
+
+RUN_COLUMNS: Final = (
+    "started_at", "ended_at", "heartbeat_at", "state", "batches", "messages", "failures", "unreadable", "bytes", "host", "pid",
+    "master", "lake", "error",
+)  # fmt: skip
+_GRADES: Final[Mapping[str, Grade]] = {RunState.ENDED: Grade.OK, RunState.FAILED: Grade.ERROR}
+
+
+class PipelineAdmin(ListAdmin[PipelineRun]):
+    """The page of pipeline runs. It needs the permission `sqlqueue_app.view_queue`."""
+
+    caption = gettext_lazy("Pipeline runs, newest first: messages taken from audit queues, failures copied from error queues")
+    instant = "started_at"
+    list_template = "pipeline_runs"
+    live_seconds = None
+    file_name, file_columns, nothing = "pipeline runs", RUN_COLUMNS, ""
+
+    def columns(self, request: HttpRequest) -> list[TableColumn[PipelineRun]]:
+        now = database_now(managed_alias())
+        return [
+            TableColumn(_("Started"), lambda run: run.started_at),
+            TableColumn(_("State"), lambda run: with_notes(_run_state(run, now), Truncator(run.error).chars(500)), WIDE),
+            TableColumn(_("Duration"), lambda run: run.duration(now)),
+            TableColumn(_("Messages"), lambda run: run.messages, NUMBER),
+            TableColumn(_("Failures"), lambda run: run.failures, NUMBER),
+            TableColumn(_("Unreadable"), lambda run: run.unreadable, NUMBER),
+            TableColumn(_("Batches"), lambda run: run.batches, NUMBER),
+            TableColumn(_("Written"), lambda run: size_of(run.bytes), NUMBER),
+            TableColumn(_("Host"), lambda run: with_notes(run.host, f"{run.pid}, {run.master}", run.lake), "sq-medium"),
+        ]
+
+    def more(self, request: HttpRequest, rows: Sequence[PipelineRun]) -> dict[str, Any]:
+        url = self.url_of(Analytics)
+        links = [(url, _("Results of the pipeline"))] if url else []
+        return {"links": links, **({} if rows else empty_lake(self))}
+
+
+def _run_state(run: PipelineRun, now: datetime) -> State:
+    if run.is_silent(now):
+        return State(Grade.WARNING, _("no heartbeat"))
+    return State(_GRADES.get(run.state, Grade.INFO), run.get_state_display())

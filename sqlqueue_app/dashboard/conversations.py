@@ -29,20 +29,12 @@ _GRADES: Final = {MessageOutcome.HANDLED: Grade.OK, MessageOutcome.FAILED: Grade
 OUTCOME_STATES: Final = {each: State(_GRADES.get(each, Grade.INFO), each.label) for each in MessageOutcome}
 # Final outcomes.
 _OVER: Final = (MessageOutcome.HANDLED, MessageOutcome.GONE)
-# Columns of a file; the others are named like the attributes.
-_NAMES: Final = (
-    "message_id", "related_to", "message_type", "kind", "sending", "receiving", "state", "sent", "processing_started",
-    "processing_ended", "processing_seconds", "critical_seconds", "queue", "row_version", "failure", "found_in",
-)  # fmt: skip
-COLUMNS: Final[FileColumns] = {name: name for name in _NAMES} | {
-    "related_to": lambda each: each.related_to or None,
-    "state": "outcome",
-    "processing_started": "started",
-    "processing_ended": "ended",
-    "processing_seconds": "processing",
-    "critical_seconds": "critical",
-    "queue": lambda each: each.queue or None,
-}
+COLUMNS: Final[FileColumns] = {
+    "message_id": "message_id", "related_to": lambda each: each.related_to or None, "message_type": "message_type", "kind": "kind",
+    "sending": "sending", "receiving": "receiving", "state": "outcome", "sent": "sent", "processing_started": "started",
+    "processing_ended": "ended", "processing_seconds": "processing", "critical_seconds": "critical",
+    "queue": lambda each: each.queue or None, "row_version": "row_version", "failure": "failure", "found_in": "found_in",
+}  # fmt: skip
 
 
 class ConversationAdmin(PageAdmin):

@@ -25,23 +25,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard import failure_actions
+from sqlqueue_app.dashboard import failure_actions, lists
 from sqlqueue_app.dashboard.access import Button, Permission, refusal
 from sqlqueue_app.dashboard.failure_actions import SAMPLE, WriteNote, found_group
 from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_number, number, precise_duration
-from sqlqueue_app.dashboard.lists import (
-    NUMBER,
-    WIDE,
-    HtmlTable,
-    TableColumn,
-    export,
-    link_html,
-    table,
-    template_html,
-    text_html,
-    wanted_format,
-    with_notes,
-)
+from sqlqueue_app.dashboard.lists import NUMBER, WIDE, HtmlTable, TableColumn, link_html, table, text_html, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import message_context
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, Tab, path_of, query_of
@@ -114,9 +102,9 @@ class FailureAdmin(PageAdmin):
         by = by if by in CLASSIFIERS else next(iter(CLASSIFIERS))
         also = request.GET.get("and", "")
         also = also if also in CLASSIFIERS and also != by else ""
-        if wanted_format(request):
+        if lists.wanted_format(request):
             rows = queries.read_all_groups(selection, by, now=now, also=also)
-            return export(request, f"failure groups by {by} {also}", GROUP_COLUMNS, rows)
+            return lists.export(request, f"failure groups by {by} {also}", GROUP_COLUMNS, rows)
         found = queries.read_groups(selection, by, now=now, after=list_request.after, also=also)
         back = f"{request.path}?{query_of(request)}"
         return self._page(
@@ -214,9 +202,9 @@ class FailureAdmin(PageAdmin):
         messages: QuerySet[FailedMessage] = selection.queryset()
         if name == "unreadable":
             messages = messages.exclude(poison="")
-        if wanted_format(request):
+        if lists.wanted_format(request):
             file_name = "pending retries" if name == "pending" else f"failed {name or 'messages'}"
-            return export(request, file_name, MESSAGE_COLUMNS, _exported_failures(messages))
+            return lists.export(request, file_name, MESSAGE_COLUMNS, _exported_failures(messages))
         found = queries.read_failures(messages, after=list_request.after, size=list_request.size)
         # A selection cannot express that headers are unreadable.
         actions = failure_actions.failure_buttons(request, self, selection) if found.messages else []
@@ -352,7 +340,7 @@ def trend_html(pieces: Sequence[int]) -> SafeString:
         text += _("; in the last %(hours)d of them %(recent)s") % {"hours": hours, "recent": number(pieces[-1])}
     heights = [(place * 5, max(round(each * _LONGEST_BAR / most), 1)) for place, each in enumerate(pieces) if each]
     bars = [(x, _LONGEST_BAR - height, height) for x, height in heights]
-    return template_html("trend", bars=bars, text=text, width=queries.PIECES * 5, height=_LONGEST_BAR)
+    return lists.template_html("trend", bars=bars, text=text, width=queries.PIECES * 5, height=_LONGEST_BAR)
 
 
 def state_of(message: FailedMessage) -> State:

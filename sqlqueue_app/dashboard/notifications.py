@@ -19,20 +19,11 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.debug import sensitive_post_parameters
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard import lists
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, may, refusal
 from sqlqueue_app.dashboard.actions import PLAIN_INPUT, Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, State, number, stamp_html
-from sqlqueue_app.dashboard.lists import (
-    WIDE,
-    FileColumns,
-    ListAdmin,
-    ListFilter,
-    TableColumn,
-    choices,
-    link_html,
-    template_html,
-    with_notes,
-)
+from sqlqueue_app.dashboard.lists import WIDE, ListAdmin, TableColumn, link_html, template_html, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import Crumb, found_or_404
 from sqlqueue_app.failures.operations import is_worker_alive
@@ -300,7 +291,7 @@ class NotificationAdmin(WithRecipients):
     nothing = gettext_lazy("There are no rules, so no notifications are sent.")
     instant = "changed_at"
     file_name = "notification-rules"
-    file_columns: ClassVar[FileColumns] = {
+    file_columns: ClassVar[lists.FileColumns] = {
         "id": "id", "name": "name", "enabled": "enabled", "kind": "kind", "of": "subject", "threshold": "threshold",
         "by": "channel", "to": "recipients", "throttle_seconds": "throttle_seconds", "raised": lambda rule: sorted(rule.raised),
         "notified_at": "notified_at", "changed_by": "changed_by", "changed_at": "changed_at",
@@ -374,16 +365,16 @@ class NotificationAdmin(WithRecipients):
         )
 
 
-class DeliveryFilter(ListFilter):
+class DeliveryFilter(lists.ListFilter):
     """The filter of the log."""
 
     rule = forms.TypedChoiceField(label=gettext_lazy("Rule"), coerce=int, empty_value=None)
-    state = forms.ChoiceField(label=gettext_lazy("State"), choices=choices(DeliveryState.choices))
+    state = forms.ChoiceField(label=gettext_lazy("State"), choices=lists.choices(DeliveryState.choices))
 
     def __init__(self, request: HttpRequest) -> None:
         super().__init__(request)
         named = NotificationRule.objects.using(managed_alias()).order_by("name").values_list("pk", "name")[:500]
-        self.fields["rule"].choices = choices(((str(key), name) for key, name in named), _("all"))  # type: ignore[attr-defined]
+        self.fields["rule"].choices = lists.choices(((str(key), name) for key, name in named), _("all"))  # type: ignore[attr-defined]
 
 
 class DeliveryAdmin(WithRecipients):
@@ -394,7 +385,7 @@ class DeliveryAdmin(WithRecipients):
     instant = "created_at"
     filter_form = DeliveryFilter
     file_name = "notifications"
-    file_columns: ClassVar[FileColumns] = {
+    file_columns: ClassVar[lists.FileColumns] = {
         "id": "id", "created_at": "created_at", "rule": "rule_name", "by": "channel", "to": "recipients", "is_test": "is_test",
         "text": news_of, "state": "state", "attempts": "attempts", "next_attempt_at": "next_attempt_at",
         "finished_at": "finished_at", "error": "error",

@@ -48,10 +48,6 @@ from sqlqueue_app.tables.connections import optional_read
 if TYPE_CHECKING:
     from sqlqueue_app.dashboard.actions import Action
 
-    _ModelAdmin = admin.ModelAdmin[Model]
-else:
-    _ModelAdmin = admin.ModelAdmin
-
 logger = logging.getLogger("sqlqueue.dashboard")
 
 # Names in URLs.
@@ -61,7 +57,7 @@ View = Callable[..., HttpResponseBase]
 _Found = TypeVar("_Found", bound=Model)
 
 
-class ReadOnlyAdmin(_ModelAdmin):
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """A ModelAdmin without adding, changing and deleting."""
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:

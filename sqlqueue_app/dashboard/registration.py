@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.contrib.admin import AdminSite
 from django.core.paginator import Paginator
@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.utils.functional import cached_property
 
 from sqlqueue_app import models
-from sqlqueue_app.dashboard.analytics import AnalyticsAdmin
+from sqlqueue_app.dashboard.analytics import AnalyticsAdmin, PipelineAdmin
 from sqlqueue_app.dashboard.checks import CheckAdmin
 from sqlqueue_app.dashboard.conversations import ConversationAdmin
 from sqlqueue_app.dashboard.delayed import DelayedAdmin
@@ -19,7 +19,6 @@ from sqlqueue_app.dashboard.endpoints import EndpointAdmin, InstanceAdmin
 from sqlqueue_app.dashboard.failures import FailureAdmin
 from sqlqueue_app.dashboard.history import ActionAdmin, EventAdmin
 from sqlqueue_app.dashboard.in_doubt import InDoubtAdmin
-from sqlqueue_app.dashboard.lake import LakeSearchAdmin, PipelineAdmin
 from sqlqueue_app.dashboard.notifications import NotificationAdmin
 from sqlqueue_app.dashboard.operations import OperationAdmin
 from sqlqueue_app.dashboard.overview import DashboardAdmin
@@ -27,11 +26,11 @@ from sqlqueue_app.dashboard.page import ReadOnlyAdmin, order_menu
 from sqlqueue_app.dashboard.queues import QueueAdmin
 from sqlqueue_app.dashboard.redirects import RedirectAdmin
 from sqlqueue_app.dashboard.schedules import ScheduleAdmin
-from sqlqueue_app.dashboard.search import SearchAdmin
+from sqlqueue_app.dashboard.search import LakeSearchAdmin, SearchAdmin
 from sqlqueue_app.dashboard.subscriptions import SubscriptionAdmin
 from sqlqueue_app.dashboard.tasks import TaskAdmin
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.models.queues import QueueMessage, queue_models
+from sqlqueue_app.models.queues import queue_models
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
 
 ADMINS: Final = (
@@ -69,13 +68,8 @@ def register(site: AdminSite) -> None:
 
 # --- Queue tables -----------------------------------------------------------------------------------------------------
 
-if TYPE_CHECKING:
-    _Paginator = Paginator[QueueMessage]
-else:
-    _Paginator = Paginator
 
-
-class BoundedPaginator(_Paginator):
+class BoundedPaginator(Paginator):  # type: ignore[type-arg]
     """Stops counting at the limit of exact counts, so that a long queue is not scanned."""
 
     @cached_property

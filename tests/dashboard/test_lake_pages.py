@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.browsing.analytics import known_lake
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard import lake as lake_admin
+from sqlqueue_app.dashboard import search as search_pages
 from sqlqueue_app.lake.data_files import LakeEngineMissing, data_file
 from sqlqueue_app.lake.search import Cursor, Results
 from sqlqueue_app.models import LakeBatch, LakeFile, PipelineRun
@@ -161,7 +161,7 @@ def test_a_message_that_is_not_there(lake: Path, path: str) -> None:
 
 
 def test_portions(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_admin, "PAGE_SIZE", 3)
+    monkeypatch.setattr(search_pages, "PAGE_SIZE", 3)
     first = page(f"{SEARCH}?period=all")
     (following,) = {each for each in first.links if "after=" in each and "format" not in each}
     assert "4 messages, searched" in first.text()
@@ -173,7 +173,7 @@ def test_portions(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_search_that_was_not_finished_says_so_and_goes_on(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     back = datetime.now(UTC) - timedelta(days=3)
     unfinished = Results(is_partial=True, searched_from=back, next=Cursor(back, 0, ""), files=4, seconds=2.0)
-    monkeypatch.setattr(lake_admin, "search", lambda *_args, **_more: unfinished)
+    monkeypatch.setattr(search_pages, "search", lambda *_args, **_more: unfinished)
     found = page(f"{SEARCH}?text=rare&period=all")
     assert "no message so far, searched in 2.0 s in 4 files" in found.text()
     assert "The time limit was reached. Results are complete from" in found.text()
@@ -218,7 +218,7 @@ def test_without_the_engine_it_is_said_what_to_install(lake: Path, monkeypatch: 
 
     (failure,) = (each for each in files_of(lake) if each.table == "failures")
     for name in ("search", "read_message"):
-        monkeypatch.setattr(lake_admin, name, missing)
+        monkeypatch.setattr(search_pages, name, missing)
     assert "pip install 'django-sqlqueue[spark]'" in page(SEARCH).text()
     assert "pip install" in page(f"{SEARCH}failures/error/{failure.day}/1/", status=409).text()
 

@@ -137,7 +137,7 @@ def check_routed_queues(databases: Sequence[str] | None = None, **_: Any) -> lis
 
 def _lost_route(pattern: str, name: str, what: str, check_id: str) -> checks.CheckMessage:
     # Not an error, which would stop the `migrate` of a project whose peer creates its queues later.
-    hint = "correct the name, or make the queue: sending to it raises QueueNotFound"
+    hint = "correct the name, or create the queue: sending to it raises QueueNotFound"
     return checks.Warning(f'SQLQUEUE["ROUTES"]["{pattern}"] is {name!r}, which is {what}', hint=hint, id=check_id)
 
 
@@ -155,7 +155,7 @@ def check_shared_handlers(**_: Any) -> list[checks.CheckMessage]:
         return []
     message = (
         f"the endpoints {listed(names, last='and')} have the same handler {path}, and ROUTES is empty: "
-        "nothing decides which of them gets a message"
+        "it is undecided which of them receives a message"
     )
     hint = "list the modules of each endpoint in its HANDLERS, and the endpoint of each message type in ROUTES"
     return [checks.Error(message, hint=hint, id=SHARED_HANDLERS)]
@@ -245,8 +245,8 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[check
     except ConfigurationError:
         return []  # check_names reports it
     except (DatabaseError, DjangoDatabaseError) as error:
-        message = f"the queue tables in the database {alias!r} cannot be looked at: {' '.join(str(error).split())}"
-        return [checks.Warning(message, hint="start the database, or mend its entry in DATABASES", id=UNREACHABLE)]
+        message = f"the queue tables in the database {alias!r} cannot be inspected: {' '.join(str(error).split())}"
+        return [checks.Warning(message, hint="start the database, or correct its entry in DATABASES", id=UNREACHABLE)]
     return [*map(_message, [*findings, *triggers]), *([_not_woken(alias, reason)] if reason else [])]
 
 
@@ -313,8 +313,8 @@ def check_worker_side(**_: Any) -> list[checks.CheckMessage]:
     if not _is_elsewhere(str(entry.get("HOST") or "")) or "service" in options or _gives_up_in_time(options):
         return []
     message = (
-        f'DATABASES["{alias}"]["OPTIONS"] has no bound for a server whose host vanishes: by the defaults of Linux a worker '
-        "waits for 15 minutes, and for two hours where it has nothing to send"
+        f'DATABASES["{alias}"]["OPTIONS"] sets no limit for a server whose host vanishes: with the defaults of Linux a worker '
+        "waits for 15 minutes, or for two hours if it has nothing to send"
     )
     return [checks.Warning(message, hint=_hint(alias), id=NO_BOUND_OF_WORKER)]
 
@@ -377,7 +377,7 @@ def _gives_up_in_time(options: Mapping[str, Any]) -> bool:
 
 def _hint(alias: str) -> str:
     wanted = ", ".join(f'"{name}": {value!r}' for name, value in options_for().items())
-    return f'for a bound of about ten seconds on both sides add to DATABASES["{alias}"]["OPTIONS"]: {wanted}'
+    return f'for a limit of about ten seconds on both sides, add to DATABASES["{alias}"]["OPTIONS"]: {wanted}'
 
 
 KEEPS_NONE: Final = "sqlqueue.W037"

@@ -470,7 +470,7 @@ def target_of(settings: Settings, text: str) -> QueueTable:
         return literal
     parsed = queue_table(settings.database, book.parse(text))
     if not parsed.exists():
-        raise QueueNotFound(f"there is no queue {text!r} in database {settings.database!r}: make it, or name another one")
+        raise QueueNotFound(f"there is no queue {text!r} in database {settings.database!r}: create it, or name another one")
     return parsed
 
 

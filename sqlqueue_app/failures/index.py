@@ -536,7 +536,7 @@ def _comparable(at: datetime) -> datetime:
 
 
 MESSAGE_CHARACTERS: Final = 1_000
-NO_FAILED_QUEUE: Final = f"the header {names.FAILED_QUEUE} is missing: nothing says where the message failed, or may go again"
+NO_FAILED_QUEUE: Final = f"the header {names.FAILED_QUEUE} is missing: the queue in which the message failed is unknown"
 
 
 @dataclass(frozen=True, slots=True)

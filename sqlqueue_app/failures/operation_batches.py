@@ -85,14 +85,14 @@ _TEXTS: Final = {
     Reason.IN_HANDS: gettext_lazy("It was received in the meantime, or is being processed."),
     Reason.POISON: gettext_lazy("Its headers cannot be read."),
     Reason.NO_FAILED_QUEUE: gettext_lazy(
-        "It does not say in which queue it failed: it has no header NServiceBus.FailedQ, or none of its headers can be read."
+        "The queue in which it failed is unknown: it has no header NServiceBus.FailedQ, or none of its headers can be read."
     ),
     Reason.BAD_ADDRESS: gettext_lazy("The address of the queue in which it failed cannot be read: %(detail)s"),
-    Reason.NO_QUEUE: gettext_lazy("The queue %(detail)s does not exist: make it, or redirect retries to another one."),
-    Reason.ERROR_QUEUE: gettext_lazy("It would go back to an error queue: %(detail)s."),
+    Reason.NO_QUEUE: gettext_lazy("The queue %(detail)s does not exist: create it, or redirect retries to another one."),
+    Reason.ERROR_QUEUE: gettext_lazy("Its destination is an error queue: %(detail)s."),
     Reason.NOT_ALLOWED: gettext_lazy("The setting ALLOWED_DESTINATIONS does not allow the queue %(detail)s."),
     Reason.NO_REDIRECT: gettext_lazy("Retries to the queue %(detail)s are not redirected."),
-    Reason.RECEIVED: gettext_lazy("It is not in the queue any more: sent again, it might be handled twice."),
+    Reason.RECEIVED: gettext_lazy("It is no longer in the queue: if it were sent again, it might be handled twice."),
     Reason.ERROR: gettext_lazy("The database refused it: %(detail)s"),
     Reason.OTHER: gettext_lazy("Other reasons."),
 }

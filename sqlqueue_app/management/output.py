@@ -210,9 +210,9 @@ def _schedule_cells(each: ScheduleStatus) -> tuple[str, ...]:
 def _problem_lines(name: str, problem: QueueProblem) -> Iterator[str]:
     yield f"{terminal_line(name)}: {terminal_line(problem.text)}"
     if problem.command:
-        yield f"  mend it with: {problem.command}"
+        yield f"  fix it with: {problem.command}"
     if problem.sql:
-        yield f"  {'or run this SQL' if problem.command else 'mend it with this SQL'}:"
+        yield f"  {'or run this SQL' if problem.command else 'fix it with this SQL'}:"
         yield from (f"    {line}" for line in problem.sql.splitlines())
 
 

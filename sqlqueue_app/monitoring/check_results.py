@@ -368,7 +368,7 @@ def run_check(check: HealthCheck, extra: Mapping[str, str] | None = None) -> str
     if not isinstance(found, str):
         if inspect.iscoroutine(found):
             found.close()  # otherwise Python warns about a coroutine that was never awaited
-        text = f"{check.path} has returned {found!r}: expected None when all is well, else a text that says what is not"
+        text = f"{check.path} has returned {found!r}: expected None if all is well, otherwise a text that describes the problem"
         return text[:LONGEST_TEXT]
     return found[:LONGEST_TEXT]
 

@@ -101,7 +101,7 @@ class NotificationSender:
         where = f"{delivery.channel} {shown_target(delivery.channel, delivery.target)}"
         try:
             if delivery.attempts > MOST_ATTEMPTS:
-                raise SendFailed("each worker that tried to send it ended before it had an answer", is_final=True)
+                raise SendFailed("every worker that tried to send it ended before it had a response", is_final=True)
             self._send(delivery)
         except SendFailed as error:
             self._failed(delivery, error, where)
@@ -394,7 +394,7 @@ def sentence(kind: str, change: Change) -> str:
     if what == NEW:
         return _("new group of failures: %(group)s") % {"group": name}
     if what == GONE:
-        return _("%(subject)s: nothing is known of it any more") % {"subject": name}
+        return _("%(subject)s: no longer known") % {"subject": name}
     if change.get("check"):
         check, of = str(change["check"]), str(change.get("check_of", ""))
         name = label_of(check) if what == RAISED or not of else f"{label_of(check)}, {of}"

@@ -132,7 +132,7 @@ def send_again(delivery_id: UUID, *, now: Clock = None) -> None:
         rule = None if rule_id is None else _locked(alias, rule_id)
         delivery = failed.select_for_update().first()
         if delivery is None:
-            raise RuleRefused(_("It was not given up: only what was is sent again."))
+            raise RuleRefused(_("It was not given up: only deliveries that were given up can be sent again."))
         if rule is None:
             raise RuleRefused(_("Its rule was deleted, and with it the recipient."))
         delivery.state, delivery.attempts, delivery.error = DeliveryState.WAITING, 0, ""

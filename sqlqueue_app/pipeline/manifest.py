@@ -85,7 +85,7 @@ class Manifest:
         there = self._storage.sizes(inflight(commit.id))
         for each in commit.files:
             if there.get(f"{inflight(commit.id)}/{each.written_as}") != each.bytes:
-                raise BatchLost(f"{each.written_as!r} of batch {commit.id} is not there any more: another pipeline has cleaned up")
+                raise BatchLost(f"{each.written_as!r} of batch {commit.id} no longer exists: another pipeline has cleaned up")
 
     def record(self, commit: Commit, now: datetime) -> LakeBatch:
         """Write the batch and its files, in the caller's transaction."""
@@ -178,8 +178,9 @@ def begin_run(alias: str, *, master: str, lake: str, options: Mapping[str, Any])
         for other in PipelineRun.objects.using(alias).filter(state=RunState.RUNNING):
             if _is_alive(other, now):
                 raise PipelineBusy(
-                    f"a pipeline runs already: process {other.pid} on {other.host}, since {other.started_at:%Y-%m-%d %H:%M} UTC, "
-                    f"heard of {int((now - other.heartbeat_at).total_seconds())} s ago; stop it, or wait for its end"
+                    f"a pipeline is already running: process {other.pid} on {other.host}, "
+                    f"since {other.started_at:%Y-%m-%d %H:%M} UTC, "
+                    f"last heartbeat {int((now - other.heartbeat_at).total_seconds())} s ago; stop it, or wait until it ends"
                 )
             other.state, other.ended_at, other.error = RunState.FAILED, now, _KILLED
             other.save(using=alias, update_fields=["state", "ended_at", "error"])

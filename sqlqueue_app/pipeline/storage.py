@@ -94,9 +94,7 @@ def open_lake(storage: LakeStorage) -> uuid.UUID:
         storage.write_new(MARKER_NAME, LakeMarker(MARKER_FORMAT, uuid.uuid4(), __version__).text())
         found = _marker_of(storage)
     if found is None:
-        raise PipelineError(
-            f"the file {MARKER_NAME} of the lake {storage.name} was deleted at this moment: start the pipeline again"
-        )
+        raise PipelineError(f"the file {MARKER_NAME} of the lake {storage.name} has just been deleted: start the pipeline again")
     probe = f"{INFLIGHT}/{uuid.uuid4()}"
     storage.write_new(probe, "")
     storage.delete(probe)
@@ -265,7 +263,7 @@ class LocalStorage:
     def _error_text(self, doing: str, path: str, error: OSError) -> str:
         where = f"{path!r} in the lake {self.name}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return f"the lake {self.name} is full: make room, and start the pipeline again; nothing is lost"
+            return f"the lake {self.name} is full: free space, and start the pipeline again; nothing is lost"
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             return (
                 f"failed to {doing} {where}: {error.strerror}; give the user of this process the right to write there. "

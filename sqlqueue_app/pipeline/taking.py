@@ -164,7 +164,7 @@ class AuditQueueCopier:
         if position is None or not self._is_recreated(position):
             return position
         logger.warning(
-            "%s was created again since it was copied up to row %s: it is copied from its first row on",
+            "%s was recreated since it was copied up to row %s: copying restarts at its first row",
             self._table.qualified,
             position.row_version,
             extra={"event": "pipeline_table_anew", "queue": self._queue},
@@ -247,7 +247,7 @@ def delete_copied(tools: Tools, table: QueueTable, queue: str, most: int, stop: 
         after = highest
     positions(tools, queue).delete()
     logger.warning(
-        "deleted %s of %s that the lake had already, copied while the queue was peeked at; nothing was written twice",
+        "deleted %s of %s that --peek-only had copied to the lake before; nothing was written twice",
         counted(deleted, "row"),
         table.qualified,
         extra={"event": "pipeline_copied_deleted", "queue": queue},

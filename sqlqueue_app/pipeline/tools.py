@@ -86,7 +86,7 @@ class Tools:
             path = f"{folder}/day={each.day.isoformat()}/{each.name}"
             size = sizes.get(f"{inflight(batch)}/{path}")
             if size is None:
-                raise PipelineError(f"the file {path!r} of batch {batch} was written and is not there: the batch is given up")
+                raise PipelineError(f"the file {path!r} of batch {batch} was written but does not exist: the batch is abandoned")
             files.append(NewFile(table.name, path, each.day, len(each.row_versions), size))
         return files, [number for each in written for number in each.row_versions]
 

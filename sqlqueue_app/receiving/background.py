@@ -96,7 +96,7 @@ class _SteadyScheduler(BaseScheduler):  # type: ignore[misc]
             return False
         for job in self.get_jobs():
             job.modify(next_run_time=job.next_run_time + timedelta(seconds=jump))
-        text = "the clock of this machine was put %s by %.0f s: background jobs go on as they did"
+        text = "the clock of this machine jumped %s by %.0f s: background jobs keep their intervals"
         background_logger.warning(text, "forward" if jump > 0 else "back", abs(jump), extra={"event": "clock_jumped"})
         return True
 

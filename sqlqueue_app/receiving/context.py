@@ -192,8 +192,8 @@ class MessageContext:
         forwards = whole_number(self._incoming.headers.get(names.FORWARDS))
         if forwards >= names.MOST_FORWARDS:
             raise Unrecoverable(
-                f"message {self.message_id!r} was forwarded {forwards} times, now to {to!r}: it goes round in a circle; "
-                "look at the handlers that call context.forward()"
+                f"message {self.message_id!r} was forwarded {forwards} times, now to {to!r}: it is forwarded in a circle; "
+                "check the handlers that call context.forward()"
             )
         incoming = self._incoming
         complete = complete_headers(

@@ -48,13 +48,15 @@ def route_of(queue: str, headers: Headers) -> Route:
     if is_for_retries(queue):
         failed = headers.get(names.FAILED_QUEUE)
         if not failed:
-            raise Unroutable(f"the retry has no header {names.FAILED_QUEUE}, which says where it failed and goes again")
+            raise Unroutable(
+                f"the retry has no header {names.FAILED_QUEUE}, which names the queue where it failed and to which it returns"
+            )
         return Route(failed)
     to = headers.get(names.TIMEOUT_ROUTE_TO)
     if queue.endswith(LEGACY_TIMEOUTS):
         due = _due(headers)
         if not to:
-            raise Unroutable(f"the timeout has no header {names.TIMEOUT_ROUTE_TO}, which says where it goes")
+            raise Unroutable(f"the timeout has no header {names.TIMEOUT_ROUTE_TO}, which names its destination")
         return Route(to, due)
     if not to:
         timeout = headers.get(names.TIMEOUT_ID)

@@ -49,7 +49,7 @@ class Duplicates:
             self.count += 1
             count = self.count
         logger.info(
-            "a copy of this message was handled before: it is dropped (the %s. of this process)",
+            "a copy of this message was handled before, dropping it (%s dropped by this process)",
             count,
             extra={
                 "event": "duplicate_dropped",

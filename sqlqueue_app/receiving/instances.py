@@ -90,7 +90,7 @@ class InstanceLease:
         try:
             self.release()
         except Exception as error:  # noqa: BLE001 - see above
-            logger.warning("the lease could not be given back: %s", error, extra={"event": "lease_kept", "endpoint": self.endpoint})
+            logger.warning("the lease could not be released: %s", error, extra={"event": "lease_kept", "endpoint": self.endpoint})
 
     def _own(self) -> QuerySet[Instance]:
         return Instance.objects.using(self.alias).filter(pk=self.row_id, pid=os.getpid(), host=_host())
@@ -262,7 +262,7 @@ def forget_gone() -> int:
         found = [each for each in gone_instances(alias) if _same(alias, each).delete()[0]]
         for each in found:
             logger.warning(
-                "process %s of %s on %s has ended without signing off and is forgotten: last heartbeat at %s",
+                "process %s of %s on %s ended without signing off, its row was deleted: last heartbeat at %s",
                 each.pid,
                 each.endpoint,
                 each.host,
@@ -337,7 +337,7 @@ class Heartbeat:
             return
         if not alive:
             logger.error(
-                "the row of this process of %s is gone: it was silent for too long",
+                "the row of this process of %s was deleted: it sent no heartbeat for too long",
                 self._lease.endpoint,
                 extra={"event": "lease_lost", "endpoint": self._lease.endpoint},
             )

@@ -250,7 +250,7 @@ class MessageProcessor:
                 self._attempt(batch, delivery)
                 hooks = self._complete(batch, delivery.outgoing)
             except _GaveWay as gave_way:
-                text = "a message could not be remembered for DEDUPLICATE_FOR, what was received with it is received again: %s"
+                text = "the id of a message could not be stored for DEDUPLICATE_FOR, its batch will be received again: %s"
                 extra = self.config.log_extra("receive_gave_way", delivery.incoming.message_id)
                 logger.warning(text, gave_way.__cause__, extra=extra)
                 return RowOutcome.ROLLED_BACK

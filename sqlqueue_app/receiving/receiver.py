@@ -149,7 +149,7 @@ class QueuePoller:
                 processor.give_back()
             return found
         except DatabaseError as error:
-            text = "a message could not be brought to an end and is in its queue again: %s"
+            text = "a message could not be finished and returned to its queue: %s"
             logger.critical(text, error, extra=self._extra("message_stays"))
             raise
         finally:
@@ -261,7 +261,7 @@ class Outage:
             )
         if first:
             lost = isinstance(error, ConnectionLost)
-            text = "the database is away, looking for it again: %s" if lost else "receiving failed, trying again: %s"
+            text = "the database is unreachable, trying again: %s" if lost else "receiving failed, trying again: %s"
             logger.warning(text, error, extra={"event": "receive_failed", "queue": self._queue})
 
     def over(self, mark: int) -> None:
@@ -352,7 +352,7 @@ class Receiver(ABC):
     def resume(self) -> None:
         """Resume receiving after a `pause`; every thread polls at once. Safe from any thread."""
         if self.gate.open():
-            logger.info("receiving from %s again", self.queue, extra={"event": "receiving_resumed", "queue": self.queue})
+            logger.info("receiving from %s resumed", self.queue, extra={"event": "receiving_resumed", "queue": self.queue})
 
     @abstractmethod
     def start(self) -> None:
@@ -438,7 +438,7 @@ class Receiver(ABC):
         if refused:
             return
         logger.warning(
-            "another receive thread of %s cannot be started, %s go on: %s",
+            "another receive thread of %s cannot be started, continuing with %s: %s",
             self.queue,
             self._budget.live,
             error,

@@ -87,7 +87,7 @@ class Recovery:
             logger.warning(text, attempt, seconds, *what, failure.traceback, extra=extra)
         elif isinstance(action, Discard):
             extra = self._config.log_extra("message_discarded", message_id)
-            logger.error("message failed and is dropped (%s): %s\n%s", action.reason, what[1], failure.traceback, extra=extra)
+            logger.error("message failed and was discarded (%s): %s\n%s", action.reason, what[1], failure.traceback, extra=extra)
         else:
             extra = self._config.log_extra("moved_to_error_queue", message_id)
             logger.error("message moved to the error queue %s: %s\n%s", action.queue, what[1], failure.traceback, extra=extra)
@@ -133,7 +133,7 @@ class Recovery:
             queue_table(configured.alias, address).layout()
         except (AddressError, QueueNotFound, TableMismatch) as error:
             logger.critical(
-                "the recoverability policy names the error queue %r, which cannot be written (%s); %s takes the message",
+                "the recoverability policy names the error queue %r, which cannot be written (%s); using %s",
                 text,
                 error,
                 configured.address,
@@ -207,4 +207,4 @@ class RateLimit:
             self._clean = True
             ends = self._count.succeeded()
         if ends:
-            logger.info("a message was handled: no rate limit any more", extra={"event": "rate_limit_ends", "queue": self._queue})
+            logger.info("a message was handled: the rate limit has ended", extra={"event": "rate_limit_ends", "queue": self._queue})

@@ -94,7 +94,7 @@ class ReplyListeners:
         """Stop requests from naming the queue, and end waiting ones with ReplyLost. May be called repeatedly."""
         with self._lock:
             self._listeners = [other for other in self._listeners if other is not listener]
-        pending.lose(listener.queue, ReplyLost(f"the reply cannot come any more: {why}"))
+        pending.lose(listener.queue, ReplyLost(f"the reply can no longer arrive: {why}"))
 
 
 class WorkerReplyListeners:
@@ -125,7 +125,7 @@ class WorkerReplyListeners:
             listener, part = self._listeners[endpoint]
             part.retire()
             reply_listeners.remove(
-                listener, f"another process has taken over {listener.queue!r}, because this one was silent for too long"
+                listener, f"another process has taken over {listener.queue!r}, because this one sent no heartbeat for too long"
             )
 
 
@@ -192,7 +192,7 @@ class CallbackReceiver:
             connections.close_all()
 
     def _lost(self) -> None:
-        self._why = "it was silent for too long, and another process has the queue now"
+        self._why = "it sent no heartbeat for too long, and another process has the queue now"
         # Now, not after the thread has ended: the next request needs another queue.
         self._leave()
         self._stop.set()

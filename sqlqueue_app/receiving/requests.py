@@ -118,7 +118,9 @@ def _send(waiting: Request[Any], message: object, body: object, options: SendOpt
     pending.add(waiting, listener.queue, read)
     try:
         if not reply_listeners.has(listener):
-            raise ReplyLost(f"nothing was sent: this process has lost the callback queue {listener.queue!r} just now; ask again")
+            raise ReplyLost(
+                f"nothing was sent: this process has lost the callback queue {listener.queue!r} just now; call request() again"
+            )
         if waiting.done():
             return
         listener.dispatcher.dispatch([outgoing])

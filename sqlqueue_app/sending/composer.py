@@ -41,7 +41,7 @@ from sqlqueue_app.sending.tracing import OPENTELEMETRY, tracing
 from sqlqueue_app.tables.rows import NewRow
 from sqlqueue_app.tables.subscriptions import SubscriptionRow
 
-REMOVE_IT = "make its queue, or remove it with unsubscribe() or sqlqueue_subscriptions --remove"
+REMOVE_IT = "create its queue, or remove it with unsubscribe() or sqlqueue_subscriptions --remove"
 
 # Type names and addresses may come from anywhere: each cache is bounded.
 _REMEMBERED = 1_000
@@ -193,7 +193,7 @@ class Composer:
         for subscription in self.subscribers.of(topics):
             destination = self._address_of(subscription)
             if destination not in copies:
-                because = f"an event goes there by {subscription}: {REMOVE_IT}"
+                because = f"{subscription} leads there: {REMOVE_IT}"
                 copies[destination] = OutgoingMessage(destination, headers, data, options.time_to_be_received, because=because)
         return headers[names.MESSAGE_ID] or "", list(copies.values())
 
@@ -226,7 +226,7 @@ class Composer:
     def form_of(self, message: object) -> TypeForm:
         """The shared parts of messages of a type, by object or type name. MessageTypeError for anything but a message type."""
         if isinstance(message, type):
-            raise MessageTypeError(f"the message is the class {message.__qualname__}: hand in an object of it")
+            raise MessageTypeError(f"the message is the class {message.__qualname__}: pass an instance of it")
         # Registering a type later changes the meaning of its name and of its subclasses.
         kind = message if isinstance(message, str) else type(message)
         return self._forms(kind, registry.version)  # type: ignore[arg-type]  # the stubs give metaclasses no hash
@@ -362,8 +362,8 @@ def payload_of(message: object, body: object) -> object:
         return {} if body is None else body
     if body is not None:
         raise MessageTypeError(
-            f"a body was given beside the message {type(message).__qualname__}: "
-            "hand in either a message object, or a type name and a body"
+            f"a body was passed with the message {type(message).__qualname__}: "
+            "pass either a message object, or a type name and a body"
         )
     return message
 
@@ -372,8 +372,8 @@ def check_can_delay(endpoint: str | None) -> str:
     """The endpoint whose table holds a process's delayed messages; ConfigurationError if there is none."""
     if endpoint is None:
         raise ConfigurationError(
-            "a message cannot be delayed where the settings name no endpoint, for it would wait in the endpoint's table: "
-            'name the endpoint to send as in SQLQUEUE["SEND_AS"] and run sqlqueue_install, which makes the table'
+            "a message cannot be delayed without an endpoint in whose table it waits: "
+            'set SQLQUEUE["SEND_AS"] to the endpoint to send as and run sqlqueue_install, which creates the table'
         )
     return endpoint
 

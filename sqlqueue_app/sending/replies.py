@@ -113,7 +113,7 @@ def return_code_of(message: object, body: object = None) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise MessageTypeError(f"a return code is an integer, or an Enum whose values are integers; got {message!r}")
     if body is not None:
-        raise MessageTypeError(f"a body was given beside the return code {message!r}: a return code has none")
+        raise MessageTypeError(f"a body was passed with the return code {message!r}: a return code has none")
     if value not in _INT32:
         raise WireFormatError(f"the return code {value} does not fit: expected {_INT32.start} to {_INT32.stop - 1} (32 bits)")
     return int(value)
@@ -194,13 +194,13 @@ class Request(Future[T], Generic[T]):
 
     def _end_within(self, timeout: float | timedelta | None) -> None:
         if self.sending is not None and not self.done() and in_event_loop():
-            raise RuntimeError("a request made in a coroutine is awaited: reply = await request(...)")
+            raise RuntimeError("a request in a coroutine must be awaited: reply = await request(...)")
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         try:
             super().exception(seconds)
         except TimeoutError:
             # Has no effect if the reply has arrived at this moment.
-            self.fail(TimeoutError(f"no reply to {self._what} within {seconds:g} s; one that comes later is only logged"))
+            self.fail(TimeoutError(f"no reply to {self._what} within {seconds:g} s; a later reply is only logged"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +237,8 @@ class PendingRequests:
         with self._lock:
             if request.message_id in self._waiting:
                 raise ConfigurationError(
-                    f"message_id {request.message_id!r} belongs to a request that waits for its reply already; "
-                    "leave message_id= out, or use another"
+                    f"message_id {request.message_id!r} belongs to another request that waits for its reply; "
+                    "omit message_id=, or choose another"
                 )
             request.queue, request.read = queue, read
             self._waiting[request.message_id] = request

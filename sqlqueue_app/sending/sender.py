@@ -111,18 +111,16 @@ def _source(messages: Iterable[object], bodies: Iterable[object] | None) -> tupl
     """The iterable to read, and its name. Raises MessageTypeError for arguments that do not go together."""
     if isinstance(messages, str):
         if bodies is None:
-            raise MessageTypeError(
-                f"send_many() was given the type name {messages!r} without bodies: hand in bodies=[...] beside it"
-            )
+            raise MessageTypeError(f"send_many() was given the type name {messages!r} without bodies: pass bodies=[...] with it")
         if isinstance(bodies, (str, bytes, Mapping)) or not isinstance(bodies, Iterable):
-            raise MessageTypeError(f"send_many() was given one {type(bodies).__qualname__} as bodies: hand in a list of bodies")
+            raise MessageTypeError(f"send_many() was given one {type(bodies).__qualname__} as bodies: pass a list of bodies")
         return bodies, "bodies"
     if bodies is not None:
         raise MessageTypeError(
-            "send_many() was given bodies beside messages: hand in one type name with bodies, or messages that bring their own"
+            "send_many() was given bodies beside messages: pass one type name with bodies, or messages that bring their own"
         )
     if isinstance(messages, (bytes, Mapping)) or not isinstance(messages, Iterable):
-        raise MessageTypeError(f"send_many() was given one {type(messages).__qualname__}: hand in a list, or call send()")
+        raise MessageTypeError(f"send_many() was given one {type(messages).__qualname__}: pass a list, or call send()")
     return messages, "messages"
 
 

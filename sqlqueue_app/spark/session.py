@@ -256,8 +256,8 @@ _MISSING = re.compile(r"ModuleNotFoundError: No module named '(?P<name>[^']+)'")
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"^(?P<said>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)
 _MEANINGS = (
-    ("No space left on device", "the disk is full: make room, and start again"),
-    ("Disk quota exceeded", "the disk is full: make room, and start again"),
+    ("No space left on device", "the disk is full: free space, and start again"),
+    ("Disk quota exceeded", "the disk is full: free space, and start again"),
     ("Read-only file system", "the file system is read-only"),
     ("Permission denied", "the user of this process may not write there"),
     ("ClassNotFoundException: Class org.apache.hadoop.fs.s3a", "Spark needs the package hadoop-aws for s3a: (spark.jars.packages)"),

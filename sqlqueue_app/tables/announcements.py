@@ -53,7 +53,7 @@ def inspect_wake_up_triggers(alias: str, tables: list[PlannedTable], others: Ite
     found = []
     for table in _without_trigger(connection, dialect, [table for table in tables if table not in wrong]):
         qualified = dialect.qualified(table.address)
-        text = f"table {qualified} has no wake-up trigger: workers look into it up to each second instead of being woken"
+        text = f"table {qualified} has no wake-up trigger: workers poll it up to once a second instead of being woken"
         sql = ";\n".join(create_wake_up_trigger(dialect, table.address)) + ";"
         found.append(Finding(FindingKind.NO_WAKE_UP_TRIGGER, table, qualified, text, sql))
     return found

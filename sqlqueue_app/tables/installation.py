@@ -64,7 +64,7 @@ def install_tables(alias: str, tables: list[PlannedTable], *, layout: str = "cla
         except QueueNotFound as error:
             # The only thing that a new table can lack is its schema.
             schema = dialect.quote(table.address.schema or "")
-            text = f"failed to install {dialect.qualified(table.address)}: there is no schema {schema}: make it first"
+            text = f"failed to install {dialect.qualified(table.address)}: schema {schema} does not exist: create it first"
             raise QueueNotFound(f"{text} (CREATE SCHEMA {schema}), or change the setting that names it") from error
     if made:
         forget_tables()
@@ -169,7 +169,10 @@ def findings_of_layout(dialect: Dialect, table: PlannedTable, found: QueueLayout
         sql = create_expires_index(dialect, table.address, layout) + ";"
         findings.append(Finding(FindingKind.NO_EXPIRES_INDEX, table, qualified, text, sql))
     if not found.unicode_headers:
-        text = f"table {qualified} keeps Headers in a non-Unicode column: ours are ASCII and lose nothing, those of others may"
+        text = (
+            f"table {qualified} stores Headers in a non-Unicode column: headers of sqlqueue are ASCII, but those of other senders "
+            "may lose characters"
+        )
         sql = f"ALTER TABLE {qualified} ALTER COLUMN [Headers] [nvarchar](max) NOT NULL;"
         findings.append(Finding(FindingKind.NON_UNICODE_HEADERS, table, qualified, text, sql))
     return findings

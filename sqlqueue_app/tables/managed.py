@@ -89,13 +89,13 @@ class TransactionLog:
     def _made(self, connection: BaseDatabaseWrapper) -> uuid.UUID:
         if connection.in_atomic_block:
             # A rollback would remove the name, and orphan the branches under it.
-            raise DatabaseError("the coordinator of two-phase commit has no name yet: start the worker again, which makes it")
+            raise DatabaseError("the coordinator of two-phase commit has no name yet: start the worker again, which creates it")
         made = self._dialect.statement("make_coordinator", table=self._coordinators)
         # If two start at once, the second finds the row of the first.
         with contextlib.suppress(IntegrityError), all_or_none(self.alias):
             run(connection, made, id=uuid_value(connection, uuid.uuid4()))
         if (found := self._known()) is None:
-            raise DatabaseError("the row of the coordinator is gone as soon as it is made")
+            raise DatabaseError("the row of the coordinator disappeared right after it was created")
         return found
 
     def record(self, transaction_id: uuid.UUID, queue: str, branches: Sequence[str]) -> None:

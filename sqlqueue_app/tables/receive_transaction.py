@@ -160,7 +160,7 @@ class ReceiveTransaction:
         """
         if self._atomic is None:
             # If the connection is lost, a rollback would open another session, and `was_ended` would mistake it for this one.
-            raise DoomedTransaction("the commit of the receive transaction has failed: there is nothing to go back to")
+            raise DoomedTransaction("the commit of the receive transaction has failed: there is no savepoint to roll back to")
         connection = self.connection
         connection.on_first_use = None
         del connection.run_on_commit[self._first_hook :]

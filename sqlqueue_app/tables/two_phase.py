@@ -108,7 +108,9 @@ class TwoPhaseParticipants:
             try:
                 commit_prepared(alias, branch)
             except DatabaseError as error:
-                self._in_doubt(branch, error, "the message is handled, this is committed as soon as a worker reaches the database")
+                self._in_doubt(
+                    branch, error, "the message is handled, and the branch is committed as soon as a worker reaches the database"
+                )
         return hooks
 
     def ask_log(self) -> None:
@@ -199,7 +201,7 @@ def cannot_prepare(alias: str, why: str) -> str:
     """The error text for an alias that cannot take part."""
     return (
         f"the database {alias!r} {why}, so what a handler writes there cannot be committed together with its message; "
-        "nothing was committed. Let it keep them, use TRANSACTION_MODE 'sends_atomic_with_receive' (what is written there "
+        "nothing was committed. Enable them, use TRANSACTION_MODE 'sends_atomic_with_receive' (what is written there "
         "then commits on its own, before the message), or have an endpoint whose queues are in that database do this work"
     )
 

@@ -58,7 +58,7 @@ def assert_sent(
         number = "was not sent" if count is None else f"was sent {counted(len(matching), 'time')}, expected {count}"
         _fail(f"{_wanted(message, body, to, headers, delay)} {number}", found)
     if not matching:
-        raise ValueError("count=0: say assert_not_sent(), which has nothing to return")
+        raise ValueError("count=0: call assert_not_sent(), which returns nothing")
     return matching[0]
 
 
@@ -84,7 +84,7 @@ def _find(
     delay: timedelta | float | None,
 ) -> tuple[list[tuple[SentMessage, list[str]]], list[SentMessage]]:
     if body is not None and not isinstance(message, (str, type)) and message is not None:
-        raise TypeError(f"a body was given beside the message {type(message).__qualname__}: hand in one of them")
+        raise TypeError(f"a body was passed with the message {type(message).__qualname__}: pass one of them")
     right_place = None if to is None else {_key(each) for each in sent(to=to)}
     checks: list[Callable[[SentMessage], list[str]]] = [
         lambda each: _type_differs(each, message),

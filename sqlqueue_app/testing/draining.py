@@ -105,7 +105,7 @@ class _Drain:
             if limit is not None and done >= limit:
                 return
             if done >= MOST_MESSAGES:
-                raise AssertionError(f"drain() has handled {done} messages and finds more: do two handlers send to one another?")
+                raise AssertionError(f"drain() has handled {done} messages and finds more: do two handlers send to each other?")
 
     def _received(self, with_delayed: bool) -> Iterator[tuple[_Queue, list[ReceivedRow]]]:
         """One message of each queue in turn; due delayed messages when the queues are empty."""
@@ -193,7 +193,7 @@ class _Watching(MessageProcessor):
         elif outcome in (RowOutcome.POISON, RowOutcome.FAILED):
             self.drained.failed += 1
         elif isinstance(self.transaction, NestedReceiveTransaction):
-            raise DoomedTransaction("the transaction of the test is lost: a handler has ended it, or its connection is gone")
+            raise DoomedTransaction("the transaction of the test is lost: a handler has ended it, or its connection is lost")
         return outcome
 
     def move_poison(self, batch: ReceivedBatch, row: ReceivedRow, poison: PoisonMessage) -> RowOutcome:

@@ -215,7 +215,7 @@ class FakeClock:
     def advance(self, time: timedelta) -> datetime:
         """Advance the clock and return the new time; ValueError for a negative duration."""
         if time < timedelta():
-            raise ValueError(f"FakeClock.advance({time!r}): a clock does not go back")
+            raise ValueError(f"FakeClock.advance({time!r}): a clock does not run backwards")
         self._now += time
         return self._now
 

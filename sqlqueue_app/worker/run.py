@@ -119,7 +119,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
 def _ended(received: int, stop: StopSignal) -> int:
     logger.info("stopped, %s received", counted(received, "message"), extra={"event": "worker_stopped"})
     if stop.has_failed:
-        raise WorkerFailed("a thread of the worker died of an error that the log tells (event thread_died): start the worker again")
+        raise WorkerFailed("a thread of the worker died of an unexpected error, logged as thread_died: start the worker again")
     return received
 
 
@@ -284,7 +284,7 @@ def stop_on_signals(
             if first is None:
                 first = got[0], now
             elif got[0] != first[0] or now - first[1] >= REPEAT_SECONDS:
-                os.write(2, b"second signal: aborting, messages in work go back to their queues\n")
+                os.write(2, b"second signal: aborting, messages in progress return to their queues\n")
                 abort()
                 os._exit(128 + got[0])
 
@@ -391,7 +391,7 @@ class CpuAffinity:
             try:
                 os.sched_setaffinity(0, {number})
             except OSError as error:
-                text = f"the system does not keep this process on processor {number} ({error}): leave --cpu-affinity out"
+                text = f"this process cannot be kept on processor {number} ({error}): omit --cpu-affinity"
                 raise ConfigurationError(text) from error
             stack.callback(os.sched_setaffinity, 0, before)
             logger.info("this process stays on processor %s", number, extra={"event": "cpu_affinity"})
@@ -457,7 +457,7 @@ class PipelineSchedule:
             return False
         if self._child is not None:
             background_logger.warning(
-                "the pipeline of the time before runs still: none is started", extra={"event": "pipeline_late"}
+                "the previous run of the pipeline has not ended: no new one is started", extra={"event": "pipeline_late"}
             )
             return False
         # Its standard input, to which nothing is written, ends with this process in any case, and that ends the run.
@@ -482,7 +482,7 @@ class PipelineSchedule:
         _close_input(self._child)
         self._child = None
         if code:
-            text = "the pipeline ended with exit code %s; what it said stands above"
+            text = "the pipeline ended with exit code %s; its output precedes this line"
             background_logger.error(text, code, extra={"event": "pipeline_failed"})
 
 

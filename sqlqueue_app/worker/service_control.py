@@ -122,7 +122,7 @@ class ServiceControl:
         except QueueNotFound as error:
             if not self._is_missing:
                 extra = {"event": "service_control_missing", "endpoint": self._endpoint.name, "queue": self._queue.table}
-                logger.warning("nothing is reported to ServiceControl of %s: %s", self._endpoint.name, error, extra=extra)
+                logger.warning("nothing is reported to ServiceControl about %s: %s", self._endpoint.name, error, extra=extra)
             self._is_missing = True
             return False
         self._is_missing = False

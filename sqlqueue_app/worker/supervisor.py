@@ -162,9 +162,9 @@ class Supervisor:
             process.pid,
             way_of_ending(code),
             wait,
-            "it handled " + ", ".join(f"{row_id} (death {count} of it)" for row_id, count in held.items())
+            "it was handling " + ", ".join(f"{row_id} (deaths with it: {count})" for row_id, count in held.items())
             if held
-            else "it handled nothing",
+            else "it was handling nothing",
             extra={"event": "process_died"},
         )
         self._stop.wait(wait)

@@ -239,10 +239,10 @@ def test_the_document_says_the_same(sqlite_database: QueueDatabase) -> None:
     [
         ({"max_length": "many"}, "--max-length: expected a whole number of 0 or more"),
         ({"max_length": "1:2:3"}, "--max-length: expected a whole number"),
-        ({"max_length": "2:1"}, "--max-length: expected a warning at less"),
+        ({"max_length": "2:1"}, "--max-length: expected a warning limit of at most"),
         ({"max_age": "nan"}, "--max-age: expected a number"),
         ({"max_failed": -1}, "--max-failed: expected a whole number"),
-        ({"min_instances": "1:2"}, "--min-instances: expected a warning at more"),
+        ({"min_instances": "1:2"}, "--min-instances: expected a warning limit of at least"),
         ({"queue": "Salse"}, "there is no queue 'Salse' .*'Sales'"),
         ({"endpoint": "Salse"}, "endpoint 'Salse' is not in .*'Sales'"),
         ({"format": "xml"}, "--format: invalid choice"),

@@ -133,7 +133,7 @@ def test_without_a_terminal_it_lists_and_refuses(sqlite_database: QueueDatabase)
     install(sqlite_database)
     instance(sqlite_database, "Sales.here-2", name="here")
     ran = run(sqlite_database, "sqlqueue_purge_callbacks")
-    assert (ran.code, "Sales.here-2" in ran.out, "say --yes" in ran.err) == (2, True, True)
+    assert (ran.code, "Sales.here-2" in ran.out, "add --yes" in ran.err) == (2, True, True)
     assert "Sales.here-2" in left(sqlite_database)
     assert "seconds" in refused(run(sqlite_database, "sqlqueue_purge_callbacks", "--older-than", "long"))
 
@@ -156,5 +156,5 @@ def test_without_dead_instances_there_is_nothing_to_ask(sqlite_database: QueueDa
     call_command("sqlqueue_purge_callbacks", stdout=out)
     assert out.getvalue() == "no callback queue of an instance that is gone\n"
     instance(sqlite_database, "Sales.here", name="here")
-    with pytest.raises(CommandError, match="say --yes"):
+    with pytest.raises(CommandError, match="add --yes"):
         call_command("sqlqueue_purge_callbacks", stdout=out)

@@ -118,7 +118,7 @@ def test_a_missing_table_is_named_with_what_mends_it(queue_database: QueueDataba
     assert sales["problem"]["kind"] == "missing"
     assert sales["problem"]["command"] == "python manage.py sqlqueue_install"
     assert "CREATE TABLE" in sales["problem"]["sql"]
-    assert "mend it with: python manage.py sqlqueue_install" in text()
+    assert "fix it with: python manage.py sqlqueue_install" in text()
 
 
 def test_the_text_lists_queues_and_instances(sqlite_database: QueueDatabase) -> None:

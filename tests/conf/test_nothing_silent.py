@@ -195,7 +195,7 @@ def test_two_endpoints_with_the_same_handlers_and_no_routes_are_an_error(shared:
     assert (error.id, error.level) == ("sqlqueue.E027", checks.ERROR)
     assert error.msg == (
         f"the endpoints 'Sales' and 'Billing' have the same handler {shared}, and ROUTES is empty: "
-        "nothing decides which of them gets a message"
+        "it is undecided which of them receives a message"
     )
 
 

@@ -53,7 +53,7 @@ def test_what_fails_comes_first_with_what_to_do(queue_database: QueueDatabase) -
     found = page()
 
     text = found.text()
-    sentence = "Sales has had more than 1,234 expired messages for 15 minutes. See in the logs"
+    sentence = "Sales has had more than 1,234 expired messages for 15 minutes. The logs of the workers"
     places = [text.find(each) for each in (sentence, "zzz fails", "aab muted", "stale one", "aaa passes")]
     assert -1 not in places, text
     assert places == sorted(places)

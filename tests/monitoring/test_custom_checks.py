@@ -59,7 +59,7 @@ def told() -> list[tuple[str, str]]:
         (ValueError("odd"), "ValueError: odd"),
         (SystemExit(3), "SystemExit: 3"),
         ("a\0b\ud800", "a\0b\ud800"),
-        (True, "Answering has returned True: expected None when all is well, else a text that says what is not"),
+        (True, "Answering has returned True: expected None if all is well, otherwise a text that describes the problem"),
         ("x" * 9_999, "x" * LONGEST_TEXT),
     ],
 )

@@ -158,4 +158,4 @@ def test_two_at_once(database: QueueDatabase) -> None:
     run_pipeline(settings, options_of(settings), StopSignal(), step=another)
 
     assert len(said) == 1
-    assert said[0].startswith("a pipeline runs already: process ")
+    assert said[0].startswith("a pipeline is already running: process ")

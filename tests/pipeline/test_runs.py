@@ -49,7 +49,9 @@ def test_a_run_has_a_row_from_its_start_to_its_end(queue_database: QueueDatabase
 def test_a_second_pipeline_is_told_of_the_first(queue_database: QueueDatabase) -> None:
     other(queue_database)
 
-    with pytest.raises(PipelineBusy, match=r"a pipeline runs already: process 7 on mill, since .* UTC, heard of \d+ s ago"):
+    with pytest.raises(
+        PipelineBusy, match=r"a pipeline is already running: process 7 on mill, since .* UTC, last heartbeat \d+ s ago"
+    ):
         begin(queue_database)
     assert PipelineRun.objects.using(queue_database.alias).count() == 1
 

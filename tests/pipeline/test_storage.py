@@ -88,7 +88,7 @@ def test_a_file_in_the_place_of_a_folder_is_an_error_in_words(storage: LakeStora
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (errno.ENOSPC, r"the lake .* is full: make room, and start the pipeline again; nothing is lost"),
+        (errno.ENOSPC, r"the lake .* is full: free space, and start the pipeline again; nothing is lost"),
         (errno.EROFS, r"failed to write 'x' in the lake .*: Read-only file system; give the user"),
         (errno.EACCES, r"failed to write 'x' in the lake .*: Permission denied; give the user"),
         (errno.EIO, r"failed to write 'x' in the lake .*: Input/output error"),

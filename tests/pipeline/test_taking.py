@@ -144,7 +144,7 @@ def test_a_pipeline_that_cleans_up_beside_another_costs_that_one_a_batch(
             tools.manifest.recover()
 
     queue = AuditQueueTaker(tools_of(queue_database, spark, tmp_path, step=clean_up), audit, "audit")
-    with pytest.raises(BatchLost, match="is not there any more: another pipeline has cleaned up"):
+    with pytest.raises(BatchLost, match="no longer exists: another pipeline has cleaned up"):
         queue.take(10)
     assert audit.row_versions(10) == numbers
     queue.take(10)

@@ -81,7 +81,7 @@ def test_settings_with_an_unknown_schema_stop_the_worker_and_the_installer_in_wo
     with pytest.raises(QueueNotFound, match=rf"endpoint .Sales. cannot receive: table \S*{quoted}\..* run sqlqueue_install"):
         bench.run()
     needs(bench.database.vendor, "error 2760 for a missing schema")
-    with pytest.raises(CommandError, match=rf"there is no schema {quoted}: make it first \(CREATE SCHEMA {quoted}\)"):
+    with pytest.raises(CommandError, match=rf"schema {quoted} does not exist: create it first \(CREATE SCHEMA {quoted}\)"):
         call_command("sqlqueue_install")
 
 
@@ -90,7 +90,7 @@ def test_an_error_queue_in_an_unknown_schema_stops_the_worker_and_the_installer(
     expected = r'endpoint .Sales. cannot receive: table \S*"nowhere"\."error" does not exist; run sqlqueue_install'
     with pytest.raises(QueueNotFound, match=expected):
         postgresql_bench.run()
-    with pytest.raises(CommandError, match=r'there is no schema "nowhere": make it first'):
+    with pytest.raises(CommandError, match=r'schema "nowhere" does not exist: create it first'):
         call_command("sqlqueue_install")
 
 

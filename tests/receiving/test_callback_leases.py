@@ -25,7 +25,7 @@ ELSEWHERE = 999_999_999
 
 
 def give_away(asking: Asking) -> None:
-    """Another process has taken the queue over, because this one was silent for too long."""
+    """Another process has taken the queue over, because this one sent no heartbeat for too long."""
     Instance.objects.using(asking.bench.database.alias).filter(endpoint="Web").update(pid=ELSEWHERE)
 
 

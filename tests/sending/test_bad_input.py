@@ -36,13 +36,13 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         r"dict is no message type.*type name and a dict",
     ),
     "None": (lambda: send(None), MessageTypeError, "NoneType is no message type"),
-    "a class instead of its object": (lambda: send(PlaceOrder), MessageTypeError, "the class PlaceOrder: hand in an object of it"),
+    "a class instead of its object": (lambda: send(PlaceOrder), MessageTypeError, "the class PlaceOrder: pass an instance of it"),
     "a blank type": (lambda: send("  ", {}), MessageTypeError, r"'  ' is blank: expected a name such as"),
     "an empty type": (lambda: send("", {}), MessageTypeError, "'' is blank"),
     "a body beside an object": (
         lambda: send(PlaceOrder("1"), {}),  # type: ignore[call-overload]
         MessageTypeError,
-        r"body was given beside the message PlaceOrder",
+        r"body was passed with the message PlaceOrder",
     ),
     "a body beside an object, many": (lambda: send_many([(PlaceOrder("1"), {})]), MessageTypeError, "PlaceOrder"),
     "NaN": (lambda: send("Sending.A", {"price": math.nan}), MessageBodyError, r"no number for nan.*|\['price'\]"),

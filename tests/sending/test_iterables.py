@@ -246,7 +246,7 @@ def test_an_error_of_the_callers_own_query_comes_as_it_is(desk: Desk) -> None:
         (object(), MessageTypeError, r"^messages\[1234\]: the class builtins\.object is no message type"),
         (PlaceOrder("1", lines=[object()]), MessageBodyError, r"^messages\[1234\]: the body of PlaceOrder .* lines"),  # type: ignore[list-item]
         (("Other.Type", {}), MessageTypeError, r"^messages\[1234\]: message type 'Other\.Type' has no route"),
-        ((PlaceOrder("1"), {}), MessageTypeError, r"^messages\[1234\]: a body was given beside the message PlaceOrder"),
+        ((PlaceOrder("1"), {}), MessageTypeError, r"^messages\[1234\]: a body was passed with the message PlaceOrder"),
         (("Sending.A", {}, 1), MessageTypeError, r"^messages\[1234\]: the class builtins\.tuple is no message type"),
     ],
 )
@@ -275,11 +275,11 @@ def test_an_error_in_a_message_itself_keeps_its_kind_and_says_the_place(sqlite_d
 
 @pytest.mark.parametrize("bodies", [{"order_id": "1"}, "text", b"bytes", 5])
 def test_one_body_instead_of_a_list_is_told(sqlite_desk: Desk, bodies: Any) -> None:
-    with pytest.raises(MessageTypeError, match=rf"one {type(bodies).__name__} as bodies: hand in a list of bodies"):
+    with pytest.raises(MessageTypeError, match=rf"one {type(bodies).__name__} as bodies: pass a list of bodies"):
         send_many("Sending.A", bodies)
 
 
 @pytest.mark.parametrize("messages", [{"Sending.A": {}}, b"Sending.A", 5])
 def test_what_is_no_list_of_messages_is_told(sqlite_desk: Desk, messages: Any) -> None:
-    with pytest.raises(MessageTypeError, match=rf"one {type(messages).__name__}: hand in a list"):
+    with pytest.raises(MessageTypeError, match=rf"one {type(messages).__name__}: pass a list"):
         send_many(messages)

@@ -202,7 +202,7 @@ def test_a_queue_that_was_dropped_stops_the_event_and_the_error_names_the_subscr
         with pytest.raises(QueueNotFound, match="Shipping") as caught:
             publish(OrderShipped("2"))
         assert (
-            "an event goes there by the subscription of endpoint 'Shipping' to 'Publishing.IOrderEvent': make its queue, or "
+            "the subscription of endpoint 'Shipping' to 'Publishing.IOrderEvent' leads there: create its queue, or "
             "remove it with unsubscribe() or sqlqueue_subscriptions --remove"
         ) in str(caught.value)
     assert len(stand.rows("Billing")) == 1

@@ -239,7 +239,7 @@ def test_bodies_beside_objects_are_told(desk: Desk) -> None:
 
 
 def test_one_object_instead_of_a_list_is_told(desk: Desk) -> None:
-    with pytest.raises(MessageTypeError, match="one PlaceOrder: hand in a list, or call send"):
+    with pytest.raises(MessageTypeError, match="one PlaceOrder: pass a list, or call send"):
         send_many(PlaceOrder("1"))  # type: ignore[arg-type]
 
 

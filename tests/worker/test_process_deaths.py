@@ -73,7 +73,7 @@ def test_after_three_deaths_the_message_is_in_the_error_queue_and_the_others_are
     assert bench.rows("Sales") == []
     events = [json.loads(line) for line in said.splitlines()]
     deaths = [event["message"] for event in events if event.get("event") == "process_died"]
-    assert [f"(death {count} of it)" in text for count, text in enumerate(deaths, 1)] == [True] * 3
+    assert [f"(deaths with it: {count})" in text for count, text in enumerate(deaths, 1)] == [True] * 3
     assert "died by SIGKILL" in deaths[0]
     assert [event["message"] for event in events if event.get("event") == "moved_to_error_queue"]
 
@@ -116,7 +116,7 @@ def test_two_deadly_messages_of_one_batch_die_three_times_each_and_the_rest_of_i
     assert [number for number, _ in handled(bench)] == [1, 2, 3, 4, 5, 6]
     # Of all rows of the transaction only the one that was being handled is held against it.
     deaths = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "process_died"]
-    assert [text.count("of it)") for text in deaths] == [1] * 6
+    assert [text.count("(deaths with it:") for text in deaths] == [1] * 6
 
 
 def test_messages_beside_the_deadly_one_are_not_taken_for_it(postgresql_bench: Bench, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_the_second_signal_aborts(numbers: list[signal.Signals], survived: int) 
     assert ended.returncode == 128 + numbers[-1]
     # The last one may end the process before it prints.
     assert len(ended.stdout.split()) >= survived
-    assert ended.stderr == "second signal: aborting, messages in work go back to their queues\n"
+    assert ended.stderr == "second signal: aborting, messages in progress return to their queues\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -21,12 +21,12 @@ from sqlqueue_app.worker.run import stop_at_eof, stop_on_signals
 _NEEDED = ("pyspark", "pyarrow")
 _EPILOG = """\
 signals:
-  The first SIGINT (Ctrl-C) or SIGTERM finishes the batch that is under way, and ends.
-  The second one ends the process at once; the next run finishes or drops what was under way. Nothing is lost or taken twice.
+  The first SIGINT (Ctrl-C) or SIGTERM finishes the batch in progress and ends.
+  The second one ends the process at once; the next run finishes or drops unfinished batches. Nothing is lost or taken twice.
 
 exit codes:
-  0  done, or stopped in order
-  1  the lake, Spark or the database refused, or another pipeline runs
+  0  done, or stopped by a signal
+  1  the lake, Spark or the database failed, or another pipeline is running
   2  a wrong argument or setting, or the extra `spark` is not installed
   128 + signal number  ended by a second signal (130 for Ctrl-C, 143 for SIGTERM)
 
@@ -54,12 +54,12 @@ class Command(SqlQueueCommand):
             "--lake", metavar="PATH", help="a folder, or a URL that Spark can write (default: LAKE of the settings)"
         )
         how_long = parser.add_mutually_exclusive_group()
-        how_long.add_argument("--once", action="store_true", help="end once there is nothing left to take; this is the default")
-        how_long.add_argument("--continuous", action="store_true", help="go on until told to stop")
+        how_long.add_argument("--once", action="store_true", help="end when the audit queues are empty (the default)")
+        how_long.add_argument("--continuous", action="store_true", help="run until stopped by a signal")
         parser.add_argument(
             "--stop-at-eof",
             action="store_true",
-            help="stop as after a first signal once standard input ends: a worker that starts the pipeline takes it along so",
+            help="stop as after a first signal when standard input ends; workers use this to stop the pipeline with them",
         )
         parser.add_argument(
             "--peek-only",
@@ -73,12 +73,12 @@ class Command(SqlQueueCommand):
             metavar="N",
             help="delete messages of the lake that are older (default: KEEP_DAYS of the settings; figures stay)",
         )
-        parser.add_argument("--compact", action="store_true", help="put small files together at the end")
+        parser.add_argument("--compact", action="store_true", help="merge small files at the end")
         parser.add_argument(
             "--batch-size",
             type=whole_number(1),
             metavar="N",
-            help="messages of one commit, at most (default: BATCH_SIZE of the settings, 500000)",
+            help="maximum number of messages per commit (default: BATCH_SIZE of the settings, 500000)",
         )
         add_format_argument(parser)
 
@@ -134,7 +134,7 @@ class Command(SqlQueueCommand):
         self.stdout.write(_counts(done, f" {word}", " copied"))
         if done.unreadable:
             self.stdout.write(
-                f"copied as they were to the table `unreadable` of the lake: {counted(done.unreadable, 'unreadable row')}"
+                f"copied unchanged to the table `unreadable` of the lake: {counted(done.unreadable, 'unreadable row')}"
             )
         for problem in done.problems:
             self.stderr.write(f"warning: {problem}")

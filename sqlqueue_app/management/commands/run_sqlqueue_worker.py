@@ -21,14 +21,14 @@ from sqlqueue_app.worker.supervisor import SupervisedProcess, Supervisor, can_su
 _EPILOG = """\
 signals:
   The first SIGINT (Ctrl-C) or SIGTERM stops fetching, finishes the messages that are being handled, and ends.
-  The second one ends the process at once; unfinished messages are in their queues again.
-  The same signal again within a second is the same one, for `timeout` sends it to the process and to its group.
+  The second one ends the process at once; unfinished messages return to their queues.
+  The same signal within a second counts once, because `timeout` sends it to the process and to its group.
 
 exit codes:
-  0  stopped in order, or nothing left with --until-empty
-  1  the database refused, or a table is missing (run migrate or sqlqueue_install, or start with --install)
+  0  stopped by a signal, or all queues empty with --until-empty
+  1  a database error, or a missing table (run migrate or sqlqueue_install, or start with --install)
   2  a wrong argument or setting, or a missing driver
-  3  a thread died of an error of its own, and the worker stopped in order: start it again (a supervisor does)
+  3  a thread died of an unexpected error and the worker stopped: start it again (a supervisor does)
   128 + signal number  ended by a second signal (130 for Ctrl-C, 143 for SIGTERM)
 
 examples:
@@ -57,7 +57,7 @@ def _add_log_options(parser: CommandParser) -> None:
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",
-        help="the least level that is logged (default: %(default)s); a LOGGING setting for 'sqlqueue' goes before both",
+        help="the minimum log level (default: %(default)s); a LOGGING setting for 'sqlqueue' overrides both",
     )
 
 
@@ -84,8 +84,8 @@ class Command(SqlQueueCommand):
 
     help = (
         "Receive the messages of the endpoints in SQLQUEUE and call their handlers, each message in one transaction with its "
-        "handlers' work (unless TRANSACTION_MODE says otherwise). A database that is away is waited for; a wrong name, user or "
-        "password ends the worker."
+        "handlers' work (unless TRANSACTION_MODE says otherwise). The worker waits for an unreachable database; "
+        "a wrong name, user or password ends it."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -101,35 +101,35 @@ class Command(SqlQueueCommand):
             "--max-concurrency",
             type=whole_number(1),
             metavar="N",
-            help="messages of a main queue handled at once, at most (default: MAX_CONCURRENCY of the endpoint)",
+            help="maximum number of messages of a main queue handled at once (default: MAX_CONCURRENCY of the endpoint)",
         )
         parser.add_argument(
             "--model",
             choices=get_args(ConcurrencyModel),
-            help="how threads follow the work (default: CONCURRENCY_MODEL of the endpoint)",
+            help="how the number of threads follows the load (default: CONCURRENCY_MODEL of the endpoint)",
         )
         parser.add_argument(
             "--batch-size",
             type=_batch_size,
             metavar="N",
-            help="messages of one transaction, at most, or 'auto' (default: BATCH_SIZE of the endpoint)",
+            help="maximum number of messages per transaction, or 'auto' (default: BATCH_SIZE of the endpoint)",
         )
         parser.add_argument(
             "--processes",
             type=whole_number(0),
             metavar="N",
-            help="worker processes, under a supervisor that starts one again that dies; 0: in this very process, without a "
-            "supervisor, for debuggers and scripts (default: 1; 0 where Python code calls the command)",
+            help="number of worker processes; a supervisor restarts those that die. 0: run in this process without a supervisor, "
+            "for debuggers and scripts (default: 1; 0 with call_command())",
         )
         parser.add_argument(
             "--cpu-affinity",
             type=_cpu_affinity,
             metavar="auto|0,2-4",
-            help="each process stays on one processor: 'auto', one that no other worker stays on, or these in turn (default: the "
-            "system moves threads about). Quicker where handlers are; not for those that compute outside of Python, Linux only",
+            help="keep each process on one processor: 'auto' chooses one that no other worker uses, a list is used in turn "
+            "(default: the system decides). Suits quick handlers, not those that compute outside Python; Linux only",
         )
         parser.add_argument(
-            "--until-empty", action="store_true", help="end with 0 once nothing is left to receive, for scripts and tests"
+            "--until-empty", action="store_true", help="end with exit code 0 when all queues are empty, for scripts and tests"
         )
         parser.add_argument("--install", action="store_true", help="create missing tables first; needs the right to create tables")
         _add_log_options(parser)

@@ -40,8 +40,8 @@ def bounds(*, whole: bool = True, least: bool = False) -> Callable[[str], Bounds
             return Bounds(critical=numbers[0], least=least)
         warning, critical = numbers
         if (warning < critical) if least else (warning > critical):
-            order = "less" if not least else "more"
-            raise ArgumentTypeError(f"expected a warning at {order} than the critical number or at the same, got {text!r}")
+            order = "at least" if least else "at most"
+            raise ArgumentTypeError(f"expected a warning limit of {order} the critical limit, got {text!r}")
         return Bounds(warning, critical, least)
 
     return parse
@@ -52,7 +52,7 @@ class Command(SqlQueueCommand):
 
     help = (
         "Check queues, endpoints and instances for a monitoring system. Exit code 0: all is well, 1: warning, 2: critical, "
-        "3: unknown (a wrong argument or setting, or the database is away). Takes and locks nothing."
+        "3: unknown (a wrong argument or setting, or the database is unreachable). Takes and locks nothing."
     )
     usage_exit_code = int(Level.UNKNOWN)
 
@@ -66,13 +66,13 @@ class Command(SqlQueueCommand):
                 f"--max-{name}",
                 metavar=given,
                 type=known,
-                help=f"at most so many {words}; one number is critical, or WARNING:CRITICAL",
+                help=f"at most this many {words}: a critical limit, or WARNING:CRITICAL",
             )
         parser.add_argument(
             "--min-instances",
             metavar="N[:N]",
             type=bounds(least=True),
-            help="at least so many live instances of each endpoint; one number is critical, or WARNING:CRITICAL",
+            help="at least this many live instances of each endpoint: a critical limit, or WARNING:CRITICAL",
         )
         add_format_argument(parser, "nagios")
 

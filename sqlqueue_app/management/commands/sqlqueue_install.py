@@ -21,15 +21,15 @@ from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_table
 from sqlqueue_app.tables.listing import current_catalog
 
 _DESCRIPTION = """\
-Makes the tables that the endpoints in SQLQUEUE need and that are missing: queues of endpoints
-and satellites, tables of delayed messages, error and audit queues, the subscription table; and
-callback queues with --instance, or where CALLBACKS is True. Tables that exist are left as they
-are, so it is safe to run again, and safe when many start at once. It needs the right to create
-tables; the worker needs no more than to read and write them.
+Creates the missing tables of the endpoints in SQLQUEUE: queues of endpoints and satellites,
+tables of delayed messages, error and audit queues, the subscription table; and callback queues
+with --instance, or where CALLBACKS is True. Existing tables stay as they are, so it is safe to
+run again, also by several processes at once. It needs the right to create tables; workers need
+only to read and write them.
 """
 _EPILOG = """\
 examples:
-  manage.py sqlqueue_install                              make what is missing
+  manage.py sqlqueue_install                              create missing tables
   manage.py sqlqueue_install --instance web1 --instance web2
                                                           with the callback queues of these machines
   manage.py sqlqueue_install --sql --dialect sqlserver --grant shop > queues.sql
@@ -56,8 +56,8 @@ class Command(SqlQueueCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         what = parser.add_mutually_exclusive_group()
-        what.add_argument("--sql", action="store_true", help="print the script that makes the tables, and change nothing")
-        what.add_argument("--check", action="store_true", help="list what is missing or different, and change nothing")
+        what.add_argument("--sql", action="store_true", help="print the script that creates the tables; change nothing")
+        what.add_argument("--check", action="store_true", help="list what is missing or different; change nothing")
         what.add_argument("--make-migration", metavar="APP", help="write the tables as operations into the app's next migration")
         parser.add_argument("--dialect", choices=DIALECTS, help="with --sql: for which database (default: that of the settings)")
         parser.add_argument("--grant", metavar="ROLE", help="with --sql: also grant this role what it needs, see --for")
@@ -71,7 +71,7 @@ class Command(SqlQueueCommand):
             "--instance",
             action=Several,
             metavar="NAME",
-            help="also make the callback queues of these machines; may be repeated (default: this machine where CALLBACKS is True)",
+            help="also create the callback queues of these machines; may be repeated (default: this machine if CALLBACKS is True)",
         )
         parser.add_argument(
             "--wake-up",
@@ -117,7 +117,7 @@ class Command(SqlQueueCommand):
         known = dialect(options["dialect"] or dialect_of(settings.database))
         role = options["grant"]
         if role is not None and known.name == "sqlite":
-            raise self.usage_error("--grant: SQLite has no roles; who may write the file may use its queues")
+            raise self.usage_error("--grant: SQLite has no roles; whoever may write the file may use its queues")
         if role is not None and not role.strip():
             raise self.usage_error(f"--grant: expected the name of a role, got {role!r}")
         tables = planned_tables(settings, known.name, None, options["instance"])
@@ -140,7 +140,7 @@ class Command(SqlQueueCommand):
         if options["format"] == "json":
             self.write_json({"migration": str(path) if path else None})
         elif path is None:
-            self.stdout.write(f"nothing new: the migrations of {options['make_migration']!r} make every table already")
+            self.stdout.write(f"nothing new: the migrations of {options['make_migration']!r} create every table already")
         else:
             self.stdout.write(f"wrote {path}")
 
@@ -193,7 +193,7 @@ class Command(SqlQueueCommand):
 
 
 _INFORMATION = frozenset({FindingKind.NON_UNICODE_HEADERS, FindingKind.NO_WAKE_UP_TRIGGER})
-_NO_ENDPOINTS = 'SQLQUEUE["ENDPOINTS"] names no endpoint: there is no table to make'
+_NO_ENDPOINTS = 'SQLQUEUE["ENDPOINTS"] names no endpoint: there is no table to create'
 
 
 def _document(finding: Finding) -> dict[str, str]:

@@ -18,7 +18,7 @@ class Command(SqlQueueCommand):
     """Asks for confirmation, then deletes."""
 
     help = (
-        "Delete every message of a queue, or only the expired ones, in batches. Deleted messages cannot be brought back. "
+        "Delete every message of a queue, or only the expired ones, in batches. This cannot be undone. "
         "On a terminal the name of the queue must be typed first; elsewhere --yes is needed."
     )
 
@@ -44,8 +44,8 @@ class Command(SqlQueueCommand):
     def _ask(self, table: QueueTable, what: str) -> None:
         name = table.address.table
         if not sys.stdin.isatty():
-            raise self.usage_error(f"nothing was deleted from {name!r}: there is no terminal to ask on; say --yes")
-        self.stderr.write(f"All {what} of {table.qualified} in database {table.alias!r} will be deleted for good.")
+            raise self.usage_error(f"nothing was deleted from {name!r}: there is no terminal to ask on; add --yes")
+        self.stderr.write(f"All {what} of {table.qualified} in database {table.alias!r} will be deleted permanently.")
         self.stderr.write(f"Type the name of the queue ({name}) to go on: ", ending="")
         self.stderr.flush()
         if sys.stdin.readline().rstrip("\n") != name:

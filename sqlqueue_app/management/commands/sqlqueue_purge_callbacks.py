@@ -19,7 +19,7 @@ class Command(SqlQueueCommand):
     """Lists and asks for confirmation, then drops."""
 
     help = (
-        "List the callback queues of instances that are gone, with how long nothing was heard of them and how many messages wait, "
+        "List the callback queues of instances that are gone, with the time since their last heartbeat and the number of messages, "
         "and drop their tables. Never those of live instances. On a terminal it asks first; elsewhere --yes is needed."
     )
 
@@ -29,7 +29,7 @@ class Command(SqlQueueCommand):
             type=seconds,
             default=timedelta(),
             metavar="S",
-            help="only those of which nothing was heard for at least so many seconds (default: every dead instance)",
+            help="only those without a heartbeat for at least this many seconds (default: every dead instance)",
         )
         parser.add_argument("--yes", action="store_true", help="do not ask")
         parser.add_argument("--dry-run", action="store_true", help="list, and remove nothing")
@@ -63,7 +63,7 @@ class Command(SqlQueueCommand):
 
     def _ask(self, number: int) -> None:
         if not sys.stdin.isatty():
-            raise self.usage_error("nothing was removed: there is no terminal to ask on; say --yes")
+            raise self.usage_error("nothing was removed: there is no terminal to ask on; add --yes")
         self.stderr.write("These tables will be dropped, with every message in them.")
         self.stderr.write(f"Type the number of queues ({number}) to go on: ", ending="")
         self.stderr.flush()

@@ -37,7 +37,7 @@ class Command(SqlQueueCommand):
         which.add_argument("--message", metavar="ID", help="the message of this message id or unique message id")
         which.add_argument("--group", metavar="ID", help="the messages of this group that have not been retried, by its id")
         which.add_argument("--all", action="store_true", help="every failed message that has not been retried or archived")
-        parser.add_argument("--dry-run", action="store_true", help="only say how many would be sent, and why not the others")
+        parser.add_argument("--dry-run", action="store_true", help="only report how many would be sent, and why not the others")
         add_format_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:

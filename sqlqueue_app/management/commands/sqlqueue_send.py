@@ -39,7 +39,7 @@ class Command(SqlQueueCommand):
 
     help = (
         "Send a message to a queue, once or many times, in one transaction: all or none. The message is sent as SEND_AS of the "
-        "settings, and to the queue as it is named: routes are not looked at."
+        "settings, and to the queue as it is named: routes do not apply."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -57,14 +57,14 @@ class Command(SqlQueueCommand):
             continues=lambda text: "=" in text,
             default=[],
             metavar="NAME=VALUE",
-            help="a header of your own; it goes before ours of the same name; may be given several times",
+            help="a header of your own; it overrides ours of the same name; may be given several times",
         )
         parser.add_argument("--ttbr", type=seconds, metavar="S", help="time to be received in seconds: then the message expires")
         parser.add_argument(
             "--delay",
             type=seconds,
             metavar="S",
-            help="deliver it so many seconds later; it waits in the delayed table of SEND_AS; not with --ttbr",
+            help="deliver it this many seconds later; it waits in the delayed table of SEND_AS; not with --ttbr",
         )
         parser.add_argument("--count", type=whole_number(1), default=1, metavar="N", help="how many copies (default: %(default)s)")
         add_format_argument(parser)

@@ -203,7 +203,7 @@ def test_what_kills_whoever_sends_it_is_given_up(
         clock.now += LEASE
     NotificationSender(get_settings(), now=clock).send_due(StopSignal())
     given_up = NotificationDelivery.objects.get()
-    assert (given_up.state, given_up.error) == ("failed", "each worker that tried to send it ended before it had an answer")
+    assert (given_up.state, given_up.error) == ("failed", "every worker that tried to send it ended before it had a response")
 
 
 def test_what_cannot_be_put_into_words_is_given_up_too(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:

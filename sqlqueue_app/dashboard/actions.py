@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from django import forms
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.functional import Promise
@@ -17,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, may, refusal_text
+from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, refusal
 from sqlqueue_app.dashboard.formats import number
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin
 from sqlqueue_app.failures.operation_kinds import Scope
@@ -156,11 +157,10 @@ class Action:
 
     def check_permission(self) -> None:
         """Raise PermissionDenied without the permission; a confirmed attempt is recorded."""
-        if may(self.request, self.permission):
-            return
-        if self.is_confirmed:
-            self._record(ActionResult.DENIED, 0, refusal_text(self.permission))
-        raise PermissionDenied(refusal_text(self.permission))
+        if reason := refusal(self.request, self.permission):
+            if self.is_confirmed:
+                self._record(ActionResult.DENIED, 0, reason)
+            raise PermissionDenied(reason)
 
     def make_form(self) -> forms.Form:
         """The form: bound if the action is confirmed, else with the values of the query string, or of the posting list."""
@@ -172,7 +172,11 @@ class Action:
             label_suffix="",
         )
         if self.typed:
-            form.fields["typed"] = TypedField(self.typed)
+            # Against confirming by habit.
+            wrong = dict.fromkeys(("required", "invalid"), _("Type “%(text)s” to confirm.") % {"text": self.typed})
+            label = format_html(_("Type {} to confirm:"), format_html("<strong>{}</strong>", self.typed))
+            pattern, widget = rf"\A{re.escape(self.typed)}\Z", forms.TextInput(PLAIN_INPUT)
+            form.fields["typed"] = forms.RegexField(pattern, strip=True, label=label, widget=widget, error_messages=wrong)
         return form
 
     def show(self, form: forms.Form, errors: Sequence[str] = (), status: int = 200) -> HttpResponse:
@@ -192,21 +196,6 @@ def words_of_actions() -> dict[str, str]:
     """The label of every action, by its name in the audit log."""
     # A title with a placeholder names a target, which the log has in another column.
     return {name: str(each.label if "%(" in str(each.title) else each.title or each.label) for name, each in _ACTIONS.items()}
-
-
-class TypedField(forms.CharField):
-    """An input that accepts only one text, against confirming by habit."""
-
-    def __init__(self, expected: str) -> None:
-        label = format_html(_("Type {} to confirm:"), format_html("<strong>{}</strong>", expected))
-        super().__init__(label=label, widget=forms.TextInput(PLAIN_INPUT))
-        self.expected = expected
-
-    def clean(self, value: Any) -> str:
-        """The text; ValidationError for any other."""
-        if str(value or "").strip() != self.expected:
-            raise ValidationError(_("Type “%(text)s” to confirm."), params={"text": self.expected})
-        return self.expected
 
 
 def _result_of(operation: Operation | None) -> ActionResult:

@@ -3,49 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import wraps
 from typing import Any, ClassVar, Final
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
-from sqlqueue_app.browsing.delayed_messages import (
-    MOST_CHOSEN,
-    DelayedEntry,
-    DelayedPage,
-    PlannedDelivery,
-    cancel_delayed,
-    deliver_now,
-    plan_deliveries,
-    read_delayed_body,
-    read_delayed_message,
-    read_delayed_page,
-)
+from sqlqueue_app.browsing import delayed_messages
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard import lists
 from sqlqueue_app.dashboard.access import Button, Permission, may, not_found, refusal, require
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, State, bounded_number, duration, number, stamp_html
-from sqlqueue_app.dashboard.lists import (
-    NUMBER,
-    WIDE,
-    FileColumns,
-    HtmlTable,
-    TableColumn,
-    cell_html,
-    export,
-    link_html,
-    message_html,
-    wanted_format,
-    with_notes,
-)
 from sqlqueue_app.dashboard.lists import table as rows_table
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import body_file, message_page_context
@@ -71,6 +48,7 @@ class DelayedAction(Action):
     known: KnownDelayed
     table: DelayedTable
     keys: list[str]
+    title_of_count: str | Promise
 
     def find(self, **key: Any) -> None:
         pages: DelayedAdmin = self.pages  # type: ignore[assignment]
@@ -80,29 +58,25 @@ class DelayedAction(Action):
             raise not_found(self.request, self.permission, str(error)) from error
         asked = self.request.POST.getlist("ids") or self.request.GET.getlist("ids")
         keys = dict.fromkeys(found for text in asked if (found := key_of(table, text)) is not None)
-        self.keys = list(keys)[:MOST_CHOSEN]
+        self.keys = list(keys)[: delayed_messages.MOST_CHOSEN]
         self.target = f"{known.name} #{self.keys[0]}" if len(self.keys) == 1 else known.name
         self.back_url = pages.table_url(known)
         self.crumbs = (Crumb(known.name, self.back_url),)
         self.hidden = [("ids", each) for each in self.keys]
-        there: Sequence[PlannedDelivery] = ()
+        there: Sequence[delayed_messages.PlannedDelivery] = ()
         # Nothing is read for a user without the permission.
         if may(self.request, self.permission):
             try:
-                there = plan_deliveries(get_settings(), known, self.keys)
+                there = delayed_messages.plan_deliveries(get_settings(), known, self.keys)
             except ConnectionLost:
                 raise
             except DatabaseError as error:
                 self.blocked = str(error)
-        self._describe(there)
-
-    def _describe(self, there: Sequence[PlannedDelivery]) -> None:
-        """Set the effects on these messages, which exist, for the page."""
         ready = self.ready(there)
         self.count, gone = len(ready), len(self.keys) - len(there)
-        self.words = {"count": number(self.count)}
+        self.title = self.title_of_count % {"count": number(self.count), "number": self.count}
         self.facts = [
-            (_("Endpoint"), self.known.endpoint),
+            (_("Endpoint"), known.endpoint),
             (_("Messages"), number(len(there))),
             *([(_("Due"), time_left(there[0].row.seconds))] if len(there) == 1 else ()),
             *([(_("Not there any more"), number(gone))] if gone else ()),
@@ -115,7 +89,7 @@ class DelayedAction(Action):
             none = _("None of these messages is in the table: they were delivered or cancelled, or none was chosen.")
             self.blocked = _("None of these messages can be delivered.") if there else none
 
-    def ready(self, there: Sequence[PlannedDelivery]) -> Sequence[PlannedDelivery]:
+    def ready(self, there: Sequence[delayed_messages.PlannedDelivery]) -> Sequence[delayed_messages.PlannedDelivery]:
         """The messages that the action can be applied to."""
         return there
 
@@ -126,21 +100,18 @@ class DeliverNow(DelayedAction):
     name, page, route = "deliver_now", "deliver", "<str:table>/deliver/"
     permission = Permission.RETRY
     label = gettext_lazy("Deliver now")
+    title_of_count = ngettext_lazy("Deliver %(count)s message now", "Deliver %(count)s messages now", "number")
     text = gettext_lazy(
         "They are put into their queues at once, in one transaction, whenever they are due. "
         "Messages that a worker moves meanwhile are left to it."
     )
 
-    def find(self, **key: Any) -> None:
-        super().find(**key)
-        self.title = ngettext("Deliver %(count)s message now", "Deliver %(count)s messages now", self.count)
-
-    def ready(self, there: Sequence[PlannedDelivery]) -> Sequence[PlannedDelivery]:
+    def ready(self, there: Sequence[delayed_messages.PlannedDelivery]) -> Sequence[delayed_messages.PlannedDelivery]:
         self.warnings = [_("Stays: %(reason)s") % {"reason": each.refusal} for each in there if each.refusal][:_REASONS_SHOWN]
         return [each for each in there if each.target is not None]
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        done = deliver_now(get_settings(), self.known, self.keys)
+        done = delayed_messages.deliver_now(get_settings(), self.known, self.keys)
         if not done.done:
             raise ValueError(done.refused[0].refusal if done.refused else _GONE)
         text = ngettext("%(count)s message was delivered.", "%(count)s messages were delivered.", done.done)
@@ -160,44 +131,16 @@ class CancelDelayed(DelayedAction):
     name, page, route = "cancel_delayed", "cancel", "<str:table>/cancel/"
     permission = Permission.DELETE
     label, submit = gettext_lazy("Cancel"), gettext_lazy("Delete them")
+    title_of_count = ngettext_lazy("Cancel %(count)s delayed message", "Cancel %(count)s delayed messages", "number")
     text = gettext_lazy("They are deleted, never delivered, and cannot be brought back; a saga may wait forever for its timeout.")
     is_dangerous = True
 
-    def find(self, **key: Any) -> None:
-        super().find(**key)
-        self.title = ngettext("Cancel %(count)s delayed message", "Cancel %(count)s delayed messages", self.count)
-
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        deleted = cancel_delayed(self.table, self.keys)
+        deleted = delayed_messages.cancel_delayed(self.table, self.keys)
         if not deleted:
             raise ValueError(_GONE)
         words = ngettext("%(count)s delayed message was cancelled.", "%(count)s delayed messages were cancelled.", deleted)
         return ActionOutcome(words % {"count": number(deleted)}, self.back_url, deleted)
-
-
-def _of_table(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    """A view of a table that a URL part names, with an error page if the table cannot be read."""
-
-    @wraps(view)
-    def wrapped(self: DelayedAdmin, request: HttpRequest, table: str, **key: str) -> HttpResponseBase:
-        known, delayed = self.found(table)
-        try:
-            return view(self, request, known, delayed, **key)
-        except ConnectionLost:
-            raise
-        except DatabaseError as error:
-            is_missing = isinstance(error, QueueNotFound)
-            kind = ProblemKind.MISSING if is_missing else ProblemKind.UNREADABLE
-            return self.problem(
-                request,
-                title=_("Delayed messages of %(endpoint)s") % {"endpoint": known.endpoint},
-                text=_("The messages of this table cannot be shown."),
-                status=404 if is_missing else 500,
-                crumbs=(Crumb(known.name),),
-                problem=QueueProblem(kind, str(error), command=INSTALL_COMMAND if is_missing and known.is_in_settings else ""),
-            )
-
-    return wrapped
 
 
 class DelayedAdmin(PageAdmin):
@@ -210,8 +153,8 @@ class DelayedAdmin(PageAdmin):
         """All tables of delayed messages: those of the endpoints, then others in the database."""
         settings = get_settings()
         found = read_delayed(settings, listed=listed_tables(settings.database))
-        if wanted_format(request):
-            return export(request, "delayed", TABLE_COLUMNS, found)
+        if lists.wanted_format(request):
+            return lists.export(request, "delayed", TABLE_COLUMNS, found)
         now = database_now(settings.database) if found else utc_now()
         return self.page(
             request,
@@ -223,13 +166,16 @@ class DelayedAdmin(PageAdmin):
             **(extra_context or {}),
         )
 
-    @_of_table
-    def table_view(self, request: HttpRequest, known: KnownDelayed, delayed: DelayedTable) -> HttpResponseBase:
+    def table_view(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """One page of the messages of a table, by due time."""
-        after = position_of(delayed, request.GET.get("due", ""), request.GET.get("after", ""))
-        found = read_delayed_page(delayed, PAGE_SIZE, after=after)
-        if wanted_format(request):
-            return export(request, known.name, _file_columns(known.endpoint), _entries_from(delayed, found))
+        known, delayed = self.found(table)
+        try:
+            after = position_of(delayed, request.GET.get("due", ""), request.GET.get("after", ""))
+            found = delayed_messages.read_delayed_page(delayed, PAGE_SIZE, after=after)
+        except DatabaseError as error:
+            return self._broken(request, known, error)
+        if lists.wanted_format(request):
+            return lists.export(request, known.name, _file_columns(known.endpoint), _entries_from(delayed, found))
         return self.page(
             request,
             "delayed_messages",
@@ -244,26 +190,29 @@ class DelayedAdmin(PageAdmin):
             next=found.next,
         )
 
-    def _table(self, known: KnownDelayed, messages: Sequence[DelayedEntry]) -> HtmlTable:
-        def message(each: DelayedEntry) -> SafeString:
+    def _table(self, known: KnownDelayed, messages: Sequence[delayed_messages.DelayedEntry]) -> lists.HtmlTable:
+        def message(each: delayed_messages.DelayedEntry) -> SafeString:
             box = '<input type="checkbox" name="ids" value="{}" aria-label="{}"> {}'
             words = _("Choose %(id)s") % {"id": each.message.message_id}
             url = self.url("message", path_of(known.name), each.key)
-            return format_html(box, each.key, words, message_html(url, each.message.message_type, each.message.message_id))
+            return format_html(box, each.key, words, lists.message_html(url, each.message.message_type, each.message.message_id))
 
-        columns: list[TableColumn[DelayedEntry]] = [
-            TableColumn(_("Message"), message, WIDE),
-            TableColumn(_("Due"), due_html),
-            TableColumn(_("Kind"), _kind_html),
-            TableColumn(_("Destination"), lambda each: each.destination or known.endpoint, WIDE),
+        columns: list[lists.TableColumn[delayed_messages.DelayedEntry]] = [
+            lists.TableColumn(_("Message"), message, lists.WIDE),
+            lists.TableColumn(_("Due"), due_html),
+            lists.TableColumn(_("Kind"), _kind_html),
+            lists.TableColumn(_("Destination"), lambda each: each.destination or known.endpoint, lists.WIDE),
         ]
         caption = _("Waiting messages, next due first. Viewing does not receive them.")
         return rows_table(caption, columns, messages, lambda each: each.key)
 
-    @_of_table
-    def message_view(self, request: HttpRequest, known: KnownDelayed, delayed: DelayedTable, key: str) -> HttpResponseBase:
+    def message_view(self, request: HttpRequest, table: str, key: str) -> HttpResponseBase:
         """One message in full."""
-        found = read_delayed_message(delayed, key, as_hex="hex" in request.GET)
+        known, delayed = self.found(table)
+        try:
+            found = delayed_messages.read_delayed_message(delayed, key, as_hex="hex" in request.GET)
+        except DatabaseError as error:
+            return self._broken(request, known, error)
         if found is None:
             title = _("Message not found")
             text = _("The message is not in the table: it was delivered or cancelled, or never was there.")
@@ -284,6 +233,21 @@ class DelayedAdmin(PageAdmin):
             **message_page_context(self, request, detail),
         )
 
+    def _broken(self, request: HttpRequest, known: KnownDelayed, error: DatabaseError) -> HttpResponse:
+        """The error page of a table that cannot be read."""
+        if isinstance(error, ConnectionLost):
+            raise error
+        is_missing = isinstance(error, QueueNotFound)
+        command = INSTALL_COMMAND if is_missing and known.is_in_settings else ""
+        return self.problem(
+            request,
+            title=_("Delayed messages of %(endpoint)s") % {"endpoint": known.endpoint},
+            text=_("The messages of this table cannot be shown."),
+            status=404 if is_missing else 500,
+            crumbs=(Crumb(known.name),),
+            problem=QueueProblem(ProblemKind.MISSING if is_missing else ProblemKind.UNREADABLE, str(error), command=command),
+        )
+
     def _buttons(self, request: HttpRequest, known: KnownDelayed, query: str = "") -> list[Button]:
         """The actions on the messages of a query; without one on those that the form lists."""
         return [each.button(self, request, path_of(known.name), query=query) for each in self.action_classes]
@@ -291,7 +255,7 @@ class DelayedAdmin(PageAdmin):
     def body_view(self, request: HttpRequest, table: str, key: str) -> HttpResponse:
         """The body of a message as a file."""
         require(request, Permission.EXPORT, Permission.VIEW_BODY)
-        return body_file(read_delayed_body(self.found(table)[1], key), key)
+        return body_file(delayed_messages.read_delayed_body(self.found(table)[1], key), key)
 
     def found(self, path: str) -> tuple[KnownDelayed, DelayedTable]:
         """The table that a URL part names, by its name or its endpoint, preferring those of the settings; Http404 if none."""
@@ -314,23 +278,18 @@ def _named(path: str, tables: list[KnownDelayed]) -> KnownDelayed | None:
 
 
 TABLE_COLUMNS: Final = {
-    "table": "name",
-    "endpoint": "endpoint",
-    "in_settings": "is_in_settings",
-    "exists": "exists",
-    "messages": "waiting",
-    "exact": "exact",
-    "overdue": "overdue",
-    "next_due": "next_due",
-}
+    "table": "name", "endpoint": "endpoint", "in_settings": "is_in_settings", "exists": "exists", "messages": "waiting",
+    "exact": "exact", "overdue": "overdue", "next_due": "next_due",
+}  # fmt: skip
 
 
-def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetime | None = None) -> HtmlTable | None:
+def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetime | None = None) -> lists.HtmlTable | None:
     """The tables of delayed messages; with the clock of the database, also when their next message is due. None without any."""
 
     def endpoint(each: DelayedStatus) -> SafeString:
         url = "" if each.exists is False else pages.url_of(DelayedMessage, "table", path_of(each.name))
-        return with_notes(link_html(url, each.endpoint), "" if each.is_in_settings else _("not in the settings of this site"))
+        note = "" if each.is_in_settings else _("not in the settings of this site")
+        return lists.with_notes(lists.link_html(url, each.endpoint), note)
 
     def state(each: DelayedStatus) -> State | SafeString:
         if each.exists is False:
@@ -340,22 +299,22 @@ def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetim
         is_moving = now and each.next_due and (now - each.next_due).total_seconds() <= OVERDUE_SECONDS
         if is_moving or not each.overdue:
             return State(Grade.OK, _("OK"))
-        return with_notes(State(Grade.WARNING, _("Overdue")), _("no worker moves them"))
+        return lists.with_notes(State(Grade.WARNING, _("Overdue")), _("no worker moves them"))
 
     def count(each: DelayedStatus, value: int | None) -> object:
         return _("not known") if value is None else bounded_number(value, exact=each.exact)
 
     def next_due(each: DelayedStatus) -> SafeString | None:
         due = each.next_due
-        return with_notes(time_left((due - now).total_seconds()), stamp_html(due)) if due and now else None
+        return lists.with_notes(time_left((due - now).total_seconds()), stamp_html(due)) if due and now else None
 
-    columns: list[TableColumn[DelayedStatus]] = [
-        TableColumn(_("Endpoint"), endpoint),
-        TableColumn(_("State"), state),
-        TableColumn(_("Messages"), lambda each: count(each, each.waiting), NUMBER),
-        TableColumn(_("Overdue"), lambda each: count(each, each.overdue), NUMBER),
-        *([TableColumn(_("Next due"), next_due)] if now else []),
-        TableColumn(_("Table"), lambda each: each.table, WIDE),
+    columns: list[lists.TableColumn[DelayedStatus]] = [
+        lists.TableColumn(_("Endpoint"), endpoint),
+        lists.TableColumn(_("State"), state),
+        lists.TableColumn(_("Messages"), lambda each: count(each, each.waiting), lists.NUMBER),
+        lists.TableColumn(_("Overdue"), lambda each: count(each, each.overdue), lists.NUMBER),
+        *([lists.TableColumn(_("Next due"), next_due)] if now else []),
+        lists.TableColumn(_("Table"), lambda each: each.table, lists.WIDE),
     ]
     caption = _(
         "Messages wait here for their time: deferred ones, timeouts of sagas, delayed retries. "
@@ -375,21 +334,22 @@ def time_left(seconds: float | None) -> str:
     return _("overdue for %(time)s") % {"time": duration(timedelta(seconds=-seconds))}
 
 
-def due_html(each: DelayedEntry) -> SafeString:
+def due_html(each: delayed_messages.DelayedEntry) -> SafeString:
     """When a message is due, marked if it is overdue."""
     seconds, left = each.row.seconds, time_left(each.row.seconds)
     is_overdue = seconds is not None and seconds < -OVERDUE_SECONDS
     due = stamp_html(each.row.due) if each.row.due else each.row.due_text
-    return with_notes(State(Grade.WARNING, left) if is_overdue else left, due)
+    return lists.with_notes(State(Grade.WARNING, left) if is_overdue else left, due)
 
 
-def _kind_html(each: DelayedEntry) -> SafeString:
+def _kind_html(each: delayed_messages.DelayedEntry) -> SafeString:
     kind = _("unknown") if each.kind is None else str(each.kind.label)
     reason = each.message.unreadable
-    return with_notes(kind, cell_html(State(Grade.ERROR, _("Poison"))), Truncator(reason).chars(120)) if reason else cell_html(kind)
+    notes = (State(Grade.ERROR, _("Poison")), Truncator(reason).chars(120)) if reason else ()
+    return lists.with_notes(kind, *notes)
 
 
-def _file_columns(endpoint: str) -> FileColumns:
+def _file_columns(endpoint: str) -> lists.FileColumns:
     return {
         "key": "key",
         "due": lambda each: each.row.due or each.row.due_text,
@@ -404,9 +364,9 @@ def _file_columns(endpoint: str) -> FileColumns:
     }
 
 
-def _entries_from(table: DelayedTable, page: DelayedPage) -> Iterator[DelayedEntry]:
+def _entries_from(table: DelayedTable, page: delayed_messages.DelayedPage) -> Iterator[delayed_messages.DelayedEntry]:
     """The messages from a page to the end of the table; those that move meanwhile may be missing."""
     yield from page.messages
     while page.next is not None:
-        page = read_delayed_page(table, _EXPORTED_AT_ONCE, after=page.next)
+        page = delayed_messages.read_delayed_page(table, _EXPORTED_AT_ONCE, after=page.next)
         yield from page.messages

@@ -24,16 +24,6 @@ from sqlqueue_app.status.endpoints import MOST as MOST_MINIMUM
 from sqlqueue_app.status.endpoints import read_minimums, set_minimum
 from sqlqueue_app.status.instances import InstanceStatus, forget_dead, read_instances
 
-# Each is a thread with its own connection; databases rarely allow more.
-MOST_CONCURRENCY: Final = 1000
-
-
-_PAUSE: Final = gettext_lazy(
-    "Messages that are being handled are finished. Then nothing more is received from the main queue and the satellites; "
-    "replies are still received, and background work goes on. A process that starts later receives. "
-    "A process follows at its next heartbeat, within %(seconds)s seconds."
-)
-_RESUME: Final = gettext_lazy("It receives again. A process follows at its next heartbeat, within %(seconds)s seconds.")
 _FOLLOWS: Final = gettext_lazy("A process follows at its next heartbeat, within %(seconds)s seconds.")
 
 
@@ -98,7 +88,12 @@ class PauseEndpoint(EndpointAction):
     """Pauses all processes of an endpoint."""
 
     name, page, route = "pause", "pause", "<str:name>/pause/"
-    label, title, text = gettext_lazy("Pause"), gettext_lazy("Pause %(name)s"), _PAUSE
+    label, title = gettext_lazy("Pause"), gettext_lazy("Pause %(name)s")
+    text = gettext_lazy(
+        "Messages that are being handled are finished. Then nothing more is received from the main queue and the satellites; "
+        "replies are still received, and background work goes on. A process that starts later receives. "
+        "A process follows at its next heartbeat, within %(seconds)s seconds."
+    )
     ask: Callable[..., int] = staticmethod(pause)
     done = ngettext_lazy("Pause requested for %(count)s process.", "Pause requested for %(count)s processes.", "number")
 
@@ -115,7 +110,8 @@ class ResumeEndpoint(PauseEndpoint):
     """Resumes all processes of an endpoint."""
 
     name, page, route = "resume", "resume", "<str:name>/resume/"
-    label, title, text = gettext_lazy("Resume"), gettext_lazy("Resume %(name)s"), _RESUME
+    label, title = gettext_lazy("Resume"), gettext_lazy("Resume %(name)s")
+    text = gettext_lazy("It receives again. A process follows at its next heartbeat, within %(seconds)s seconds.")
     ask = staticmethod(resume)
     done = ngettext_lazy("Resume requested for %(count)s process.", "Resume requested for %(count)s processes.", "number")
 
@@ -140,8 +136,9 @@ class ResumeInstance(ResumeEndpoint, InstanceAction):
 class ConcurrencyForm(forms.Form):
     """The number of messages that a process handles at once."""
 
+    # Each is a thread with its own connection; databases rarely allow more.
     concurrency = forms.IntegerField(
-        label=gettext_lazy("Concurrency"), min_value=1, max_value=MOST_CONCURRENCY,
+        label=gettext_lazy("Concurrency"), min_value=1, max_value=1000,
         help_text=gettext_lazy("Each needs a thread and a connection to the database. To receive nothing, pause."),
     )  # fmt: skip
 
@@ -228,11 +225,11 @@ def pausing_buttons(
     """Pause and resume for all processes of an endpoint, of which `instances` are, on any page of a site with endpoints."""
     paused = {each.paused for each in instances if each.alive}
     none = "" if paused else _("No live process.")
-    offered = ((PauseEndpoint, False, _("Paused."), labels[0]), (ResumeEndpoint, True, _("Not paused."), labels[1]))
+    no_pause, no_resume = "" if False in paused else _("Paused."), "" if True in paused else _("Not paused.")
     endpoints: Any = pages.admin_site.get_model_admin(Endpoint)
     return [
-        action.button(endpoints, request, path_of(name), label=label, reason=none or ("" if applies_to in paused else reason))
-        for action, applies_to, reason, label in offered
+        PauseEndpoint.button(endpoints, request, path_of(name), label=labels[0], reason=none or no_pause),
+        ResumeEndpoint.button(endpoints, request, path_of(name), label=labels[1], reason=none or no_resume),
     ]
 
 

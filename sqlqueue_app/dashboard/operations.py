@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final
 from uuid import UUID
@@ -17,23 +17,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard import lists
 from sqlqueue_app.dashboard.access import Button, Permission, button
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.failures import state_of
 from sqlqueue_app.dashboard.formats import Grade, State, number
-from sqlqueue_app.dashboard.lists import (
-    NUMBER,
-    WIDE,
-    HtmlTable,
-    ListAdmin,
-    ListFilter,
-    TableColumn,
-    choices,
-    link_html,
-    table,
-    template_html,
-    text_html,
-)
 from sqlqueue_app.dashboard.page import Crumb, found_or_404
 from sqlqueue_app.failures.index import catch_up_for_page
 from sqlqueue_app.failures.operation_batches import reason_in_words
@@ -56,7 +44,6 @@ _GRADES: Final[dict[str, Grade]] = {
     OperationState.FAILED: Grade.ERROR,
     OperationState.COMPLETED: Grade.OK,
 }
-
 # The outcomes of a retried message.
 _RESULTS: Final = {
     FailureStatus.RETRY_ISSUED: gettext_lazy("Pending"),
@@ -65,10 +52,10 @@ _RESULTS: Final = {
 }
 
 
-class OperationFilter(ListFilter):
+class OperationFilter(lists.ListFilter):
     """The filter of the list of operations."""
 
-    state = forms.ChoiceField(label=gettext_lazy("State"), choices=choices(OperationState.choices, gettext_lazy("all")))
+    state = forms.ChoiceField(label=gettext_lazy("State"), choices=lists.choices(OperationState.choices, gettext_lazy("all")))
 
 
 class CancelOperation(Action):
@@ -97,7 +84,7 @@ class CancelOperation(Action):
         return ActionOutcome(_("The operation will stop before its next batch."), self.back_url, left)
 
 
-class OperationAdmin(ListAdmin[Operation]):
+class OperationAdmin(lists.ListAdmin[Operation]):
     """The pages of bulk operations. They need the permission `sqlqueue_app.view_queue`."""
 
     caption = gettext_lazy("Bulk operations, newest first. Any live worker carries them out.")
@@ -112,24 +99,25 @@ class OperationAdmin(ListAdmin[Operation]):
     action_classes = (CancelOperation,)
     routes: ClassVar = {"operation": "<uuid:pk>/"}
 
-    def columns(self, request: HttpRequest) -> list[TableColumn[Operation]]:
+    def columns(self, request: HttpRequest) -> list[lists.TableColumn[Operation]]:
         now = database_now(managed_alias())
 
         def name(each: Operation) -> SafeString:
-            link = link_html(self.url("operation", each.pk), _kind(each))
-            return format_html("{}: {}", link, text_html(Truncator(each.description).chars(120)))
+            link = lists.link_html(self.url("operation", each.pk), _kind(each))
+            return format_html("{}: {}", link, lists.text_html(Truncator(each.description).chars(120)))
 
         return [
-            TableColumn(_("Operation"), name),
-            TableColumn(_("State"), operation_state),
-            TableColumn(_("Progress"), _progress),
-            TableColumn(_("Requested"), lambda each: each.requested_at),
-            TableColumn(_("Requested by"), lambda each: each.user_name),
-            TableColumn(_("Duration"), lambda each: _took(each, now)),
+            lists.TableColumn(_("Operation"), name),
+            lists.TableColumn(_("State"), operation_state),
+            lists.TableColumn(_("Progress"), _progress),
+            lists.TableColumn(_("Requested"), lambda each: each.requested_at),
+            lists.TableColumn(_("Requested by"), lambda each: each.user_name),
+            lists.TableColumn(_("Duration"), lambda each: _took(each, now)),
         ]
 
     def more(self, request: HttpRequest, rows: Sequence[Operation]) -> dict[str, Any]:
-        return _no_worker(rows)
+        """Whether open operations wait for a worker."""
+        return {"no_worker": any(each.is_open for each in rows) and not is_worker_alive()}
 
     def operation_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
         """One operation: progress, skipped messages with reasons, the user."""
@@ -156,7 +144,7 @@ class OperationAdmin(ListAdmin[Operation]):
             all_url=self._listed(operation, *FailureStatus) if len(messages) == PAGE_SIZE else "",
             reasons=_reasons(operation.log),
             buttons=[self._cancel_button(request, operation)],
-            **_no_worker([operation]),
+            **self.more(request, [operation]),
         )
 
     def _results(self, operation: Operation, counts: Mapping[int, int]) -> list[tuple[str, int, str]]:
@@ -168,20 +156,20 @@ class OperationAdmin(ListAdmin[Operation]):
         url = self.url_of(FailedMessage, "messages")
         return f"{url}?{FailureSelection(operation=operation.pk, statuses=statuses).to_query()}" if url else ""
 
-    def _message_table(self, messages: Sequence[FailedMessage]) -> HtmlTable:
+    def _message_table(self, messages: Sequence[FailedMessage]) -> lists.HtmlTable:
         def link(each: FailedMessage) -> SafeString:
-            return link_html(self.url_of(FailedMessage, "message", each.pk), each.message_type or each.message_id)
+            return lists.link_html(self.url_of(FailedMessage, "message", each.pk), each.message_type or each.message_id)
 
         def failure(each: FailedMessage) -> str:
             return f"{each.exception_type}: {Truncator(each.exception_message).chars(120)}"
 
         columns = [
-            TableColumn(_("Message"), link, WIDE),
-            TableColumn(_("State"), state_of),
-            TableColumn(_("Since"), lambda each: each.status_at),
-            TableColumn(_("Last failure"), failure, WIDE),
+            lists.TableColumn(_("Message"), link, lists.WIDE),
+            lists.TableColumn(_("State"), state_of),
+            lists.TableColumn(_("Since"), lambda each: each.status_at),
+            lists.TableColumn(_("Last failure"), failure, lists.WIDE),
         ]
-        return table(_("Messages of this operation, newest change first"), columns, messages, lambda each: each.pk)
+        return lists.table(_("Messages of this operation, newest change first"), columns, messages, lambda each: each.pk)
 
     def _cancel_button(self, request: HttpRequest, operation: Operation) -> Button:
         is_asked = _("It is being cancelled.") if operation.cancel_requested else ""
@@ -210,13 +198,7 @@ def operation_state(operation: Operation) -> State:
 def _progress(operation: Operation) -> SafeString:
     most = max(operation.total, operation.processed, 1)
     percent = operation.processed * 100 // most
-    return template_html("progress", operation=operation, most=most, percent=percent)
-
-
-def _no_worker(operations: Iterable[Operation]) -> dict[str, Any]:
-    """Template variables: whether open operations wait for a worker."""
-    waits = any(each.is_open for each in operations) and not is_worker_alive()
-    return {"no_worker": waits}
+    return lists.template_html("progress", operation=operation, most=most, percent=percent)
 
 
 def _permission_of(operation: Operation) -> Permission:
@@ -224,16 +206,20 @@ def _permission_of(operation: Operation) -> Permission:
     return Permission(kind.permission) if kind else Permission.SETTINGS
 
 
-def _reasons(log: object) -> HtmlTable:
+def _reasons(log: object) -> lists.HtmlTable:
     """The entries of the log: result, reason, number."""
     words = {"skipped": _("skipped"), "failed": _("failed")}
-    columns: list[TableColumn[dict[str, Any]]] = [
-        TableColumn(_("Result"), lambda entry: words.get(what := str(entry.get("what")), what)),
-        TableColumn(_("Reason"), lambda entry: reason_in_words(str(entry.get("reason")), str(entry.get("detail") or "")), WIDE),
-        TableColumn(_("Messages"), lambda entry: entry.get("count"), NUMBER),
+
+    def reason(entry: dict[str, Any]) -> str:
+        return reason_in_words(str(entry.get("reason")), str(entry.get("detail") or ""))
+
+    columns: list[lists.TableColumn[dict[str, Any]]] = [
+        lists.TableColumn(_("Result"), lambda entry: words.get(what := str(entry.get("what")), what)),
+        lists.TableColumn(_("Reason"), reason, lists.WIDE),
+        lists.TableColumn(_("Messages"), lambda entry: entry.get("count"), lists.NUMBER),
     ]
     entries = [entry for entry in log if isinstance(entry, dict)] if isinstance(log, list) else []
-    return table(_("Messages that were not changed, by reason"), columns, entries)
+    return lists.table(_("Messages that were not changed, by reason"), columns, entries)
 
 
 def _took(operation: Operation, now: datetime) -> timedelta | None:

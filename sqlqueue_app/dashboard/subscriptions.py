@@ -14,26 +14,16 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard import lists
 from sqlqueue_app.dashboard.access import Button, Permission, not_found
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, State
-from sqlqueue_app.dashboard.lists import (
-    WIDE,
-    FileColumns,
-    ListFilter,
-    TableColumn,
-    export,
-    table,
-    template_html,
-    wanted_format,
-    with_notes,
-)
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.models import Endpoint
 from sqlqueue_app.status.subscriptions import SubscribedEvent, Subscriber, read_events, remove_subscriptions
 
 PAGE_SIZE: Final = 50
-COLUMNS: Final[FileColumns] = {
+COLUMNS: Final[lists.FileColumns] = {
     "event": "subscription.topic", "endpoint": "subscription.endpoint", "address": "subscription.address",
     "queue_exists": "queue_exists", "in_settings": "is_in_settings", "handled": "handled", "live_processes": "live",
     "orphan": "is_orphan",
@@ -41,7 +31,7 @@ COLUMNS: Final[FileColumns] = {
 _NONE: Final = gettext_lazy("No subscriptions yet. Workers subscribe to the events that they handle when they start.")
 
 
-class SubscriptionFilter(ListFilter):
+class SubscriptionFilter(lists.ListFilter):
     """The filter of the list of subscriptions."""
 
     q = forms.CharField(label=gettext_lazy("Event, endpoint or queue"), max_length=200)
@@ -102,8 +92,8 @@ class SubscriptionAdmin(PageAdmin):
         subscribers = [each for event in events for each in event.subscribers]
         chosen = SubscriptionFilter(request)
         found = list(chosen.matching(events))
-        if wanted_format(request):
-            return export(request, "subscriptions", COLUMNS, [each for event in found for each in event.subscribers])
+        if lists.wanted_format(request):
+            return lists.export(request, "subscriptions", COLUMNS, [each for event in found for each in event.subscribers])
         after = request.GET.get("after", "")
         left = [event for event in found if event.topic > after]
         shown = left[:PAGE_SIZE]
@@ -112,7 +102,7 @@ class SubscriptionAdmin(PageAdmin):
             request,
             "subscriptions",
             problem=problem,
-            table=table(caption, self._columns(request), shown, lambda event: f"event {event.topic}"),
+            table=lists.table(caption, self._columns(request), shown, lambda event: f"event {event.topic}"),
             nothing=_("No matching subscriptions.") if events else _NONE,
             events=len(events),
             subscriptions=len(subscribers),
@@ -123,15 +113,16 @@ class SubscriptionAdmin(PageAdmin):
             **(extra_context or {}),
         )
 
-    def _columns(self, request: HttpRequest) -> list[TableColumn[SubscribedEvent]]:
-        unhandled = State(Grade.WARNING, _("No handler"))
+    def _columns(self, request: HttpRequest) -> list[lists.TableColumn[SubscribedEvent]]:
+        def topic(event: SubscribedEvent) -> SafeString:
+            return lists.with_notes(event.topic, None if event.is_handled else State(Grade.WARNING, _("No handler")))
 
         def subscribers(event: SubscribedEvent) -> SafeString:
-            return template_html("subscribers", subscribers=[self._subscriber(request, each) for each in event.subscribers])
+            return lists.template_html("subscribers", subscribers=[self._subscriber(request, each) for each in event.subscribers])
 
         return [
-            TableColumn(_("Event"), lambda event: with_notes(event.topic, "" if event.is_handled else unhandled), WIDE),
-            TableColumn(_("Subscribers"), subscribers, WIDE),
+            lists.TableColumn(_("Event"), topic, lists.WIDE),
+            lists.TableColumn(_("Subscribers"), subscribers, lists.WIDE),
         ]
 
     def _subscriber(self, request: HttpRequest, each: Subscriber) -> tuple[Subscriber, str, list[Button]]:

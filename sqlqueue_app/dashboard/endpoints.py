@@ -22,62 +22,21 @@ from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import keys_of
+from sqlqueue_app.dashboard import formats, lists
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Series, line_chart, period_of
 from sqlqueue_app.dashboard.endpoint_actions import ENDPOINT_ACTIONS, SetMinimum, instance_buttons, pausing_buttons
-from sqlqueue_app.dashboard.formats import (
-    Grade,
-    State,
-    ago_html,
-    bounded_number,
-    counts,
-    depth_number,
-    duration,
-    number,
-    per_second,
-    rate,
-    relative_html,
-    stamp_html,
-    times,
-)
-from sqlqueue_app.dashboard.lists import (
-    NUMBER,
-    WIDE,
-    HtmlTable,
-    TableColumn,
-    cell_html,
-    export,
-    facts,
-    link_html,
-    table,
-    titled_html,
-    wanted_format,
-    with_notes,
-)
+from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_number, depth_number, duration, number, rate
+from sqlqueue_app.dashboard.lists import NUMBER, WIDE, HtmlTable, TableColumn, cell_html, link_html, table, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, label_of_page, name_of_path, navigation, path_of
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
 from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, Instance, Queue, Subscription
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
-from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, gone_instances, is_dead, managed_alias
-from sqlqueue_app.status.endpoints import (
-    EndpointStatus,
-    Measured,
-    measures_by_type_and_instance,
-    measures_over_time,
-    read_endpoints,
-    read_minimums,
-    resolution_of,
-)
-from sqlqueue_app.status.instances import (
-    InstanceState,
-    InstanceStatus,
-    is_received,
-    read_instances,
-    state_of,
-    threads_of_row,
-    threads_on,
-)
+from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, gone_instances, managed_alias
+from sqlqueue_app.status import endpoints
+from sqlqueue_app.status.endpoints import EndpointStatus, Measured
+from sqlqueue_app.status.instances import InstanceState, InstanceStatus, is_received, read_instances, status_of_row, threads_on
 from sqlqueue_app.status.queues import HeadAge, ProblemKind, QueueKind, QueueStatus
 from sqlqueue_app.status.samples import read_page_samples
 from sqlqueue_app.status.subscriptions import SubscriptionState, read_subscriptions
@@ -95,9 +54,9 @@ class EndpointAdmin(PageAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The endpoints of the settings, and others with a registered process."""
-        found = read_endpoints(get_settings())
-        if wanted_format(request):
-            return export(request, "endpoints", COLUMNS, found.endpoints)
+        found = endpoints.read_endpoints(get_settings())
+        if lists.wanted_format(request):
+            return lists.export(request, "endpoints", COLUMNS, found.endpoints)
         return self.page(
             request,
             "endpoints",
@@ -110,28 +69,31 @@ class EndpointAdmin(PageAdmin):
     def endpoint_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """One endpoint."""
         settings = get_settings()
-        found = read_endpoints(settings, _known_name(name, settings))
+        known = name_of_path(name, settings.senders)
+        if known is None:
+            known = name_of_path(name, {*(each.endpoint for each in read_instances()[0]), *endpoints.read_minimums()})
+        found = endpoints.read_endpoints(settings, known or name)
         if not found.endpoints:
             text = _("There is no endpoint “%(name)s”: neither the settings nor a registered process name it.")
             raise Http404(text % {"name": name})
         each, period = found.endpoints[0], period_of(request)
         charts, by_type, by_instance = self._history(each, period, found.now)
-        if wanted_format(request):
+        if lists.wanted_format(request):
             lines = ([name, *(getattr(measured, of) for of, _head in _MEASURES.values())] for name, measured in by_type.items())
-            return export(request, f"{each.name} {period.name}", ("message_type", *_MEASURES), lines)
+            return lists.export(request, f"{each.name} {period.name}", ("message_type", *_MEASURES), lines)
         handlers, handlers_problem = _handlers(settings, each)
-        queues = self._queues(each)
+        minimum = SetMinimum.button(self, request, path_of(each.name))
+        # The page of queues has the other callback queues of this machine.
+        held = {instance.callback_queue for instance in each.instances}
+        queues = [look for look in each.queues if look.queue.kind is not QueueKind.CALLBACK or look.queue.address.table in held]
         return self.page(
             request,
             "endpoint",
             title=_("Endpoint %(name)s") % {"name": each.name},
             crumbs=(Crumb(each.name),),
-            facts=facts(self._columns([each])[1:], each),
+            facts=lists.facts(self._columns([each])[1:], each),
             caption=_CAPTION,
-            buttons=[
-                *pausing_buttons(self, request, each.name, each.instances),
-                SetMinimum.button(self, request, path_of(each.name)),
-            ],
+            buttons=[*pausing_buttons(self, request, each.name, each.instances), minimum],
             delayed_url=self.url_of(DelayedMessage, "table", path_of(each.name)) if each.is_in_settings else "",
             subscriptions_url=self.url_of(Subscription),
             live_seconds=period.refresh_seconds,
@@ -150,18 +112,20 @@ class EndpointAdmin(PageAdmin):
         )
 
     def _columns(self, rows: Sequence[EndpointStatus]) -> list[TableColumn[EndpointStatus]]:
-        """The columns of these endpoints."""
-
         def rated(label: str, name: str) -> TableColumn[EndpointStatus]:
             return TableColumn(label, lambda each: each.measured and rate(getattr(each.measured, name)), NUMBER)
 
         def failed(each: EndpointStatus) -> SafeString:
             return link_html(failures_url(self, each.name), _("not known") if each.failed is None else number(each.failed))
 
+        def linked(each: EndpointStatus) -> SafeString:
+            note = "" if each.is_in_settings else _("not in the settings of this site")
+            return with_notes(link_html(endpoint_url(self, each.name), each.name), note)
+
         found = [each.measured for each in rows if each.measured is not None]
         processing, critical = (_time_of(name, found) for name in ("processing_mean", "critical_mean"))
         return [
-            TableColumn(_("Endpoint"), self._linked),
+            TableColumn(_("Endpoint"), linked),
             TableColumn(_("State"), lambda each: paused_html(_state(each), each.instances, (each.name,))),
             TableColumn(_("Messages"), lambda each: depth_cell(each.depth), NUMBER),
             rated(_("Handled per second"), "throughput"),
@@ -173,23 +137,11 @@ class EndpointAdmin(PageAdmin):
             TableColumn(_("Busy / max"), lambda each: each.alive and f"{number(each.busy_threads)} / {number(each.limit)}", NUMBER),
         ]
 
-    def _linked(self, each: EndpointStatus) -> SafeString:
-        note = "" if each.is_in_settings else _("not in the settings of this site")
-        return with_notes(link_html(endpoint_url(self, each.name), each.name), note)
-
     def _processes(self, request: HttpRequest, each: EndpointStatus) -> HtmlTable | None:
-        depths = {look.queue.address.table: look.depth for look in each.queues if look.queue.kind is QueueKind.CALLBACK}
-        columns = [
-            *instance_columns(self, depths),
-            TableColumn(_("Actions"), lambda instance: instance_buttons(self, request, instance)),
-        ]
+        actions = TableColumn(_("Actions"), partial(instance_buttons, self, request))
+        columns = [*instance_columns(self, [look for look in each.queues if look.queue.kind is QueueKind.CALLBACK]), actions]
         caption = _("Processes report their threads with each heartbeat, every 10 seconds, and then follow requests")
         return table(caption, columns, each.instances, lambda instance: f"process {instance.id}") if each.instances else None
-
-    def _queues(self, each: EndpointStatus) -> list[QueueStatus]:
-        # The page of queues has the other callback queues of this machine.
-        held = {instance.callback_queue for instance in each.instances}
-        return [look for look in each.queues if look.queue.kind is not QueueKind.CALLBACK or look.queue.address.table in held]
 
     def _history(
         self, each: EndpointStatus, period: Period, now: datetime | None
@@ -200,22 +152,15 @@ class EndpointAdmin(PageAdmin):
         alias = managed_alias()
         names = [status.name for status in each.queues if status.queue.is_receiving]
         with optional_read(alias, "read the samples of an endpoint"):
-            over_time = measures_over_time(alias, each.name, period.length, now)
+            over_time = endpoints.measures_over_time(alias, each.name, period.length, now)
             started = {one.name: one.started_at for one in each.instances}
-            by_type, by_instance = measures_by_type_and_instance(alias, each.name, period.length, now, started)
+            by_type, by_instance = endpoints.measures_by_type_and_instance(alias, each.name, period.length, now, started)
             queued = read_page_samples(alias, names, period.length, each.instances, now)
             waiting: Counter[datetime] = Counter()
             for sample in chain.from_iterable(queued.values()):
                 waiting[sample.taken_at] += sample.waiting
             return _charts(over_time, waiting, period, now), by_type, by_instance
         return [], {}, {}
-
-
-def _known_name(path: str, settings: Settings) -> str:
-    """The endpoint that a URL part names; the text itself if none matches."""
-    if name := name_of_path(path, settings.senders):
-        return name
-    return name_of_path(path, {*(each.endpoint for each in read_instances()[0]), *read_minimums()}) or path
 
 
 def _subscriptions(settings: Settings, name: str) -> HtmlTable | str:
@@ -270,23 +215,14 @@ def _in_words(value: object) -> str:
 # --- Rows and exports -------------------------------------------------------------------------------------------------
 
 COLUMNS: Final[Mapping[str, str | Callable[[EndpointStatus], object]]] = {
-    "endpoint": "name",
-    "in_settings": "is_in_settings",
-    "messages": "depth.waiting",
-    "exact": "depth.exact",
-    "handled_per_second": "measured.throughput",
-    "processing_seconds": "measured.processing_mean",
-    "critical_seconds": "measured.critical_mean",
-    "retries_per_second": "measured.retry_rate",
-    "failures_per_second": "measured.failure_rate",
-    "failed_messages": "failed",
-    "alive": lambda each: len(each.alive),
-    "dead": "dead",
-    "busy_threads": "busy_threads",
-    "limit": "limit",
+    "endpoint": "name", "in_settings": "is_in_settings", "messages": "depth.waiting", "exact": "depth.exact",
+    "handled_per_second": "measured.throughput", "processing_seconds": "measured.processing_mean",
+    "critical_seconds": "measured.critical_mean", "retries_per_second": "measured.retry_rate",
+    "failures_per_second": "measured.failure_rate", "failed_messages": "failed", "alive": lambda each: len(each.alive),
+    "dead": "dead", "busy_threads": "busy_threads", "limit": "limit",
     "versions": lambda each: sorted({instance.version for instance in each.alive}),
     "minimum": lambda each: each.minimum or None,
-}
+}  # fmt: skip
 # The measures of a message type or an instance, by their columns in a file: the attribute, the heading of a table.
 _MEASURES: Final = {
     "handled": ("handled", gettext_lazy("Handled")),
@@ -305,13 +241,15 @@ _TIMES: Final = ("processing_mean", "processing_max", "critical_mean", "critical
 
 def _time_of(name: str, found: Iterable[Measured]) -> Callable[[Measured | None], object]:
     """The cells of a column of times, all in one unit; empty if no message has one."""
-    scale = times([getattr(each, name) for each in found])
+    scale = formats.times([getattr(each, name) for each in found])
 
     def cell(measured: Measured | None) -> object:
         seconds = None if measured is None or not measured.handled else getattr(measured, name)
         if seconds is None or seconds >= 0:
             return seconds if seconds is None else scale.text(seconds)
-        return titled_html(cell_html(State(Grade.WARNING, scale.text(seconds))), _("negative: the clock of a sender is ahead"))
+        return lists.titled_html(
+            cell_html(State(Grade.WARNING, scale.text(seconds))), _("negative: the clock of a sender is ahead")
+        )
 
     return cell
 
@@ -363,14 +301,11 @@ def _state(each: EndpointStatus) -> State:
     return State(Grade.OK, _("Alive"))
 
 
-# --- Charts -----------------------------------------------------------------------------------------------------------
-
-
 def _charts(
     over_time: Sequence[tuple[datetime, Measured]], waiting: Counter[datetime], period: Period, now: datetime
 ) -> list[Chart]:
     """Throughput with failures and retries, processing time, critical time, and messages waiting in its queues."""
-    step = timedelta(seconds=resolution_of(period.length).seconds)
+    step = timedelta(seconds=endpoints.resolution_of(period.length).seconds)
     draw = partial(line_chart, begin=now - period.length, end=now, step=step)
 
     def line(label: str, name: str) -> Series:
@@ -380,18 +315,14 @@ def _charts(
     if any(each.handled or each.failures or each.retries for _at, each in over_time):
         flow = [line(_("handled"), "throughput"), line(_("failed attempts"), "failure_rate"), line(_("retries"), "retry_rate")]
         longest = Series(_("longest"), [(at, each.processing_max if each.handled else None) for at, each in over_time])
+        critical = [line(_("mean"), "critical_mean"), line(_("longest"), "critical_max")]
         charts += [
-            draw(_("Handled and failed"), flow, scale=per_second, least_top=1.0),
-            draw(_("Processing time"), [line(_("mean"), "processing_mean"), longest], scale=times, least_top=0.01),
-            draw(
-                _("Critical time"),
-                [line(_("mean"), "critical_mean"), line(_("longest"), "critical_max")],
-                scale=times,
-                least_top=0.01,
-            ),
+            draw(_("Handled and failed"), flow, scale=formats.per_second, least_top=1.0),
+            draw(_("Processing time"), [line(_("mean"), "processing_mean"), longest], scale=formats.times, least_top=0.01),
+            draw(_("Critical time"), critical, scale=formats.times, least_top=0.01),
         ]
     if waiting:
-        charts.append(draw(_("Waiting in its queues"), [Series(_("messages"), sorted(waiting.items()))], scale=counts))
+        charts.append(draw(_("Waiting in its queues"), [Series(_("messages"), sorted(waiting.items()))], scale=formats.counts))
     return charts
 
 
@@ -406,7 +337,6 @@ class InstanceAdmin(ReadOnlyAdmin):
     show_full_result_count = False
     # With an empty list of actions, Django's page would have an inline style, which a strict policy refuses.
     actions_on_top = True
-
     change_list_template = "admin/sqlqueue_app/instances.html"
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
@@ -423,20 +353,19 @@ class InstanceAdmin(ReadOnlyAdmin):
     @admin.display(description=gettext_lazy("state"))
     def state(self, row: Instance) -> str:
         """The state of the process."""
-        alive = not is_dead(row, row.database_now)  # type: ignore[attr-defined]
-        return str(INSTANCE_STATES[state_of(alive=alive, paused=row.paused, followed=row.paused_since is not None)].word)
+        return str(INSTANCE_STATES[status_of_row(row).state].word)
 
     @admin.display(description=gettext_lazy("live threads"))
     def live_threads(self, row: Instance) -> str:
         """The receive threads of each queue at the last heartbeat; empty for a dead process."""
-        if is_dead(row, row.database_now):  # type: ignore[attr-defined]
-            return ""
-        return ", ".join(f"{queue}: {count}" for queue, count in threads_of_row(row).items())
+        each = status_of_row(row)
+        return ", ".join(f"{queue}: {count}" for queue, count in each.threads.items()) if each.alive else ""
 
     @admin.display(description=gettext_lazy("last heartbeat"), ordering="heartbeat_at")
     def heartbeat(self, row: Instance) -> str:
         """The age of the last heartbeat."""
-        return heartbeat_html(row.heartbeat_at, row.database_now - row.heartbeat_at)  # type: ignore[attr-defined]
+        each = status_of_row(row)
+        return heartbeat_html(each.heartbeat_at, each.heartbeat_age)
 
     @admin.display(description=gettext_lazy("started"), ordering="started_at")
     def started(self, row: Instance) -> str:
@@ -495,9 +424,9 @@ def depth_cell(depth: Depth | None) -> object:
 
 def queue_state(each: QueueStatus, instances: Sequence[InstanceStatus]) -> State:
     """The state of a queue, which these instances may receive from or lease."""
-    problem = None if each.problem is None else _problem_state(each.problem.kind)
-    if problem is not None and problem.level is Grade.ERROR:
-        return problem
+    problem = each.problem
+    if problem is not None and problem.stops_work:
+        return State(Grade.ERROR, problem.kind.label)
     kind, is_waiting = each.queue.kind, bool(each.depth is not None and each.depth.waiting)
     holders = [one for one in instances if one.callback_queue == each.queue.address.table]
     is_held = any(one.alive for one in holders)
@@ -509,35 +438,32 @@ def queue_state(each: QueueStatus, instances: Sequence[InstanceStatus]) -> State
         return unreceived_state(each.queue.endpoints, instances, is_waiting=is_waiting)
     if kind is QueueKind.CALLBACK and is_waiting and not is_held:
         return State(Grade.WARNING, _("No receiver"))
-    if problem is not None or kind is not QueueKind.CALLBACK:
-        return problem or State(Grade.OK, _("OK"))
+    if problem is not None:
+        # It affects non-ASCII letters, or else the speed.
+        return State(Grade.INFO if problem.kind is ProblemKind.NON_UNICODE_HEADERS else Grade.WARNING, problem.kind.label)
+    if kind is not QueueKind.CALLBACK:
+        return State(Grade.OK, _("OK"))
     if holders and not is_held:
         return State(Grade.INFO, _("Instance is gone"))
     return State(Grade.OK, _("Leased") if holders else _("Free"))
 
 
-def _problem_state(kind: ProblemKind) -> State:
-    speed_or_letters = Grade.INFO if kind is ProblemKind.NON_UNICODE_HEADERS else Grade.WARNING
-    return State(Grade.ERROR if kind.stops_work else speed_or_letters, kind.label)
-
-
-def unreceived_state(endpoints: Iterable[str], instances: Iterable[InstanceStatus], *, is_waiting: bool) -> State:
+def unreceived_state(names: Collection[str], instances: Iterable[InstanceStatus], *, is_waiting: bool) -> State:
     """The reason why no process receives from a queue of these endpoints."""
-    names = set(endpoints)
     if any(each.endpoint in names and each.alive and each.is_worker and each.paused for each in instances):
         return PAUSED
     is_send_only = any(map(get_settings().is_send_only, names))
     return State(Grade.WARNING if is_waiting else Grade.INFO, _("Send-only") if is_send_only else _("No live worker"))
 
 
-def paused_html(state: State, instances: Iterable[InstanceStatus], endpoints: Collection[str]) -> SafeString:
+def paused_html(state: State, instances: Iterable[InstanceStatus], names: Collection[str]) -> SafeString:
     """The state of a queue or an endpoint; for a pause, with the operator and the time."""
-    paused = [each for each in instances if each.endpoint in endpoints and each.alive and each.paused and each.asked_to_pause_at]
+    paused = [each for each in instances if each.endpoint in names and each.alive and each.paused and each.asked_to_pause_at]
     if state not in (PAUSED, PARTLY_PAUSED) or not paused:
         return cell_html(state)
     who = ", ".join(sorted({each.paused_by or _("unknown") for each in paused}))
     since = min(each.asked_to_pause_at for each in paused if each.asked_to_pause_at)
-    return with_notes(state, format_html(_("by {user} since {time}"), user=who, time=stamp_html(since)))
+    return with_notes(state, format_html(_("by {user} since {time}"), user=who, time=formats.stamp_html(since)))
 
 
 def _age(head: HeadAge | None) -> object:
@@ -548,11 +474,12 @@ def _age(head: HeadAge | None) -> object:
     header = {"header": head.header}
     if head.age < timedelta():
         return with_notes(head.age, _("from the header %(header)s: in the future by our clock") % header)
-    return titled_html(duration(head.age), _("from the header %(header)s") % header)
+    return lists.titled_html(duration(head.age), _("from the header %(header)s") % header)
 
 
-def instance_columns(pages: PageAdmin, depths: Mapping[str, Depth | None]) -> list[TableColumn[InstanceStatus]]:
-    """The columns of a list of processes; `depths` holds the depth of each callback queue that has a page."""
+def instance_columns(pages: PageAdmin, queues: Iterable[QueueStatus]) -> list[TableColumn[InstanceStatus]]:
+    """The columns of a list of processes; `queues` are those that have a page."""
+    depths = {each.queue.address.table: each.depth for each in queues}
 
     def callback_queue(each: InstanceStatus) -> object:
         name = each.callback_queue
@@ -604,7 +531,7 @@ def heartbeat_html(at: datetime | None, age: timedelta) -> SafeString | str:
     """The time of a heartbeat; `age` is by the clock of its database."""
     text = _("%(age)s ago") % {"age": duration(age)}
     # Only the instant determines whether the page has changed.
-    return text if at is None else relative_html(at, format_html("<span data-volatile>{}</span>", text))
+    return text if at is None else formats.relative_html(at, format_html("<span data-volatile>{}</span>", text))
 
 
 def endpoint_url(pages: PageAdmin, endpoint: str) -> str:

@@ -17,19 +17,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from sqlqueue_app.browsing.messages import (
-    LARGEST_BODY,
-    PAGE_SIZES,
-    delete_message,
-    move_message,
-    purge_expired,
-    purge_queue,
-    read_body,
-    read_message,
-    read_page,
-    saved_messages,
-    target_of,
-)
+from sqlqueue_app.browsing import messages
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, refusal, require
 from sqlqueue_app.dashboard.actions import PLAIN_INPUT, Action, ActionOutcome, begin_operation
@@ -47,19 +35,13 @@ from sqlqueue_app.failures.queries import failures_of_rows
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import Endpoint, QueueSample, Search
 from sqlqueue_app.receiving.instances import managed_alias
-from sqlqueue_app.status.instances import (
-    GoneCallbackQueue,
-    InstanceStatus,
-    gone_callback_queues,
-    read_instances,
-    remove_callback_queue,
-)
+from sqlqueue_app.status.instances import InstanceStatus, gone_callback_queues, read_instances, remove_callback_queue
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, listed_tables, other_queues, read_queue
 from sqlqueue_app.status.samples import read_page_samples, resolution_for
 from sqlqueue_app.status.traffic import recent_rates
 from sqlqueue_app.tables.connections import database_now, optional_read
-from sqlqueue_app.tables.queue import QueueTable, queue_table
+from sqlqueue_app.tables.queue import Depth, QueueTable, queue_table
 
 
 def queue_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, instances: Sequence[InstanceStatus]) -> list[Button]:
@@ -122,7 +104,7 @@ class PurgeQueue(QueueAction):
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         if self.is_long:
             return begin_operation(self.pages, self.request, "purge_queue", queue_scope(self.table, self.queue.name), self.back_url)
-        return self.deleted(purge_queue(self.table))
+        return self.deleted(messages.purge_queue(self.table))
 
 
 class MoveForm(forms.Form):
@@ -165,7 +147,7 @@ class MoveQueue(MoveAction):
         self.warnings = warnings
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        scope = queue_scope(self.table, self.queue.name, target_of(get_settings(), data["to"]))
+        scope = queue_scope(self.table, self.queue.name, messages.target_of(get_settings(), data["to"]))
         return begin_operation(self.pages, self.request, "move_queue", scope, self.back_url)
 
 
@@ -184,7 +166,7 @@ class PurgeExpired(QueueAction):
         self.facts = ((_("Expired messages"), bounded_number(depth.expired, exact=depth.exact).text),)
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        return self.deleted(purge_expired(self.table))
+        return self.deleted(messages.purge_expired(self.table))
 
 
 class RemoveCallbackQueue(QueueAction):
@@ -200,7 +182,7 @@ class RemoveCallbackQueue(QueueAction):
         super().find(**key)
         gone = gone_callback_queues(get_settings()) if self.queue.kind is QueueKind.CALLBACK else ()
         self.gone = next((each for each in gone if each.name == self.queue.address.table), None)
-        self.facts = ((_("Replies in it"), _replies(self.gone)), (_("Table"), self.table.qualified))
+        self.facts = ((_("Replies in it"), _replies(self.gone.depth if self.gone else None)), (_("Table"), self.table.qualified))
         self.typed = self.queue.name
         self.blocked = "" if self.gone is not None else _("It is not the callback queue of a dead process.")
 
@@ -238,7 +220,7 @@ class RemoveGoneQueues(Action):
         form = super().make_form()
         words = _("%(queue)s, replies in it: %(count)s")
         form.fields["queues"].choices = [  # type: ignore[attr-defined]
-            (name, words % {"queue": name, "count": _replies(each)}) for name, each in sorted(self.gone.items())
+            (name, words % {"queue": name, "count": _replies(each.depth)}) for name, each in sorted(self.gone.items())
         ]
         return form
 
@@ -275,7 +257,7 @@ class DeleteMessage(MessageAction):
     is_dangerous = True
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        delete_message(self.table, self.row_version)
+        messages.delete_message(self.table, self.row_version)
         return ActionOutcome(_("Message %(number)s was deleted.") % self.words, self.queue_url)
 
 
@@ -288,7 +270,7 @@ class MoveMessage(MoveAction, MessageAction):
     text = gettext_lazy("It is put at the end of another queue as it is, in one transaction.")
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        moved = move_message(get_settings(), self.table, self.row_version, data["to"])
+        moved = messages.move_message(get_settings(), self.table, self.row_version, data["to"])
         words = {**self.words, "queue": moved.address.table}
         return ActionOutcome(_("Message %(number)s was moved to %(queue)s.") % words, self.queue_url)
 
@@ -314,9 +296,8 @@ class QueueAdmin(PageAdmin):
         others = [each for each in queues if each.queue.kind is QueueKind.OTHER]
         named = [each for each in queues if each.queue.kind not in (QueueKind.CALLBACK, QueueKind.OTHER)]
         columns = queue_columns(self, status.instances)
-        columns.insert(
-            -1, TableColumn(_("In and out per second"), lambda each: " / ".join(map(rate, flows.get(each.name, ()))), NUMBER)
-        )
+        heading = _("In and out per second")
+        columns.insert(-1, TableColumn(heading, lambda each: " / ".join(map(rate, flows.get(each.name, ()))), NUMBER))
         return self.page(
             request,
             "queues",
@@ -339,7 +320,7 @@ class QueueAdmin(PageAdmin):
     def _instances(self, status: Status) -> HtmlTable | None:
         columns: list[TableColumn[InstanceStatus]] = [
             TableColumn(_("Endpoint"), lambda each: endpoints_html(self, (each.endpoint,))),
-            *instance_columns(self, {each.queue.address.table: each.depth for each in status.queues}),
+            *instance_columns(self, status.queues),
         ]
         caption = _("Registered processes, each with the callback queue that it leases")
         return table(caption, columns, status.instances, lambda each: f"process {each.id}") if status.instances else None
@@ -351,7 +332,7 @@ class QueueAdmin(PageAdmin):
         if status.problem is not None and status.problem.stops_work:
             return self._broken(request, status)
         try:
-            found = read_page(table, read_page_query(request.GET, table))
+            found = messages.read_page(table, read_page_query(request.GET, table))
         except DatabaseError as error:
             return self._broken(request, read_queue(get_settings(), queue), error)
         if wanted_format(request):
@@ -373,7 +354,7 @@ class QueueAdmin(PageAdmin):
             queue=queue,
             rows=[(each, failures.get(each.row_version)) for each in found.messages],
             found=found,
-            sizes=PAGE_SIZES,
+            sizes=messages.PAGE_SIZES,
             farthest=FARTHEST_JUMP,
             send_command=f"python manage.py sqlqueue_send {shlex.quote(queue.name)} --type Example.Hello --body '{{}}'",
         )
@@ -382,12 +363,14 @@ class QueueAdmin(PageAdmin):
         """One message in full."""
         queue, table, _instances = self.found(name)
         try:
-            found = read_message(table, row_version, as_hex="hex" in request.GET)
+            found = messages.read_message(table, row_version, as_hex="hex" in request.GET)
         except DatabaseError as error:
             return self._broken(request, read_queue(get_settings(), queue), error)
         if found is None:
             return self._message_gone(request, queue, row_version)
         refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
+        save = Button(_("Save the body as a file"), self.url("message_body", path_of(queue.name), row_version), refused)
+        actions = (each.button(self, request, path_of(queue.name), row_version) for each in (MoveMessage, DeleteMessage))
         return self.page(
             request,
             "message",
@@ -396,17 +379,14 @@ class QueueAdmin(PageAdmin):
             queue=queue,
             failure=_failures_of(queue, [row_version]).get(row_version),
             table=table.qualified,
-            buttons=[
-                Button(_("Save the body as a file"), self.url("message_body", path_of(queue.name), row_version), refused),
-                *(each.button(self, request, path_of(queue.name), row_version) for each in (MoveMessage, DeleteMessage)),
-            ],
+            buttons=[save, *actions],
             **message_page_context(self, request, found),
         )
 
     def message_body_view(self, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
         """The body of a message as a file."""
         require(request, Permission.EXPORT, Permission.VIEW_BODY)
-        return body_file(read_body(self.found(name)[1], row_version, LARGEST_BODY), row_version)
+        return body_file(messages.read_body(self.found(name)[1], row_version, messages.LARGEST_BODY), row_version)
 
     def save_view(self, request: HttpRequest, name: str) -> StreamingHttpResponse:
         """All messages of a queue as a file."""
@@ -414,7 +394,7 @@ class QueueAdmin(PageAdmin):
         table = self.found(name)[1]
         table.layout()  # raise an error of the table before the file starts
         headers = {"Content-Disposition": 'attachment; filename="messages.ndjson"', "X-Content-Type-Options": "nosniff"}
-        return StreamingHttpResponse(saved_messages(table), content_type="application/x-ndjson", headers=headers)
+        return StreamingHttpResponse(messages.saved_messages(table), content_type="application/x-ndjson", headers=headers)
 
     def _broken(self, request: HttpRequest, status: QueueStatus, error: DatabaseError | None = None) -> HttpResponse:
         """The error page of a queue: shows its problem rather than the error, unless only the error is known."""
@@ -445,8 +425,7 @@ class QueueAdmin(PageAdmin):
         instances, rows, _problem = read_instances()
         known = known_queues(settings, rows)
         found = queue_of_path(name, known)
-        if found is None:
-            found = queue_of_path(name, other_queues(settings, known, listed_tables(settings.database)))
+        found = found or queue_of_path(name, other_queues(settings, known, listed_tables(settings.database)))
         if found is None:
             raise Http404(_("There is no queue “%(name)s”.") % {"name": name})
         return found, queue_table(settings.database, found.address), instances
@@ -504,9 +483,8 @@ def queue_charts(queue: KnownQueue, instances: Sequence[InstanceStatus], period:
     if any(each.written is not None for each in samples) and (came := rates(points("written"))):
         # Rows that were written and rolled back count as both.
         gone = [(each.taken_at, None if each.written is None else each.written - each.waiting) for each in samples if each.exact]
-        charts.append(
-            draw(_("In and out"), [Series(_("In"), came), Series(_("Out"), rates(gone))], scale=per_second, least_top=1.0)
-        )
+        flow = [Series(_("In"), came), Series(_("Out"), rates(gone))]
+        charts.append(draw(_("In and out"), flow, scale=per_second, least_top=1.0))
     if any(each.head_age_seconds is not None for each in samples):
         charts.append(draw(_("Age of the oldest message"), [Series(_("age"), points("head_age_seconds"))], scale=times))
     return charts
@@ -544,5 +522,5 @@ def _queue_file_columns(status: Status, flows: Mapping[str, tuple[float, float]]
     }
 
 
-def _replies(gone: GoneCallbackQueue | None) -> str:
-    return "0" if gone is None or gone.depth is None else depth_number(gone.depth).text
+def _replies(depth: Depth | None) -> str:
+    return "0" if depth is None else depth_number(depth).text

@@ -110,16 +110,11 @@ class InstanceStatus:
 
     @property
     def state(self) -> InstanceState:
-        return state_of(alive=self.alive, paused=self.paused, followed=self.paused_since is not None)
-
-
-def state_of(*, alive: bool, paused: bool, followed: bool) -> InstanceState:
-    """The state of a process; `paused` is the request, `followed` whether the process has paused."""
-    if not alive:
-        return InstanceState.DEAD
-    if paused:
-        return InstanceState.PAUSED if followed else InstanceState.PAUSING
-    return InstanceState.RESUMING if followed else InstanceState.ALIVE
+        if not self.alive:
+            return InstanceState.DEAD
+        if self.paused:
+            return InstanceState.PAUSED if self.paused_since else InstanceState.PAUSING
+        return InstanceState.RESUMING if self.paused_since else InstanceState.ALIVE
 
 
 def works_on(instance: InstanceStatus, queue: str) -> bool:
@@ -162,7 +157,7 @@ def read_instances(*, gone: bool = False) -> tuple[tuple[InstanceStatus, ...], l
         command = "" if isinstance(error, PermissionDenied) else MIGRATE_COMMAND
         return (), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=command)
     shown = [row for row in rows if gone or not is_gone(row, row.database_now)]
-    return _with_replaced([_status(row, row.database_now) for row in shown], shown), [*rows, *held], None
+    return _with_replaced(list(map(status_of_row, shown)), shown), [*rows, *held], None
 
 
 def read_callback_queues() -> list[CallbackQueue]:
@@ -202,7 +197,9 @@ def _aware(instant: datetime) -> datetime:
     return aware.astimezone(UTC)
 
 
-def _status(row: Instance, now: datetime) -> InstanceStatus:
+def status_of_row(row: Any) -> InstanceStatus:
+    """The process of this row of `Instance`, which was read with the clock of its database as `database_now`."""
+    now = row.database_now
     return InstanceStatus(
         endpoint=row.endpoint,
         name=row.name,
@@ -212,7 +209,7 @@ def _status(row: Instance, now: datetime) -> InstanceStatus:
         started_at=row.started_at,
         heartbeat_age=now - row.heartbeat_at,
         alive=not is_dead(row, now),
-        threads=threads_of_row(row),
+        threads=_counts(row.threads),
         concurrency=row.concurrency,
         version=row.version,
         busy=_counts(row.busy),
@@ -226,12 +223,8 @@ def _status(row: Instance, now: datetime) -> InstanceStatus:
     )
 
 
-def threads_of_row(row: Instance) -> dict[str, int]:
-    """The receive threads of each queue, as the process reported them; empty if the row was written by hand."""
-    return _counts(row.threads)
-
-
 def _counts(value: object) -> dict[str, int]:
+    """The numbers of each queue, as the process reported them; empty if the row was written by hand."""
     if not isinstance(value, dict):
         return {}
     return {str(queue): count for queue, count in value.items() if isinstance(count, int)}

@@ -8,41 +8,17 @@ from operator import itemgetter
 from typing import Any, ClassVar, Final
 
 from django import forms
-from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from sqlqueue_app import models
 from sqlqueue_app.dashboard.actions import words_of_actions
 from sqlqueue_app.dashboard.formats import Grade, State
-from sqlqueue_app.dashboard.lists import (
-    NUMBER,
-    WIDE,
-    DaysFilter,
-    FileColumns,
-    ListAdmin,
-    TableColumn,
-    choices,
-    link_html,
-    with_notes,
-)
+from sqlqueue_app.dashboard.lists import NUMBER, WIDE, DaysFilter, ListAdmin, TableColumn, choices, link_html, with_notes
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.messages.failure_groups import guid_of
-from sqlqueue_app.models import (
-    ActionResult,
-    CheckResult,
-    DelayedMessage,
-    Endpoint,
-    Event,
-    FailedMessage,
-    NotificationRule,
-    Operation,
-    OperatorAction,
-    Queue,
-    Schedule,
-    Severity,
-)
 from sqlqueue_app.monitoring.checks import finding_in_words, label_of
 from sqlqueue_app.status.events import CATALOGUE, About
 from sqlqueue_app.status.retention import EVENTS_KEPT
@@ -57,14 +33,14 @@ class EventFilter(DaysFilter):
     lookups: ClassVar = {"subject": "subject__icontains"}
     field_order = ("severity", "kind", "subject", "since", "until")
 
-    severity = forms.ChoiceField(label=gettext_lazy("Severity"), choices=choices(Severity.choices))
+    severity = forms.ChoiceField(label=gettext_lazy("Severity"), choices=choices(models.Severity.choices))
     kind = forms.ChoiceField(
         label=gettext_lazy("Event"), choices=lambda: choices((kind, capfirst(str(each.label))) for kind, each in CATALOGUE.items())
     )
     subject = forms.CharField(label=gettext_lazy("Subject"))
 
 
-class EventAdmin(ListAdmin[Event]):
+class EventAdmin(ListAdmin[models.Event]):
     """The page of events. It needs the permission `sqlqueue_app.view_queue`."""
 
     caption = gettext_lazy("Events, newest first")
@@ -72,12 +48,12 @@ class EventAdmin(ListAdmin[Event]):
     list_per_page = 100
     filter_form = EventFilter
     file_name = "events"
-    file_columns: ClassVar[FileColumns] = {
+    file_columns: ClassVar = {
         "at": "at", "severity": "severity", "kind": "kind", "subject": "subject", "text": lambda event: text_of_event(event),
         "details": "details",
     }  # fmt: skip
 
-    def columns(self, request: HttpRequest) -> list[TableColumn[Event]]:
+    def columns(self, request: HttpRequest) -> list[TableColumn[models.Event]]:
         return [
             TableColumn(_("Time"), lambda event: event.at),
             TableColumn(_("Severity"), lambda event: severity_state(event.severity)),
@@ -85,50 +61,39 @@ class EventAdmin(ListAdmin[Event]):
             TableColumn(_("Details"), lambda event: link_html(_url(self, event), Truncator(text_of_event(event)).chars(500)), WIDE),
         ]
 
-    def more(self, request: HttpRequest, rows: Sequence[Event]) -> dict[str, Any]:
+    def more(self, request: HttpRequest, rows: Sequence[models.Event]) -> dict[str, Any]:
         days = EVENTS_KEPT.days
         return {"note": ngettext("Events are kept for %(days)s day.", "Events are kept for %(days)s days.", days) % {"days": days}}
 
 
-_SEVERITIES: Final[dict[str, Grade]] = {Severity.WARNING: Grade.WARNING, Severity.ERROR: Grade.ERROR}
+_SEVERITIES: Final[dict[str, Grade]] = {models.Severity.WARNING: Grade.WARNING, models.Severity.ERROR: Grade.ERROR}
 
 
 def severity_state(severity: str) -> State:
     """A severity as a word with its grade."""
-    return State(_SEVERITIES.get(severity, Grade.INFO), str(dict(Severity.choices).get(severity, severity)))
+    return State(_SEVERITIES.get(severity, Grade.INFO), str(dict(models.Severity.choices).get(severity, severity)))
 
 
-def _url(pages: PageAdmin, event: Event) -> str:
+def _url(pages: PageAdmin, event: models.Event) -> str:
     """The page of its subject; empty if there is none."""
     kind = CATALOGUE.get(event.kind)
-    if kind is None or kind.about is None:
+    if kind is None:
         return ""
     details = event.details if isinstance(event.details, dict) else {}
-    model, page = _PAGES_ABOUT[kind.about]
-    match kind.about:
-        case About.GROUP | About.OPERATION:
-            key: object = guid_of(str(details.get(page)))
-        case About.QUEUE:
-            key = path_of(event.subject)
-        case About.ENDPOINT:
-            key = path_of(str(details.get("endpoint") or event.subject))
-        case _:
-            return pages.url_of(model, page)
-    return pages.url_of(model, page, key) if key else ""
+    pages_about: Mapping[About, tuple[Any, ...]] = {
+        About.GROUP: (models.FailedMessage, "group", guid_of(str(details.get("group")))),
+        About.OPERATION: (models.Operation, "operation", guid_of(str(details.get("operation")))),
+        About.QUEUE: (models.Queue, "messages", path_of(event.subject)),
+        About.ENDPOINT: (models.Endpoint, "endpoint", path_of(str(details.get("endpoint") or event.subject))),
+        About.SCHEDULE: (models.Schedule, "changelist"),
+        About.CHECK: (models.CheckResult, "changelist"),
+        About.NOTIFICATION: (models.NotificationRule, "deliveries"),
+    }
+    model, page, *key = pages_about[kind.about]
+    return pages.url_of(model, page, *key) if all(key) else ""
 
 
-_PAGES_ABOUT: Final[Mapping[About, tuple[type[Model], str]]] = {
-    About.GROUP: (FailedMessage, "group"),
-    About.OPERATION: (Operation, "operation"),
-    About.QUEUE: (Queue, "messages"),
-    About.ENDPOINT: (Endpoint, "endpoint"),
-    About.SCHEDULE: (Schedule, "changelist"),
-    About.CHECK: (CheckResult, "changelist"),
-    About.NOTIFICATION: (NotificationRule, "deliveries"),
-}
-
-
-def text_of_event(event: Event) -> str:
+def text_of_event(event: models.Event) -> str:
     """The event as a sentence in the current language. Never raises."""
     kind = CATALOGUE.get(event.kind)
     words = Words(event.subject, event.details)
@@ -144,9 +109,9 @@ def text_of_event(event: Event) -> str:
 # --- Actions of operators ---------------------------------------------------------------------------------------------
 
 _RESULTS: Final[dict[str, Grade]] = {
-    ActionResult.DONE: Grade.OK,
-    ActionResult.DENIED: Grade.WARNING,
-    ActionResult.FAILED: Grade.ERROR,
+    models.ActionResult.DONE: Grade.OK,
+    models.ActionResult.DENIED: Grade.WARNING,
+    models.ActionResult.FAILED: Grade.ERROR,
 }
 
 
@@ -160,10 +125,10 @@ class ActionFilter(DaysFilter):
     action = forms.ChoiceField(
         label=gettext_lazy("Action"), choices=lambda: choices(sorted(words_of_actions().items(), key=itemgetter(1)))
     )
-    result = forms.ChoiceField(label=gettext_lazy("Result"), choices=choices(ActionResult.choices))
+    result = forms.ChoiceField(label=gettext_lazy("Result"), choices=choices(models.ActionResult.choices))
 
 
-class ActionAdmin(ListAdmin[OperatorAction]):
+class ActionAdmin(ListAdmin[models.OperatorAction]):
     """The audit log. It needs the permission `sqlqueue_app.view_queue`."""
 
     caption = gettext_lazy("Actions in the admin and by commands, newest first")
@@ -172,18 +137,18 @@ class ActionAdmin(ListAdmin[OperatorAction]):
     filter_form = ActionFilter
     live_seconds = None
     file_name = "actions"
-    file_columns: ClassVar[FileColumns] = {
+    file_columns: ClassVar = {
         "at": "at", "who": "user_name", "user": "user_key", "address": "address", "action": "action", "on": "target",
         "count": "count", "result": "result", "reason": "reason", "permission": "permission", "operation": "operation_id",
     }  # fmt: skip
 
-    def columns(self, request: HttpRequest) -> list[TableColumn[OperatorAction]]:
+    def columns(self, request: HttpRequest) -> list[TableColumn[models.OperatorAction]]:
         words = words_of_actions()
 
-        def target(action: OperatorAction) -> object:
+        def target(action: models.OperatorAction) -> object:
             return link_html(self._target_url(action), Truncator(action.target).chars(200)) if action.target else None
 
-        def result(action: OperatorAction) -> object:
+        def result(action: models.OperatorAction) -> object:
             state = State(_RESULTS.get(action.result, Grade.INFO), action.get_result_display())
             return with_notes(state, Truncator(action.reason).chars(300))
 
@@ -196,16 +161,16 @@ class ActionAdmin(ListAdmin[OperatorAction]):
             TableColumn(_("Result"), result),
         ]
 
-    def _target_url(self, action: OperatorAction) -> str:
+    def _target_url(self, action: models.OperatorAction) -> str:
         """The operation, or the page of the target; else the list that offers the action; empty for an unknown action."""
         if action.operation_id is not None:
-            return self.url_of(Operation, "operation", action.operation_id)
+            return self.url_of(models.Operation, "operation", action.operation_id)
         offered = (each for each in self.admin_site._registry.values() if isinstance(each, PageAdmin))
         pages = next((each for each in offered if action.action in {known.name for known in each.action_classes}), None)
         if pages is None:
             return ""
         page = "group" if action.action == "note" else _PAGES.get(pages.model)
-        named = (_ID if pages.model is FailedMessage else _NAME).match(action.target)
+        named = (_ID if pages.model is models.FailedMessage else _NAME).match(action.target)
         # A removed target no longer has a page.
         if page is None or named is None or action.action.startswith("remove"):
             return pages.url()
@@ -213,7 +178,12 @@ class ActionAdmin(ListAdmin[OperatorAction]):
 
 
 # The page of one target, by the model of the pages that offer the action.
-_PAGES: Final[Mapping[object, str]] = {Queue: "messages", DelayedMessage: "table", Endpoint: "endpoint", FailedMessage: "message"}
+_PAGES: Final[Mapping[object, str]] = {
+    models.Queue: "messages",
+    models.DelayedMessage: "table",
+    models.Endpoint: "endpoint",
+    models.FailedMessage: "message",
+}
 # The log identifies failed messages and groups by id, other targets by a name before the message, the process or the change.
 _ID: Final = re.compile(r"\D*?(?P<key>[0-9a-f]{8}-[0-9a-f-]{27})\b")
 _NAME: Final = re.compile(r"(?P<key>.+?)( #\d+| on .+ \(\d+\)|: \d+ → .*| → .*|\Z)")

@@ -82,15 +82,10 @@ class _Answer:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     content: bytes = b""
-    etag: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
     as_of: float = 0.0
     cost_seconds: float = 0.0
     until: float = float("-inf")
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers of a response with this answer."""
-        return {"ETag": self.etag, MADE_HEADER: f"{self.as_of:.3f}"}
 
 
 class LiveAnswers:
@@ -153,7 +148,7 @@ class LiveAnswers:
     def _nothing_new(self, request: HttpRequest, known: _Answer) -> HttpResponse | None:
         if known.as_of < self._as_of_page(request):
             return HttpResponse(status=204)
-        is_same = request.headers.get("If-None-Match") == known.etag
+        is_same = request.headers.get("If-None-Match") == known.headers["ETag"]
         return HttpResponseNotModified(headers=known.headers) if is_same else None
 
     def _remember(self, request: HttpRequest, known: _Answer) -> None:
@@ -180,7 +175,8 @@ class LiveAnswers:
         seconds = ((response.context_data or {}).get("live_seconds") or 0) * self.part
         if seconds:
             known.content = response.content
-            known.etag = response["ETag"] = etag_of(response.content)
+            response["ETag"] = etag_of(response.content)
+            known.headers = {"ETag": response["ETag"], MADE_HEADER: f"{as_of:.3f}"}
             known.as_of, known.cost_seconds = as_of, cost_seconds
             since = self._clock() - LONGEST_SECONDS
             with self._lock:

@@ -12,6 +12,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from sqlqueue_app import models
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.charts import MOST_ENDPOINTS, PERIODS, Chart, Period, Series, line_chart, period_of, traffic_table
 from sqlqueue_app.dashboard.endpoints import endpoint_url, failures_url
@@ -21,31 +22,8 @@ from sqlqueue_app.dashboard.lists import HtmlTable, TableColumn, table
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.failures.index import catch_up_for_page, has_new_failures
-from sqlqueue_app.models import (
-    CheckResult,
-    DelayedMessage,
-    DistributedTransaction,
-    Endpoint,
-    Event,
-    FailedMessage,
-    OperatorAction,
-    Queue,
-    Schedule,
-    Severity,
-)
+from sqlqueue_app.monitoring import checks
 from sqlqueue_app.monitoring.check_results import CheckResults, read_results
-from sqlqueue_app.monitoring.checks import (
-    BRANCHES,
-    FAILURES,
-    GROWING,
-    INSTANCES,
-    MOVER,
-    PAUSED,
-    RECEIVERS,
-    SAMPLES,
-    SCHEDULES,
-    TABLES,
-)
 from sqlqueue_app.monitoring.health import Issue, current_issues
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
@@ -80,8 +58,8 @@ class DashboardAdmin(PageAdmin):
                 "charts": charts,
                 "grown_in": number(GROWN_IN // timedelta(minutes=1)),
                 "traffic": traffic_table(endpoints, traffic, failed, now, partial(failures_url, self)),
-                "events": _recent(EventAdmin(Event, self.admin_site), request),
-                "actions": _recent(ActionAdmin(OperatorAction, self.admin_site), request),
+                "events": _recent(EventAdmin(models.Event, self.admin_site), request),
+                "actions": _recent(ActionAdmin(models.OperatorAction, self.admin_site), request),
             }
         snapshot = Snapshot(get_settings(), now, status=status, minimums=minimums)
         issues = current_issues(snapshot, results)
@@ -111,7 +89,7 @@ class DashboardAdmin(PageAdmin):
             "severity": severity_state(issue.severity),
             "subject": _subject(issue),
             "cause": issue.text(_words(issue, queue)),
-            "url": self._page_of(issue, status) or self.url_of(Queue),
+            "url": self._page_of(issue, status) or self.url_of(models.Queue),
             "since": issue.since,
             "lasting": issue.since and max(snapshot.now - issue.since, timedelta()),
         }
@@ -119,25 +97,25 @@ class DashboardAdmin(PageAdmin):
     def _page_of(self, issue: Issue, status: Status) -> str:
         """The page about an issue; empty if it is not on the site."""
         queue, endpoint = issue.outcome.queue, issue.outcome.endpoint
-        if issue.name == FAILURES.name:
+        if issue.name == checks.FAILURES.name:
             group = issue.outcome.now.get("group")
-            return self.url_of(FailedMessage, "group", group) if group else self.url_of(FailedMessage)
-        if issue.name == BRANCHES.name:
-            return self.url_of(DistributedTransaction)
+            return self.url_of(models.FailedMessage, "group", group) if group else self.url_of(models.FailedMessage)
+        if issue.name == checks.BRANCHES.name:
+            return self.url_of(models.DistributedTransaction)
         if not issue.is_live and not queue:
-            return self.url_of(CheckResult)
-        if issue.name == SCHEDULES.name:
-            return self.url_of(Schedule)
+            return self.url_of(models.CheckResult)
+        if issue.name == checks.SCHEDULES.name:
+            return self.url_of(models.Schedule)
         if queue:
             # An unusable table has no page.
-            is_broken = issue.name == TABLES.name and issue.severity == Severity.ERROR
-            return self.url_of(Queue) if is_broken else self.url_of(Queue, "messages", path_of(queue))
-        if issue.name == MOVER.name:
+            is_broken = issue.name == checks.TABLES.name and issue.severity == models.Severity.ERROR
+            return self.url_of(models.Queue) if is_broken else self.url_of(models.Queue, "messages", path_of(queue))
+        if issue.name == checks.MOVER.name:
             table_name = next(each.name for each in status.delayed if each.endpoint == endpoint)
-            return self.url_of(DelayedMessage, "table", path_of(table_name))
-        if issue.name == TABLES.name:
-            return self.url_of(DelayedMessage)
-        return endpoint_url(self, endpoint) if endpoint else self.url_of(Endpoint)
+            return self.url_of(models.DelayedMessage, "table", path_of(table_name))
+        if issue.name == checks.TABLES.name:
+            return self.url_of(models.DelayedMessage)
+        return endpoint_url(self, endpoint) if endpoint else self.url_of(models.Endpoint)
 
 
 def _catch_up(status: Status, now: datetime) -> None:
@@ -148,12 +126,12 @@ def _catch_up(status: Status, now: datetime) -> None:
         catch_up_for_page(get_settings(), now)
 
 
-def _recent(pages: EventAdmin | ActionAdmin, request: HttpRequest) -> HtmlTable | None:
-    """The newest rows of this list with relative times, which this page keeps current; None without rows."""
+def _recent(pages: EventAdmin | ActionAdmin, request: HttpRequest) -> HtmlTable:
+    """The newest rows of this list with relative times, which this page keeps current."""
     columns: list[TableColumn[Any]] = [*pages.columns(request)]
     columns[0] = TableColumn(columns[0].label, lambda row: ago_html(row.at))
-    rows: list[Any] = list(pages.rows().order_by("-at", "-id")[:_SHOWN])
-    return table(pages.caption, columns, rows, lambda row: f"{row._meta.model_name} {row.pk}") if rows else None
+    rows: Any = pages.rows().order_by("-at", "-id")[:_SHOWN]
+    return table(pages.caption, columns, rows, lambda row: f"{row._meta.model_name} {row.pk}")
 
 
 def _traffic(
@@ -177,20 +155,19 @@ def _traffic(
 # --- Alerts -----------------------------------------------------------------------------------------------------------
 
 _SUBJECTS = {
-    INSTANCES.name: gettext_lazy("Process %(name)s"),
-    SCHEDULES.name: gettext_lazy("Schedule %(name)s"),
-    BRANCHES.name: gettext_lazy("In-doubt transaction"),
-    SAMPLES.name: gettext_lazy("Workers"),
+    checks.INSTANCES.name: gettext_lazy("Process %(name)s"),
+    checks.SCHEDULES.name: gettext_lazy("Schedule %(name)s"),
+    checks.BRANCHES.name: gettext_lazy("In-doubt transaction"),
+    checks.SAMPLES.name: gettext_lazy("Workers"),
 }
 
 
 def _is_held_up(issue: Issue) -> bool:
     """Whether messages wait longer than they should."""
-    return issue.name in {PAUSED.name, RECEIVERS.name, GROWING.name} or bool(issue.outcome.now.get("waiting"))
+    return issue.name in {checks.PAUSED.name, checks.RECEIVERS.name, checks.GROWING.name} or bool(issue.outcome.now.get("waiting"))
 
 
 def _subject(issue: Issue) -> str:
-    """The subject of an issue."""
     found = issue.outcome
     if issue.check is None:
         return _("Check %(name)s") % {"name": issue.name}
@@ -206,16 +183,10 @@ def _subject(issue: Issue) -> str:
 def _words(issue: Issue, queue: QueueStatus | None) -> dict[str, str]:
     """The values for an issue's text besides its details."""
     outcome = issue.outcome
-    words = {name: _in_words(value) for name, value in outcome.now.items()}
-    if queue is not None and queue.depth is not None:
-        words["count"] = f"{'' if queue.depth.exact else '≈ '}{words.get('count', '')}"
-    if "age" not in words:
+    words = {name: duration(value) for name, value in outcome.now.items() if isinstance(value, timedelta)}
+    if queue is not None and queue.depth is not None and not queue.depth.exact:
+        words["count"] = f"≈ {number(outcome.now.get('count', 0))}"
+    if "age" not in outcome.now:
         age = queue.head_age.age if queue is not None and queue.head_age is not None else None
         words["age"] = "" if age is None or age < timedelta() else ", " + _("the first is %(age)s old") % {"age": duration(age)}
     return {**words, "queue": outcome.queue, "endpoint": outcome.endpoint}
-
-
-def _in_words(value: object) -> str:
-    if isinstance(value, timedelta):
-        return duration(value)
-    return number(value) if isinstance(value, int) else str(value)

@@ -75,7 +75,7 @@ _WORDS: Final = {
     ),
     "delete": (
         gettext_lazy("Delete failed messages"),
-        gettext_lazy("They are deleted from the error queue for good, and cannot be brought back."),
+        gettext_lazy("They are deleted from the error queue. This cannot be undone."),
         gettext_lazy("Will be deleted"),
         gettext_lazy("None of these messages can be deleted."),
     ),

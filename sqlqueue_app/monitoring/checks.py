@@ -364,7 +364,7 @@ INSTANCES: Final = Check(
     gettext_lazy("Start it again, or remove it on the page of its endpoint."),
     _instances,
     code="dead_instances",
-    line="the process %(pid)s of %(name)s on %(host)s is dead: nothing was heard of it for %(silent)s s%(also)s",
+    line="the process %(pid)s of %(name)s on %(host)s is dead: no heartbeat for %(silent)s s%(also)s",
     now=gettext_lazy("No heartbeat for %(age)s: it ended without signing off. %(effect)s"),
     failed=EventKind.INSTANCE_LOST,
     passed=EventKind.INSTANCE_BACK,

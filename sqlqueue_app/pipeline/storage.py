@@ -388,7 +388,7 @@ def lost_file_message(lake: str, source: str, target: str) -> str:
     """The error text for a file of the manifest that does not exist."""
     return (
         f"the file {target!r} is in the manifest of the lake {lake}, but neither there nor at {source!r}: it was moved or deleted "
-        "by hand. Put it back, or delete its row of LakeFile if it is gone for good"
+        "by hand. Put it back, or delete its row of LakeFile if the file is lost"
     )
 
 

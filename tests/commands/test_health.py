@@ -92,7 +92,7 @@ def test_dead_instances_are_worth_a_warning(queue_database: QueueDatabase) -> No
     code, out = health()
 
     assert (code, out.splitlines()[0]) == (1, "WARNING")
-    assert "the process 4711 of Sales on here is dead: nothing was heard of it for 12" in out
+    assert "the process 4711 of Sales on here is dead: no heartbeat for 12" in out
 
 
 def test_overdue_delayed_messages_are_worth_a_warning(queue_database: QueueDatabase) -> None:

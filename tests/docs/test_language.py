@@ -27,6 +27,15 @@ PHRASES = (
     "a want of",
     "and by nothing else",
     "has not come back",
+    "is waited for",
+    "is heard of",
+    "was heard of",
+    "in its queue again",
+    "in their queues again",
+    "for good",
+    "goes round",
+    "hand in",
+    "taken for",
 )
 TRANSLATED = re.compile(rf"\b({'|'.join(PHRASES)})\b", re.IGNORECASE)
 CODE = re.compile(r"`[^`]*`")

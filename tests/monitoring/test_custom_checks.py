@@ -88,7 +88,7 @@ def test_what_a_check_says_is_its_result(queue_database: QueueDatabase, answer: 
 
 
 def test_a_check_that_answers_with_a_coroutine_has_failed() -> None:
-    assert "expected None when all is well" in run_check(HealthCheck("gateway", 60, lambda: asynchronous()))
+    assert "expected None if all is well" in run_check(HealthCheck("gateway", 60, lambda: asynchronous()))
 
 
 def test_each_check_has_its_own_interval(sqlite_database: QueueDatabase) -> None:

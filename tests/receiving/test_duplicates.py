@@ -46,7 +46,7 @@ def test_a_copy_is_dropped_and_told(
     assert [message["id"] for message in calls.seen] == ["a", "b", "x" * 300, "c"]
     told: list[Any] = [record for record in caplog.records if getattr(record, "event", "") == "duplicate_dropped"]
     assert [(record.message_id, record.queue) for record in told] == [("a", "Sales"), ("b", "Sales"), ("x" * 300, "Sales")]
-    assert "the 1. of this process" in told[0].getMessage()
+    assert "(1 dropped by this process)" in told[0].getMessage()
     assert len(bench.rows("audit")) == 4
     assert bench.rows("error") == []
 

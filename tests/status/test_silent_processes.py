@@ -75,7 +75,7 @@ def test_a_process_whose_handler_keeps_its_heartbeats_out_is_asked_itself(sqlite
             code, text = printed("sqlqueue_health")
             assert code == 2, "the message waits, and no live process receives"
             assert f"the process {process.pid} of Sales" in text
-            assert "is dead: nothing was heard of it for" in text
+            assert "is dead: no heartbeat for" in text
             assert "Dead" in browser.get(LIST).content.decode()
             process.wait(60)
 

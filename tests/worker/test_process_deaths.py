@@ -254,8 +254,8 @@ def test_the_pause_before_a_restart_grows_and_is_short_again_after_a_long_life(c
     Supervisor(command, 1, stop, restart_seconds=0.01, clock=clock).run()
     said = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "process_died"]
     assert [text.partition("again in ")[2] for text in said] == [
-        "0.01 s; it handled nothing",
-        "0.02 s; it handled nothing",
-        "0.01 s; it handled nothing",
+        "0.01 s; it was handling nothing",
+        "0.02 s; it was handling nothing",
+        "0.01 s; it was handling nothing",
     ]
     assert "died by exit code 3" in said[0]

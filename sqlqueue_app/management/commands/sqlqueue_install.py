@@ -117,7 +117,7 @@ class Command(SqlQueueCommand):
         known = dialect(options["dialect"] or dialect_of(settings.database))
         role = options["grant"]
         if role is not None and known.name == "sqlite":
-            raise self.usage_error("--grant: SQLite has no roles; whoever may write the file may use its queues")
+            raise self.usage_error("--grant: SQLite has no roles; every user who may write the file may use its queues")
         if role is not None and not role.strip():
             raise self.usage_error(f"--grant: expected the name of a role, got {role!r}")
         tables = planned_tables(settings, known.name, None, options["instance"])

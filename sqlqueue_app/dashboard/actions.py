@@ -42,14 +42,6 @@ class ActionOutcome:
     operation: Operation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A line of a difference: `sign` is ``+``, ``-`` or empty."""
-
-    sign: str
-    text: str
-
-
 # By their names in the audit log. An action on one object shares its name with the one on all.
 _ACTIONS: dict[str, type[Action]] = {}
 
@@ -80,7 +72,8 @@ class Action:
     words: Mapping[str, object] = {}
     facts: Sequence[tuple[str, str]] = ()
     warnings: Sequence[str] = ()
-    changes: Sequence[Change] = ()
+    # The lines of a difference: ``+``, ``-`` or nothing, and the text.
+    changes: Sequence[tuple[str, str]] = ()
     crumbs: tuple[Crumb, ...] = ()
     # Posted back unchanged.
     hidden: Sequence[tuple[str, str]] = ()

@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from sqlqueue_app.browsing.bodies import decode_body
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, may, refusal
-from sqlqueue_app.dashboard.actions import Action, ActionOutcome, Change, begin_operation
+from sqlqueue_app.dashboard.actions import Action, ActionOutcome, begin_operation
 from sqlqueue_app.dashboard.formats import number
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, found_or_404
 from sqlqueue_app.failures import editing
@@ -327,15 +327,15 @@ def _bodies(before: editing.Editable, after: editing.Editable) -> tuple[str, str
     return old, new
 
 
-def _changes(before: str, after: str) -> Iterator[Change]:
+def _changes(before: str, after: str) -> Iterator[tuple[str, str]]:
     old, new = before.splitlines(), after.splitlines()
     if old != new and max(len(old), len(new)) > _MOST_COMPARED:
         # Comparing them could take minutes.
-        yield Change("-", _("%(count)s lines") % {"count": number(len(old))})
-        yield Change("+", _("%(count)s lines, too many to be compared one by one") % {"count": number(len(new))})
+        yield "-", _("%(count)s lines") % {"count": number(len(old))}
+        yield "+", _("%(count)s lines, too many to be compared one by one") % {"count": number(len(new))}
         return
     for line in list(difflib.unified_diff(old, new, lineterm="", n=2))[2:]:
-        yield Change("" if line.startswith("@@") else line[0].strip(), line[1:] if not line.startswith("@@") else "…")
+        yield "" if line.startswith("@@") else line[0].strip(), line[1:] if not line.startswith("@@") else "…"
 
 
 def _number(text: str) -> int:

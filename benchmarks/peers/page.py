@@ -1,6 +1,6 @@
-"""Make docs/explanation/peers.md from the newest run that is kept: `python -m benchmarks.peers.page`.
+"""Generate docs/explanation/peers.md from the newest stored run: `python -m benchmarks.peers.page`.
 
-No number of that page is written by hand, and none of its words depends on a number.
+The numbers of the page come from that run, and its text does not depend on them.
 """
 
 from __future__ import annotations
@@ -16,57 +16,63 @@ from benchmarks.run import RESULTS
 PAGE = ROOT / "docs" / "explanation" / "peers.md"
 
 _TEXT = """\
-# Beside other queues
+# Comparison with other queues
 
-sqlqueue beside the queues that a Python team would look at first, on one machine and in one run.
-`make bench-peers` measures all of this on yours. This page is made by `python -m benchmarks.peers.page` from
-[`benchmarks/results/{name}`](../../benchmarks/results/{name}), which holds every single number.
+This page compares sqlqueue with the queues that a Python team is likely to consider, measured on one machine in one run. Run
+`make bench-peers` to
+repeat it on yours. `python -m benchmarks.peers.page` generates the page from
+[`benchmarks/results/{name}`](../../benchmarks/results/{name}), which contains every measured value.
 
 {facts}
 
-What is compared:
+How it was measured:
 
-- One PostgreSQL with its own defaults (`fsync` and `synchronous_commit` on), a database for each queue.
-  The brokers of celery are those of the system's packages.
-- The same message for all, a body of 1 KB of JSON, and the same handler, which notes when it was called and does nothing else.
-  A real handler takes longer, and the share of the queue falls.
-- Each queue's own worker and its own functions to send, with the settings that its documentation advises. They are listed below.
-- Everything takes turns, round by round. Client and server share the processors. Rates move with the machine and with the hour:
-  trust the ratios within a table. In brackets are the least and the most of the rounds.
+- All queues use one PostgreSQL server with its default settings (`fsync` and `synchronous_commit` on), each in its own database.
+  Celery's brokers come from the packages of the system.
+- All queues process the same message, a JSON body of 1 KB, with the same handler, which only records when it was called.
+  With a real handler, the queue accounts for a smaller share of the time.
+- Each queue uses its own worker and its own functions for sending, with the settings that its documentation recommends. They
+  are listed below.
+- The queues take turns, round by round. Client and server share the processors. Rates vary with the machine and the time of day:
+  compare ratios within a table. The range in brackets covers all rounds.
 
 ## Speed
 
-Messages a second that one worker handles from a queue that is full, and that one process sends.
+Messages per second that one worker handles from a full queue, and that one process sends.
 
 {speed}
 
-"8 at once" is threads, tasks of an event loop or processes, as the worker has it.
-With `--cpu-affinity auto` each process of ours [stays on one processor](performance.md#one-processor-for-each-process), which is
-not its default; the goals below are those of one such process.
-Sending in bulk is one statement for {chunk} messages where there is such a thing, else one transaction around them;
-celery has neither.
+"8 at once" means threads, tasks of an event loop or processes, depending on the worker.
+With `--cpu-affinity auto`, each sqlqueue process [stays on one processor](performance.md#one-processor-for-each-process). This
+is not the
+default. The goals below refer to one such process.
+Bulk sending uses one statement for {chunk} messages where the queue supports it, otherwise one transaction around them.
+Celery has neither.
 
-## At rest
+## Idle workers
 
-A worker for 8 messages at once while nothing comes. The time is that from the call that sends to the handler, of {idle} messages;
-the memory is the sum of all processes of the worker, shared pages counted for each.
-All rest at the same time, and messages come by turns.
+A worker for 8 messages at once while no message arrives. The latency is measured from the call that sends to the handler, for
+{idle} messages.
+Memory is the sum over all processes of the worker; shared pages count for each of them.
+All workers are idle at the same time, and messages are sent to one after the other.
 
 {rest}
 
-## Killed
+## Killed workers
 
-Two workers run. The one that takes a marked message is ended by `kill -9` with all of its processes, {kills} times for each queue:
-half of the kills come before the handler has left its row in the database, half after that and before it returns.
-The other worker goes on, so what a new process needs to start is in none of the times.
+Two workers run. `kill -9` ends the one that has received a marked message, with all of its processes, {kills} times for each
+queue:
+half of the kills before the handler has written its row to the database, half between that and its return.
+The other worker continues, so the times do not include the start of a new process.
 
 {killed}
 
-*Lost* is a message without a row of its handler when the wait was over (what Redis holds would come after an hour). *Done twice*
-is one with two rows: its handler's transaction was committed by the first worker, and the second did it again.
-That is what handlers must be made for wherever a message and its work do not commit together.
+*Lost* messages had no row of their handler at the end of the wait. (Redis would redeliver its messages after an hour.)
+Messages *done twice* have two
+rows: the first worker committed the handler's transaction, and the second handled the message again.
+If a queue does not commit a message together with its work, handlers must be prepared for this.
 
-## What each promises
+## Guarantees
 
 {promises}
 
@@ -81,15 +87,15 @@ That is what handlers must be made for wherever a message and its work do not co
 
 
 def newest(directory: Path = RESULTS) -> Path:
-    """The file of the last run. FileNotFoundError if none is kept."""
+    """The file of the last run. FileNotFoundError if there is none."""
     found = sorted(directory.glob("*-peers.json"))
     if not found:
-        raise FileNotFoundError(f"no run of make bench-peers is kept in {directory}")
+        raise FileNotFoundError(f"{directory} contains no results of make bench-peers: run it first")
     return found[-1]
 
 
 def text(file: Path) -> str:
-    """The page as it is made of that run."""
+    """The page of that run."""
     run = run_of(json.loads(file.read_text("utf-8")))
     lines = {
         "speed": report.speed(run), "rest": report.rest(run), "killed": report.killed(run), "promises": report.promises(run),
@@ -116,4 +122,4 @@ def _joined(lines: list[str]) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(text(newest()), encoding="utf-8")
-    print(f"{PAGE.relative_to(ROOT)} is made from {newest().name}")
+    print(f"{PAGE.relative_to(ROOT)} was generated from {newest().name}")

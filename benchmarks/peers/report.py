@@ -15,8 +15,9 @@ def markdown(run: Run) -> str:
     """The whole file beside the JSON."""
     facts = [f"- {name}: {_fact(value)}" for name, value in (run.machine | run.run).items() if value != ""]
     parts = [
-        "# Beside other queues", facts, "## Speed", speed(run), "## At rest", rest(run), "## Killed", killed(run),
-        "## What each promises", promises(run), "## Settings", settings(run),
+        "# Comparison with other queues", facts, "## Speed", speed(run), "## Idle workers", rest(run),
+        "## Killed workers", killed(run),
+        "## Guarantees", promises(run), "## Settings", settings(run),
         *(part for heading, told in missing(run) for part in (f"## {heading}", told)), "## Goals", goal_table(run),
     ]  # fmt: skip
     return "\n\n".join(part if isinstance(part, str) else "\n".join(part) for part in parts) + "\n"
@@ -34,7 +35,7 @@ def speed(run: Run) -> list[str]:
 
 def rest(run: Run) -> list[str]:
     """A worker for 8 messages at once that has nothing to do."""
-    rows = [["", "to the handler, p50 ms", "p99 ms", "transactions/s", "memory of the worker, MB", "processes"]]
+    rows = [["", "latency, p50 ms", "p99 ms", "transactions/s", "memory of the worker, MB", "processes"]]
     for peer in _measured(run):
         if found := peer.rest:
             milliseconds = found["milliseconds"]
@@ -46,7 +47,7 @@ def rest(run: Run) -> list[str]:
 
 def killed(run: Run) -> list[str]:
     """What became of messages whose worker was killed."""
-    rows = [["", "kills", "messages", "lost", "done twice", "handled again after, s: median (most)", "not again"]]
+    rows = [["", "kills", "messages", "lost", "done twice", "handled again after, s: median (max)", "never handled again"]]
     for peer in _measured(run):
         if found := peer.killed:
             again = found["again"]
@@ -58,7 +59,7 @@ def killed(run: Run) -> list[str]:
 
 def promises(run: Run) -> list[str]:
     """What a message may rely on, by each one's own documentation."""
-    rows = [["", "sent with the sender's rows", "its handler's rows commit with its receipt", "when its worker is killed"]]
+    rows = [["", "send commits with the sender's rows", "receive commits with the handler's rows", "after its worker is killed"]]
     rows += [[peer.name, peer.promise["sending"], peer.promise["work"], peer.promise["killed"]] for peer in run.peers]
     return _table(rows)
 

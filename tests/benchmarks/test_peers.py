@@ -139,7 +139,7 @@ def test_the_page_tells_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_no_run_no_page(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no run of make bench-peers is kept"):
+    with pytest.raises(FileNotFoundError, match="contains no results of make bench-peers"):
         page.newest(tmp_path)
 
 

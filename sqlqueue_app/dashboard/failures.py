@@ -32,7 +32,7 @@ from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_numbe
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, HtmlTable, TableColumn, link_html, table, text_html, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import message_context
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, Tab, path_of, query_of
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, Tab, query_of
 from sqlqueue_app.failures import queries
 from sqlqueue_app.failures.index import IndexState, catch_up_for_page
 from sqlqueue_app.failures.operation_kinds import error_queue_refusal
@@ -40,7 +40,7 @@ from sqlqueue_app.failures.queries import FailureDetail, GroupRow, PageKey, Retr
 from sqlqueue_app.failures.selection import LONGEST, MOST_IDS, FailureSelection, read_query, write_query
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
-from sqlqueue_app.models import Endpoint, FailedAttempt, FailedMessage, FailureStatus, Operation, Queue, Search
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Operation, Search
 from sqlqueue_app.status.retention import FAILURES_KEPT
 
 # Of a group.
@@ -168,10 +168,7 @@ class FailureAdmin(PageAdmin):
             counted=(found.count if found else 0, True),
             numbers=found,
             trend=trend_html(found.trend) if found else "",
-            operations=[
-                (each, self.url_of(Operation, "operation", each.pk))
-                for each in queries.read_operations(selection, most=OPERATIONS_SHOWN)
-            ],
+            operations=queries.read_operations(selection, most=OPERATIONS_SHOWN),
             note_buttons=[WriteNote.button(self, request, unique, label=_("Change the note") if group.note else "")],
             sample_url=self.url("retry"),
             sample_refused=refusal(request, Permission.RETRY) or error_queue_refusal(get_settings()),
@@ -284,22 +281,13 @@ class FailureAdmin(PageAdmin):
             failure=message,
             buttons=failure_actions.failure_buttons(request, self, FailureSelection(ids=(message.pk,)), message),
             failure_state=state_of(message),
-            edit_url=self.url("message", message.edit_of) if message.edit_of else "",
-            conversation_url=self.conversation_url(message.conversation_id),
-            endpoint_url=self.url_of(Endpoint, "endpoint", path_of(message.endpoint)) if message.endpoint else "",
             kept_days=FAILURES_KEPT.days,
             life=life_table(self, found, state_of(message), _reason(message, found.location) if found.location else None),
             groups=[(str(CLASSIFIER_WORDS[key]), each, self.url("group", each.pk)) for key, each in found.groups],
             found=found,
-            **self._row(request, found),
+            table=found.table and found.table.qualified,
+            **(message_context(request, found.row) if found.row else {"message": None}),
         )
-
-    def _row(self, request: HttpRequest, found: FailureDetail) -> dict[str, Any]:
-        """Template variables for the row in the error queue."""
-        if found.row is None or found.table is None or found.queue is None:
-            return {"message": None}
-        queue_page = self.url_of(Queue, "message", path_of(found.queue.name), found.row.summary.row_version)
-        return {**message_context(request, found.row), "table": found.table.qualified, "queue_url": queue_page}
 
     def _page(self, request: HttpRequest, template: str, name: str, state: IndexState, **context: Any) -> HttpResponse:
         lists = [

@@ -57,14 +57,13 @@ def message_context(request: HttpRequest, detail: MessageDetail) -> dict[str, An
 def message_page_context(pages: PageAdmin, request: HttpRequest, detail: MessageDetail) -> dict[str, Any]:
     """`message_context` with the times and the conversation; a retried message links to its history of failures."""
     headers = detail.headers or {}
-    conversation, retried = headers.get(names.CONVERSATION_ID) or "", guid_of(headers.get(names.RETRY_UNIQUE_MESSAGE_ID))
+    retried = guid_of(headers.get(names.RETRY_UNIQUE_MESSAGE_ID))
     is_known = retried is not None and retried in failures_where(Q(pk=retried))
     return {
         **message_context(request, detail),
         "times": message_times(headers),
         "history_url": pages.url_of(FailedMessage, "message", retried) if is_known else "",
-        "conversation": conversation,
-        "conversation_url": pages.conversation_url(conversation),
+        "conversation": headers.get(names.CONVERSATION_ID),
     }
 
 

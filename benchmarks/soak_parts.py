@@ -17,8 +17,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from django.db import DatabaseError as DjangoDatabaseError
-from django.db import connections, transaction
+from django.db import DatabaseError as DjangoDatabaseError, connections, transaction
 
 from sqlqueue_app import close_callbacks, request
 from sqlqueue_app.messages.errors import SqlQueueError

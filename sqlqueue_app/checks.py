@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from django.apps import apps
 from django.core import checks
-from django.db import Error as DjangoDatabaseError
-from django.db import connections, router
+from django.db import Error as DjangoDatabaseError, connections, router
 
 from sqlqueue_app.conf import Code, Settings, current_problems, dialect_of, get_settings, is_configured
 from sqlqueue_app.conf.validation import listed, meant

@@ -12,8 +12,7 @@ from typing import Any
 
 import psycopg
 
-from benchmarks.databases import OURS as OUR_DATABASE
-from benchmarks.databases import QUEUE, PostgreSQL
+from benchmarks.databases import OURS as OUR_DATABASE, QUEUE, PostgreSQL
 from benchmarks.messages import body
 from benchmarks.peers.adapters import handling, serving
 from benchmarks.peers.catalogue import ADAPTERS, OURS, Peer, Variant

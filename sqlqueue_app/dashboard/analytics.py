@@ -17,8 +17,7 @@ from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.text import Truncator
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.browsing import analytics
 from sqlqueue_app.browsing.analytics import DAY, HOUR, QUANTILES, Rollup, RollupQuery, RollupResult

@@ -16,8 +16,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.functional import Promise
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.dashboard.formats import Scale, counts, depth_number, per_second
 from sqlqueue_app.status.queues import QueueStatus

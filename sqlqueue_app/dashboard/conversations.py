@@ -10,8 +10,7 @@ from urllib.parse import urlencode
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.utils import timezone
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext as _, ngettext
 
 from sqlqueue_app.browsing import conversations
 from sqlqueue_app.browsing.conversations import ConversationMessage, Forest, Kind, MessageOutcome

@@ -8,8 +8,7 @@ from typing import Any, Final
 from django import forms
 from django.http import HttpRequest
 from django.utils.functional import Promise
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy, ngettext_lazy
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, not_found
@@ -20,8 +19,7 @@ from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import Endpoint
 from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS
 from sqlqueue_app.status.control import pause, resume, set_concurrency
-from sqlqueue_app.status.endpoints import MOST as MOST_MINIMUM
-from sqlqueue_app.status.endpoints import read_minimums, set_minimum
+from sqlqueue_app.status.endpoints import MOST as MOST_MINIMUM, read_minimums, set_minimum
 from sqlqueue_app.status.instances import InstanceStatus, forget_dead, read_instances
 
 _FOLLOWS: Final = gettext_lazy("A process follows at its next heartbeat, within %(seconds)s seconds.")

@@ -15,8 +15,7 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.functional import Promise
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
 from sqlqueue_app.browsing.bodies import decode_body
 from sqlqueue_app.conf import get_settings

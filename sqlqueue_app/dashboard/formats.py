@@ -13,8 +13,7 @@ from django.utils.formats import date_format, number_format
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import get_language, gettext_lazy, ngettext
-from django.utils.translation import gettext as _
+from django.utils.translation import get_language, gettext as _, gettext_lazy, ngettext
 
 from sqlqueue_app.status.texts import Unit, two_units
 from sqlqueue_app.tables.queue import Depth

@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Final
 from django import forms
 from django.http import HttpRequest
 from django.utils.text import Truncator, capfirst
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
 from sqlqueue_app import models
 from sqlqueue_app.dashboard.actions import words_of_actions

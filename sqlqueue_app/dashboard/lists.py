@@ -22,8 +22,7 @@ from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.dashboard.access import Button, Permission, require
 from sqlqueue_app.dashboard.formats import Number, State, duration, iso_utc, number, stamp_html

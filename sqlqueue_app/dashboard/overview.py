@@ -9,8 +9,7 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.utils.text import capfirst
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app import models
 from sqlqueue_app.conf import get_settings

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Final
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.browsing.messages import find_sent_message
 from sqlqueue_app.conf import get_settings

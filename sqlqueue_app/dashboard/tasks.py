@@ -7,8 +7,7 @@ from typing import ClassVar, Final
 
 from django import forms
 from django.http import HttpRequest, HttpResponse
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.dashboard.access import Permission, refusal
 from sqlqueue_app.dashboard.formats import Grade, State

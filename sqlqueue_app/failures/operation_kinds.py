@@ -13,8 +13,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from django.utils.functional import Promise
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.browsing.messages import moved_row
 from sqlqueue_app.conf import Settings

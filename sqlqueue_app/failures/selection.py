@@ -20,8 +20,7 @@ from django.db.models import Q, QuerySet
 from django.http import QueryDict
 from django.utils.dateparse import parse_datetime
 from django.utils.text import capfirst
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext as _, ngettext
 
 from sqlqueue_app.messages import failure_groups
 from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus

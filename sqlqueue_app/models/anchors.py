@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from django.db import models
-from django.utils.translation import gettext_lazy as _
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext_lazy as _, gettext_noop
 
 from sqlqueue_app.conf.settings import check_installed
 

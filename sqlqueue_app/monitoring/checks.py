@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from django.db import connections
 from django.utils.functional import Promise
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.dialects.schema import TableKind

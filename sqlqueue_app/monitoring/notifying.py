@@ -23,8 +23,7 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
 from django.utils import translation
 from django.utils.formats import number_format
 from django.utils.text import Truncator
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.errors import TransientError, counted

@@ -13,8 +13,7 @@ from uuid import UUID
 
 from django.db import IntegrityError, InterfaceError, OperationalError, transaction
 from django.db.models import Q, QuerySet
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.errors import SqlQueueError

@@ -32,8 +32,7 @@ from sqlqueue_app.messages.errors import (
 from sqlqueue_app.messages.headers import CONTENT_TYPE, CONTROL_MESSAGE, ENCLOSED_MESSAGE_TYPES, Intent
 from sqlqueue_app.messages.serializers import body_reader, deserialize_element, type_names_in
 from sqlqueue_app.messages.type_hints import backtracking_budget
-from sqlqueue_app.messages.types import plain_name, resolve_enclosed
-from sqlqueue_app.messages.types import registry as message_types
+from sqlqueue_app.messages.types import plain_name, registry as message_types, resolve_enclosed
 from sqlqueue_app.messages.xml import Element, messages_in
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.destinations import AllowedDestinations, Destinations, Unroutable

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 
-from opentelemetry import context as contexts
-from opentelemetry import trace
+from opentelemetry import context as contexts, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, Tracer, TracerProvider

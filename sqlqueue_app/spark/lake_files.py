@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import reduce
 
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 -- as all of Spark's own documentation has it
+from pyspark.sql import DataFrame, Observation, SparkSession, functions as sf
 
 from sqlqueue_app.lake.columns import LakeTable
 from sqlqueue_app.lake.data_files import PARQUET_OPTIONS
@@ -42,8 +41,8 @@ def write_readable(parsed: DataFrame, table: LakeTable, url: str) -> Unreadable:
     `parsed` has the columns of the table, `day` and `problem`. Fails if the folder exists.
     """
     seen = Observation()
-    bad = F.when(F.col("problem").isNotNull(), F.col("row_version"))
-    observed = parsed.observe(seen, F.count(bad).alias("count"), F.min(bad).alias("lowest"), F.max(bad).alias("highest"))
+    bad = sf.when(sf.col("problem").isNotNull(), sf.col("row_version"))
+    observed = parsed.observe(seen, sf.count(bad).alias("count"), sf.min(bad).alias("lowest"), sf.max(bad).alias("highest"))
     _write(observed.where("problem IS NULL"), table, url)
     found = seen.get
     return Unreadable(int(found["count"]), int(found["lowest"] or 0), int(found["highest"] or 0))
@@ -67,7 +66,7 @@ def read_files(session: SparkSession, table: LakeTable, base: str, urls: Sequenc
 
 def written_files(rows: DataFrame) -> list[WrittenFile]:
     """The files that contain these rows; `rows` comes from `read_files`."""
-    each = rows.select(F.col("_metadata.file_name").alias("name"), "day", "row_version").toArrow()
+    each = rows.select(sf.col("_metadata.file_name").alias("name"), "day", "row_version").toArrow()
     found = each.group_by(["name", "day"], use_threads=False).aggregate([("row_version", "list")]).to_pydict()
     return [WrittenFile(*each) for each in zip(found["name"], found["day"], found["row_version_list"], strict=True)]
 
@@ -86,7 +85,7 @@ def copied_rows(session: SparkSession, table: LakeTable, base: str, url: str) ->
     """The rows in the files of a folder."""
     rows = read_files(session, table, base, [url])
     names = ("row_version", "native_id", "message_id", "unique_message_id")
-    chosen = rows.select([F.col(each) if each in table.names else F.lit(None).cast("string").alias(each) for each in names])
+    chosen = rows.select([sf.col(each) if each in table.names else sf.lit(None).cast("string").alias(each) for each in names])
     columns = chosen.toArrow().to_pydict()
     return [CopiedRow(*each) for each in zip(*(columns[each] for each in names), strict=True)]
 
@@ -94,14 +93,14 @@ def copied_rows(session: SparkSession, table: LakeTable, base: str, url: str) ->
 def only_rows(session: SparkSession, rows: DataFrame, row_versions: Sequence[int]) -> DataFrame:
     """Filter rows of the data source by RowVersion."""
     if len(row_versions) <= _MOST_IN_LIST:
-        return rows.where(F.col("RowVersion").isin(list(row_versions)))
+        return rows.where(sf.col("RowVersion").isin(list(row_versions)))
     wanted = session.createDataFrame([(each,) for each in row_versions], "RowVersion BIGINT")
-    return rows.join(F.broadcast(wanted), "RowVersion", "left_semi")
+    return rows.join(sf.broadcast(wanted), "RowVersion", "left_semi")
 
 
 def without_text(rows: DataFrame, text: str) -> DataFrame:
     """Filter out rows of the data source whose headers contain the text; keeps rows without headers."""
-    return rows.where(~F.coalesce(F.contains(F.col("Headers"), F.lit(text)), F.lit(False)))
+    return rows.where(~sf.coalesce(sf.contains(sf.col("Headers"), sf.lit(text)), sf.lit(False)))
 
 
 def write_together(session: SparkSession, table: LakeTable, urls: Sequence[str], url: str) -> None:
@@ -113,7 +112,7 @@ def write_together(session: SparkSession, table: LakeTable, urls: Sequence[str],
 def rows_by_file(session: SparkSession, table: LakeTable, url: str) -> dict[str, int]:
     """The number of rows per file name in a folder."""
     rows = _of_one_folder(session, table, url)
-    counted = rows.groupBy(F.col("_metadata.file_name").alias("name")).count().collect()
+    counted = rows.groupBy(sf.col("_metadata.file_name").alias("name")).count().collect()
     return {row["name"]: int(row["count"]) for row in counted}
 
 
@@ -130,7 +129,7 @@ def row_versions_in(files: Sequence[DataFrame], rows: DataFrame) -> list[int]:
     if not files:
         return []
     known = reduce(DataFrame.unionAll, [each.select("row_version", "native_id") for each in files])
-    same = (F.col("RowVersion") == F.col("row_version")) & F.col("Id").eqNullSafe(F.col("native_id"))
+    same = (sf.col("RowVersion") == sf.col("row_version")) & sf.col("Id").eqNullSafe(sf.col("native_id"))
     found = rows.select("RowVersion", "Id").join(known, same, "left_semi").select("RowVersion")
     numbers: list[int] = found.toArrow().to_pydict()["RowVersion"]
     return numbers

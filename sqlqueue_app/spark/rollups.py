@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame, functions as sf
 
 from sqlqueue_app.lake.columns import TOP_KINDS, TOP_N
 from sqlqueue_app.lake.sketches import BELOW, EPOCH, KEYS, LOG_OF_STEP, LOWEST, SLACK, Row, add_up_rows, begin_of

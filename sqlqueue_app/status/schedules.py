@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from typing import Final
 
-from django.db import Error as DjangoError
-from django.db import IntegrityError, transaction
+from django.db import Error as DjangoError, IntegrityError, transaction
 from django.db.models import Q, QuerySet, Subquery
 from django.utils import timezone
 

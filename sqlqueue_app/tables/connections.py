@@ -16,8 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
 from django.core.signals import setting_changed
-from django.db import Error as DjangoError
-from django.db import connections, transaction
+from django.db import Error as DjangoError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.transaction import Atomic

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import Error as DjangoDatabaseError
-from django.db import transaction
+from django.db import Error as DjangoDatabaseError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.dialects.dialect import Dialect, QueueLayout, TableShape, check_delayed, check_subscriptions, layout_of

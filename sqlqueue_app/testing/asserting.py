@@ -25,8 +25,7 @@ from sqlqueue_app.messages.errors import AddressError, PoisonMessage, counted
 from sqlqueue_app.messages.headers import Headers, Intent, read_headers
 from sqlqueue_app.messages.serializers import deserialize, is_xml, number_in_dict, serialize
 from sqlqueue_app.messages.times import as_delay, parse_time
-from sqlqueue_app.messages.types import registry as message_types
-from sqlqueue_app.messages.types import resolve_enclosed
+from sqlqueue_app.messages.types import registry as message_types, resolve_enclosed
 from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues
 from sqlqueue_app.tables.connections import connection_of
 from sqlqueue_app.tables.delayed import DelayedTable

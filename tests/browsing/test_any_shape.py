@@ -7,8 +7,7 @@ from io import StringIO
 
 import pytest
 from django.core.management import call_command
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sqlqueue_app.browsing.messages import PageQuery, read_details, read_message, read_page
 from tests.support import accounting, shapes

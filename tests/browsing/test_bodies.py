@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sqlqueue_app.browsing.bodies import BodyKind, NotPlainXml, decode_body, hex_dump, indent_json, indent_xml
 

@@ -10,8 +10,7 @@ import time
 import uuid
 from datetime import timedelta
 
-from django.db import DatabaseError as DjangoDatabaseError
-from django.db import connections, transaction
+from django.db import DatabaseError as DjangoDatabaseError, connections, transaction
 
 from sqlqueue_app import publish, send, send_many, subscribe
 from sqlqueue_app.messages.errors import DatabaseError

@@ -9,8 +9,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sqlqueue_app.conf.crontab import cron_fault, cron_times
 from tests.support.fuzzing import fuzzed

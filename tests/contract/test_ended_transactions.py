@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import pytest
-from django.db import Error as DjangoDatabaseError
-from django.db import connections
+from django.db import Error as DjangoDatabaseError, connections
 
 from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost, DatabaseError, DoomedTransaction
 from sqlqueue_app.tables.queue import QueueTable, all_or_none

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import Error as DjangoDatabaseError
-from django.db import connections, transaction
+from django.db import Error as DjangoDatabaseError, connections, transaction
 
 from sqlqueue_app.dialects.dialect import Rendered, dialect
 from sqlqueue_app.messages.errors import (

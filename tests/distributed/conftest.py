@@ -10,8 +10,7 @@ import pytest
 from sqlqueue_app.status.in_doubt import InDoubt
 from tests.support.bench import Bench
 from tests.support.databases import DatabaseSession, QueueDatabase
-from tests.support.other_databases import OtherDatabase as OtherDatabase
-from tests.support.other_databases import made_beside
+from tests.support.other_databases import OtherDatabase as OtherDatabase, made_beside
 from tests.support.provisioning import PostgresqlProvider
 
 

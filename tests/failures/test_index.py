@@ -17,8 +17,7 @@ from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
 from sqlqueue_app.tables.row_selection import remove_rows
 from tests.support.databases import QueueDatabase
-from tests.support.error_rows import FAILED_AT as NOW
-from tests.support.error_rows import acknowledgement, failed
+from tests.support.error_rows import FAILED_AT as NOW, acknowledgement, failed
 from tests.support.failure_index import alias, id_of, look, only, statuses
 from tests.support.filling import install, row, table
 

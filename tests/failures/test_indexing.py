@@ -15,8 +15,7 @@ from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, Fail
 from sqlqueue_app.status.retention import FAILURES_KEPT
 from sqlqueue_app.tables.row_selection import remove_rows
 from tests.support.databases import QueueDatabase
-from tests.support.error_rows import FAILED_AT as NOW
-from tests.support.error_rows import acknowledgement, failed
+from tests.support.error_rows import FAILED_AT as NOW, acknowledgement, failed
 from tests.support.failure_index import alias, look, statuses
 from tests.support.filling import install, table
 from tests.support.sqlserver import needs

@@ -10,8 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 from django.http import QueryDict
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sqlqueue_app.failures.selection import CLASSIFIERS, MOST_IDS, MOST_PARTS, MOST_WORDS, FailureSelection
 from sqlqueue_app.models import FailureGroup, FailureStatus

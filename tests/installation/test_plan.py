@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from sqlqueue_app.conf import EndpointSettings, get_settings
-from sqlqueue_app.conf import Settings as QueueSettings
+from sqlqueue_app.conf import EndpointSettings, Settings as QueueSettings, get_settings
 from sqlqueue_app.dialects.schema import PlannedTable
 from sqlqueue_app.installation import planned_tables, unusable_names
 from sqlqueue_app.messages.errors import AddressError

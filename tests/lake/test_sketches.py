@@ -7,8 +7,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sqlqueue_app.lake import sketches
 from sqlqueue_app.lake.sketches import BELOW, LOWEST, bucket_of, from_json, merged, quantile, sketch_of, to_json

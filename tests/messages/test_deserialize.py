@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NewType, TypedDict, Type
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sqlqueue_app.messages.errors import MessageBodyError, MessageTypeError
 from sqlqueue_app.messages.serializers import deserialize, serialize

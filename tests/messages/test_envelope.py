@@ -9,8 +9,7 @@ from uuid import RFC_4122, UUID
 
 import pytest
 
-from sqlqueue_app.messages import QueueAddress, parse_time, read_headers
-from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages import QueueAddress, headers as names, parse_time, read_headers
 from sqlqueue_app.messages.envelope import (
     VERSION,
     IncomingMessage,

@@ -6,11 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages import read_headers, write_headers
+from sqlqueue_app.messages import headers as names, read_headers, write_headers
 from sqlqueue_app.messages.errors import NullHeaders, PoisonMessage, WireFormatError
 from tests.support.fuzzing import fuzzed
 from tests.support.golden import rows

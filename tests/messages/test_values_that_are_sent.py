@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypedDict, 
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sqlqueue_app.messages.errors import MessageBodyError
 from sqlqueue_app.messages.serializers import deserialize, serialize

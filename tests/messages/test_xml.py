@@ -12,8 +12,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sqlqueue_app.messages import read_headers
 from sqlqueue_app.messages.errors import MessageBodyError

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sqlqueue_app.policies.polling import FIXED_FAULT_PAUSE_SECONDS, BackOff, FixedThread
 

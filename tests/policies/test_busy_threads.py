@@ -6,8 +6,7 @@ See docs/internals/endpoints.md#ramp-up-controller.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sqlqueue_app.policies.polling import BUSY_LOOK_SECONDS, BUSY_LOOKS, BusyThreads
 from tests.policies.simulation import Poll, Simulation

@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sqlqueue_app.policies.recoverability import REMEMBERED_FAILURES, FailureMemory
 

@@ -6,8 +6,7 @@ See docs/internals/endpoints.md#peek-monitor.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sqlqueue_app.policies.polling import MONITOR_FAULT_PAUSE_SECONDS, Batch, PeekDecision, decide_after_peek
 

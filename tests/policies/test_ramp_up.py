@@ -8,8 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sqlqueue_app.policies.polling import RampUpController, Step, ThreadBudget
 from tests.policies.simulation import Simulation

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sqlqueue_app.conf import settings
 from sqlqueue_app.policies.recoverability import (

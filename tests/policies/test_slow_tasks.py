@@ -6,8 +6,7 @@ See docs/internals/endpoints.md#ramp-up-controller.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sqlqueue_app.policies.polling import SLOW_TASK_TICK_SECONDS, SlowTaskMonitor
 from tests.policies.simulation import Simulation

@@ -14,8 +14,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sqlqueue_app import message_type
 from sqlqueue_app.conf import Settings

@@ -6,8 +6,7 @@ import bisect
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sqlqueue_app.spark.source.batch_reader import ROWS_PER_PROBE, even_ranges
 

@@ -24,8 +24,7 @@ from sqlqueue_app.status.events import CATALOGUE, EventKind, record_event, repor
 from sqlqueue_app.status.retention import EVENTS_KEPT, forget_old_events
 from sqlqueue_app.tables.row_selection import remove_rows
 from tests.support.databases import QueueDatabase
-from tests.support.error_rows import FAILED_AT as NOW
-from tests.support.error_rows import failed
+from tests.support.error_rows import FAILED_AT as NOW, failed
 from tests.support.failure_index import alias, look
 from tests.support.filling import message, table
 from tests.support.waiting import join_all

@@ -14,8 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import Claim, EndpointSample, Instance, QueueSample
 from sqlqueue_app.receiving.instances import AHEAD_AT_MOST, InstanceLease, claim, lease_instance
-from sqlqueue_app.status import retention
-from sqlqueue_app.status import samples as sampling
+from sqlqueue_app.status import retention, samples as sampling
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.status.samples import RESOLUTIONS, Sampling, read_samples, resolution_for, roll_up_samples, write_samples
 from sqlqueue_app.tables.delayed import DelayedTable

@@ -8,8 +8,7 @@ import django
 
 if TYPE_CHECKING or django.VERSION < (6, 0):
     from django_tasks import TaskContext, TaskResultStatus, default_task_backend, task, task_backends
-    from django_tasks.exceptions import InvalidTaskError as InvalidTask
-    from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
+    from django_tasks.exceptions import InvalidTaskError as InvalidTask, TaskResultDoesNotExist, TaskResultMismatch
     from django_tasks.signals import task_enqueued, task_finished, task_started
 else:
     from django.tasks import TaskContext, TaskResultStatus, default_task_backend, task, task_backends

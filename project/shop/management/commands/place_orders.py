@@ -11,8 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
-from django.db import Error as DatabaseError
-from django.db import connection
+from django.db import Error as DatabaseError, connection
 
 from project.shop.orders import place_order
 from sqlqueue_app.messages.errors import SqlQueueError, counted

@@ -17,7 +17,7 @@ from sqlqueue_app.browsing.conversations import ConversationMessage, Forest, Kin
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.formats import Grade, State, number
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, FileColumns, TableColumn, export, link_html, table, wanted_format
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, text_of_path
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, number_of, path_of, text_of_path
 from sqlqueue_app.failures.index import catch_up_for_page
 from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, Queue, Search
 
@@ -81,7 +81,7 @@ class ConversationAdmin(PageAdmin):
         urgent = [place for place, each in enumerate(whole.branches) if each.message.outcome not in _OVER]
         drawn = conversations.cut(whole, MOST_DRAWN, first=urgent)
         count, shown, flow, sequence = len(whole.branches), self._nodes(drawn, 0), flow_diagram(drawn), sequence_diagram(drawn)
-        begin = _first_row(request, count)
+        begin = min(max(number_of(request.GET.get("from", "")) - 1, 0), count - 1)
         return {
             "summary": summary_of([each.message for each in whole.branches]),
             "flow": flow,
@@ -128,11 +128,6 @@ def message_url(pages: PageAdmin, message: ConversationMessage) -> str:
     if message.row_version is None:
         return ""
     return pages.url_of(Queue, "message", path_of(message.queue), message.row_version)
-
-
-def _first_row(request: HttpRequest, count: int) -> int:
-    first = request.GET.get("from", "")
-    return min(max(int(first) - 1, 0), count - 1) if first.isascii() and first.isdigit() and len(first) < 7 else 0
 
 
 # The templates contain the sizes of boxes, lane heads and bars, too.

@@ -22,7 +22,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, may, refusal
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome, begin_operation
 from sqlqueue_app.dashboard.formats import number
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, found_or_404
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, found_or_404, number_of
 from sqlqueue_app.failures import editing
 from sqlqueue_app.failures.operation_batches import OperationRefused
 from sqlqueue_app.failures.operation_kinds import FAILURE_KINDS, FailureKind, error_queue_refusal
@@ -127,8 +127,8 @@ def _selection_of(request: HttpRequest, statuses: Collection[int]) -> FailureSel
     selection, wanted = FailureSelection.from_query(query), request.GET.get("sample", "").strip()
     if not wanted or selection.ids:
         return selection
-    count = _number(wanted)
-    if not 0 < count <= MOST_IDS:
+    count = number_of(wanted, MOST_IDS)
+    if not count:
         text = _("“%(value)s” is not a number of messages: expected 1 to %(most)d.")
         return selection.with_problems(text % {"value": wanted[:80], "most": MOST_IDS})
     last = selection.or_statuses(*map(FailureStatus, statuses)).queryset().order_by("-failed_at", "-pk")
@@ -174,7 +174,17 @@ class BulkAction(FailureAction):
         if may(self.request, self.permission):
             found, self.blocked = self._dry_run()
         self.count, self.submit = found.eligible, f"{self.label} ({number(found.eligible)})"
-        self._describe(found)
+        facts = [(_("Messages"), self.target), (str(self.eligible), number(found.eligible))]
+        targets = found.targets.most_common(_REASONS_SHOWN)
+        facts += [(_("to %(queue)s") % {"queue": target}, number(count)) for target, count in targets]
+        if found.not_eligible:
+            facts.append((_("Will stay as they are"), number(found.not_eligible)))
+        self.facts = facts
+        self.warnings = [
+            ngettext("%(count)s message: %(reason)s", "%(count)s messages: %(reason)s", count)
+            % {"count": number(count), "reason": reason}
+            for reason, count in found.in_words()[:_REASONS_SHOWN]
+        ]
         # For everything, and for deleting more than one message.
         if self.selection.is_everything or (self.is_dangerous and found.eligible > 1):
             self.typed = str(found.eligible)
@@ -192,20 +202,6 @@ class BulkAction(FailureAction):
         if found.total == 0:
             return found, _("No matching messages.")
         return found, "" if found.eligible else str(self.nothing)
-
-    def _describe(self, found: Preview) -> None:
-        """Set the numbers that the page shows, and the reasons for omitted messages."""
-        facts = [(_("Messages"), self.target), (str(self.eligible), number(found.eligible))]
-        targets = found.targets.most_common(_REASONS_SHOWN)
-        facts += [(_("to %(queue)s") % {"queue": target}, number(count)) for target, count in targets]
-        if found.not_eligible:
-            facts.append((_("Will stay as they are"), number(found.not_eligible)))
-        self.facts = facts
-        self.warnings = [
-            ngettext("%(count)s message: %(reason)s", "%(count)s messages: %(reason)s", count)
-            % {"count": number(count), "reason": reason}
-            for reason, count in found.in_words()[:_REASONS_SHOWN]
-        ]
 
 
 def _bulk_action(kind: FailureKind) -> type[BulkAction]:
@@ -302,7 +298,7 @@ class EditFailure(FailureAction):
         unchanged = _("There are no changes: the message is sent again as it is, under another id.")
         self.text = _("These are your changes.") if self.changes else unchanged
         self.submit = _("Send the edited message")
-        self.row_version = _number(self.request.POST.get("row_version", ""))
+        self.row_version = number_of(self.request.POST.get("row_version", ""))
         sensitive = sorted(name for name in editing.SENSITIVE if editable.headers.get(name) != headers.get(name))
         if sensitive:
             warning = _("These headers decide where replies go, or how the message is handled: %(names)s")
@@ -335,10 +331,6 @@ def _changes(before: str, after: str) -> Iterator[tuple[str, str]]:
         return
     for line in list(difflib.unified_diff(old, new, lineterm="", n=2))[2:]:
         yield "" if line.startswith("@@") else line[0].strip(), line[1:] if not line.startswith("@@") else "…"
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
 
 
 # --- Notes on groups --------------------------------------------------------------------------------------------------

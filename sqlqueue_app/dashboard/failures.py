@@ -109,7 +109,6 @@ class FailureAdmin(PageAdmin):
         return self._page(
             request,
             "failed_groups",
-            "",
             state,
             list_request=list_request,
             table=self._groups(request, selection, by, found.groups, back),
@@ -205,13 +204,12 @@ class FailureAdmin(PageAdmin):
         # A selection cannot express that headers are unreadable.
         actions = failure_actions.failure_buttons(request, self, selection) if found.messages else []
         is_selected = request.GET.get("select") == "page"
-        here = query_of(request, select=None)
-        back = f"{request.path}?{here}"
+        back = f"{request.path}?{query_of(request, select=None)}"
         return self._page(
             request,
             "failed_messages",
-            name,
             state,
+            name,
             list_request=list_request,
             bar_url=self.url(name or "messages"),
             table=self._messages(request, name, found.messages, back, is_selected if actions else None),
@@ -220,7 +218,6 @@ class FailureAdmin(PageAdmin):
             chosen=[replace(each, url=each.url.partition("?")[0]) for each in actions],
             newest=found.messages[0] if found.messages and not list_request.after else None,
             is_selected=is_selected,
-            here=here,
             back=back,
             sizes=queries.PAGE_SIZES,
             first_query=query_of(request, after=None, select=None) if list_request.after else None,
@@ -273,7 +270,6 @@ class FailureAdmin(PageAdmin):
         return self._page(
             request,
             "failed_message",
-            "",
             state,
             title=title,
             crumbs=(Crumb(message.message_id),),
@@ -288,15 +284,15 @@ class FailureAdmin(PageAdmin):
             **(message_context(request, found.row) if found.row else {"message": None}),
         )
 
-    def _page(self, request: HttpRequest, template: str, name: str, state: IndexState, **context: Any) -> HttpResponse:
+    def _page(self, request: HttpRequest, template: str, state: IndexState, name: str = "", **context: Any) -> HttpResponse:
         lists = [
             Tab(_("Groups"), self.url(), template == "failed_groups"),
             *(Tab(str(title), self.url(key), key == name) for key, (title, _text, _statuses) in LISTINGS.items()),
         ]
-        owner = get_settings().error_queue_owner
+        is_ours = get_settings().error_queue_owner == "sqlqueue"
         # Pages of one message, and pages with selected messages, do not refresh: the selection would grow.
         live = None if template == "failed_message" or context.get("is_selected") else LIVE_SECONDS
-        return self.page(request, template, lists=lists, index=state, is_ours=owner == "sqlqueue", live_seconds=live, **context)
+        return self.page(request, template, lists=lists, index=state, is_ours=is_ours, live_seconds=live, **context)
 
 
 # --- Rows -------------------------------------------------------------------------------------------------------------

@@ -344,8 +344,6 @@ def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]
 
 def _cell(value: Any) -> Any:
     plain = _plain(value)
-    if plain is None:
-        return ""
     if isinstance(plain, list | dict):
         return json.dumps(plain, ensure_ascii=False)
     if isinstance(plain, str):

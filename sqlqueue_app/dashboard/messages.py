@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -14,7 +13,7 @@ from django.utils.translation import gettext as _
 from sqlqueue_app.browsing.conversations import failures_where
 from sqlqueue_app.browsing.messages import PAGE_SIZES, MessageDetail, PageQuery
 from sqlqueue_app.dashboard.access import Permission, may, refusal_text
-from sqlqueue_app.dashboard.page import PageAdmin
+from sqlqueue_app.dashboard.page import PageAdmin, number_of
 from sqlqueue_app.failures.queries import traces_of
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import message_times
@@ -83,9 +82,7 @@ def read_page_query(query: Mapping[str, str], table: QueueTable) -> PageQuery:
     """
 
     def number(name: str, most: int = LAST_ROW_VERSION) -> int | None:
-        # Only ASCII digits: int() also accepts signs, spaces, underscores and the digits of other scripts.
-        found = int(query[name]) if re.fullmatch("[0-9]{1,19}", query.get(name, "")) else 0
-        return found if 0 < found <= most else None
+        return number_of(query.get(name, ""), most) or None
 
     size = number("size")
     page = PageQuery(size=size if size in PAGE_SIZES else PAGE_SIZES[0], header=query.get("header", "").strip()[:LONGEST_SEARCH])

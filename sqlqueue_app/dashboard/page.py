@@ -6,9 +6,9 @@ Any table name can be a queue name in a URL, slashes and dots included.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
@@ -26,7 +26,6 @@ from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
-from django.utils.dateparse import parse_date
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.decorators.http import require_http_methods
@@ -43,6 +42,7 @@ from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.queues import KnownQueue, QueueProblem
 from sqlqueue_app.status.texts import path_of, text_of_path
 from sqlqueue_app.tables.connections import optional_read
+from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
 if TYPE_CHECKING:
     from sqlqueue_app.dashboard.actions import Action
@@ -65,6 +65,10 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     has_add_permission = has_delete_permission = has_change_permission
 
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Whether the menu shows the pages."""
+        return bool(self.has_view_permission(request))
+
 
 class PageAdmin(ReadOnlyAdmin):
     """A ModelAdmin with pages of our own, for staff with the permission to view queues."""
@@ -86,10 +90,6 @@ class PageAdmin(ReadOnlyAdmin):
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """The permission that all pages need."""
         return may(request, Permission.VIEW)
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        """Whether the menu shows the pages."""
-        return self.has_view_permission(request)
 
     def readonly_view(self, route: str, view: View, name: str = "changelist") -> URLPattern:
         """A read-only page: GET and HEAD."""
@@ -208,6 +208,12 @@ def query_of(request: HttpRequest, **changed: object) -> str:
     for name, value in {"format": None, **changed}.items():
         query.setlist(name, [] if value is None else [str(value)])
     return query.urlencode()
+
+
+def number_of(text: str, most: int = LAST_ROW_VERSION) -> int:
+    """A number from 1 to `most` in a URL or a form, of ASCII digits only; 0 for any other text."""
+    found = int(text) if re.fullmatch("[0-9]{1,19}", text) else 0
+    return found if found <= most else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,8 +434,7 @@ def _menu_entry(request: HttpRequest, entry: dict[str, Any], tab: Tab) -> dict[s
 def queue_of_path(path: str, queues: Iterable[KnownQueue]) -> KnownQueue | None:
     """The known queue that a URL part names: encoded by `path_of`, or typed as the bare name."""
     by_name = {queue.name: queue for queue in queues}
-    found = name_of_path(path, by_name)
-    return None if found is None else by_name[found]
+    return by_name.get(name_of_path(path, by_name) or "")
 
 
 def name_of_path(path: str, names: Iterable[str]) -> str | None:
@@ -445,11 +450,3 @@ def found_or_404(found: QuerySet[_Found], text: str) -> _Found:
     if row is None:
         raise Http404(text)
     return row
-
-
-def day_of(text: str) -> date | None:
-    """Parse a day; None if invalid."""
-    try:
-        return parse_date(text)
-    except ValueError:
-        return None

@@ -101,10 +101,6 @@ class QueueMessageAdmin(ReadOnlyAdmin):
         """The permission of the queue pages, or that of this model."""
         return bool(request.user.has_perm("sqlqueue_app.view_queue")) or super().has_view_permission(request, obj)
 
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        """Whether the menu shows the table."""
-        return self.has_view_permission(request)
-
 
 def register_tables(site: AdminSite) -> None:
     """List the tables of the known queues on a site, except those that the project has registered.

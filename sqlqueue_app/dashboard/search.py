@@ -10,6 +10,7 @@ from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
+from django.utils.dateparse import parse_date
 from django.utils.html import format_html
 from django.utils.translation import gettext as _, gettext_lazy
 
@@ -27,7 +28,7 @@ from sqlqueue_app.dashboard.conversations import OUTCOME_STATES, message_url
 from sqlqueue_app.dashboard.formats import number, precise_duration, size_of, stamp_html
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, TableColumn, link_html, message_html, table, with_notes
 from sqlqueue_app.dashboard.messages import message_page_context
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, day_of, path_of, text_of_path
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, text_of_path
 from sqlqueue_app.dashboard.tasks import task_state
 from sqlqueue_app.lake.columns import FAILURES, MESSAGES
 from sqlqueue_app.lake.data_files import SEARCHED, LakeEngineMissing, LakeError
@@ -179,8 +180,12 @@ class LakeSearchAdmin(PageAdmin):
 
     def message_view(self, request: HttpRequest, table: str, queue: str, day: str, row_version: int) -> HttpResponseBase:
         """One message in full."""
-        name, on = text_of_path(queue), day_of(day)
+        name = text_of_path(queue)
         crumbs = (Crumb(name), Crumb(f"#{row_version}"))
+        try:
+            on = parse_date(day)
+        except ValueError:  # such as February 30
+            on = None
         if table not in SEARCHED or on is None or not 0 < row_version <= LAST_ROW_VERSION:
             return self._gone(request, crumbs)
         lake = known_lake(get_settings(), since=on, until=on, path=f"{table}/")

@@ -36,7 +36,6 @@ from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import database_now, guarded_read
 
 LONGEST: Final = 400
-PIPELINE_COMMAND: Final = "python manage.py run_sqlqueue_pipeline --once"
 
 
 def empty_lake(pages: PageAdmin) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def empty_lake(pages: PageAdmin) -> dict[str, Any]:
     pipeline = get_settings().pipeline
     return {
         "install": INSTALL,
-        "command": PIPELINE_COMMAND,
+        "command": "python manage.py run_sqlqueue_pipeline --once",
         "is_configured": bool(pipeline and pipeline.lake),
         "run": analytics.newest_run(),
         "runs_url": pages.url_of(PipelineRun),
@@ -308,10 +307,6 @@ PARTS: Final = (
 
 # --- Runs -------------------------------------------------------------------------------------------------------------
 
-RUN_COLUMNS: Final = (
-    "started_at", "ended_at", "heartbeat_at", "state", "batches", "messages", "failures", "unreadable", "bytes", "host", "pid",
-    "master", "lake", "error",
-)  # fmt: skip
 _GRADES: Final[Mapping[str, Grade]] = {RunState.ENDED: Grade.OK, RunState.FAILED: Grade.ERROR}
 
 
@@ -322,7 +317,11 @@ class PipelineAdmin(ListAdmin[PipelineRun]):
     instant = "started_at"
     list_template = "pipeline_runs"
     live_seconds = None
-    file_name, file_columns, nothing = "pipeline runs", RUN_COLUMNS, ""
+    file_name, nothing = "pipeline runs", ""
+    file_columns = (
+        "started_at", "ended_at", "heartbeat_at", "state", "batches", "messages", "failures", "unreadable", "bytes", "host", "pid",
+        "master", "lake", "error",
+    )  # fmt: skip
 
     def columns(self, request: HttpRequest) -> list[TableColumn[PipelineRun]]:
         now = database_now(managed_alias())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -70,8 +69,7 @@ class ChartLine(NamedTuple):
     last: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(NamedTuple):
     """A chart and its text alternative: `rows` is a table of times and values. An axis has positions and labels.
 
     `ended`: the time since which there is no data, in words; empty if data continues. `ended_x`: its position in the drawing.

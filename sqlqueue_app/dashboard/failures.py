@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -352,8 +352,7 @@ def _counted(counted: tuple[int, bool], selection: FailureSelection) -> dict[str
 # --- History ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LifeStep:
+class LifeStep(NamedTuple):
     """A step in the life of a message: when, what, where, duration, and details."""
 
     at: datetime | None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import NamedTuple
 
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
@@ -19,8 +19,7 @@ from sqlqueue_app.status.texts import Unit, two_units
 from sqlqueue_app.tables.queue import Depth
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(NamedTuple):
     """A formatted number: `value` for machines, `text` for people, and an optional `note`."""
 
     value: int
@@ -51,8 +50,7 @@ def rate(value: float) -> str:
     return _rounded(value, 0 if value >= 100 or value == 0 else 1 if value >= 1 else 2 if value >= 0.01 else 3)
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(NamedTuple):
     """One unit for all values of an axis or of a column: the divisor, the format, the suffix."""
 
     unit: str
@@ -202,8 +200,7 @@ class Grade(enum.StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """A state as a word with its grade."""
 
     level: Grade

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 import django
 from django.apps import apps
@@ -216,8 +216,7 @@ def number_of(text: str, most: int = LAST_ROW_VERSION) -> int:
     return found if found <= most else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Crumb:
+class Crumb(NamedTuple):
     """A breadcrumb; the last one has no URL."""
 
     text: str

@@ -115,12 +115,11 @@ PAGE_SIZE: Final = 50
 # Limits of a file: number of messages, and time of the search.
 EXPORTED: Final = 5_000
 EXPORT_SECONDS: Final = 20.0
-_NAMES: Final = (
+COLUMNS: Final = {name: name for name in (
     "counted_at", "kind", "queue", "row_version", "message_id", "conversation_id", "related_to", "message_type", "intent",
     "sending_endpoint", "endpoint", "sent_at", "started_at", "ended_at", "processing_seconds", "critical_seconds", "body_bytes",
     "is_retried", "exception_type", "exception_message",
-)  # fmt: skip
-COLUMNS: Final[lists.FileColumns] = {name: name for name in _NAMES}
+)}  # fmt: skip
 
 
 class LakeSearchAdmin(PageAdmin):

@@ -17,10 +17,10 @@ from sqlqueue_app.models import TaskResult
 
 # By the values of Django's TaskResultStatus.
 TASK_STATES: Final = {
-    "READY": (Grade.INFO, gettext_lazy("Waiting")),
-    "RUNNING": (Grade.INFO, gettext_lazy("Running")),
-    "FAILED": (Grade.ERROR, gettext_lazy("Failed")),
-    "SUCCESSFUL": (Grade.OK, gettext_lazy("Successful")),
+    "READY": State(Grade.INFO, gettext_lazy("Waiting")),
+    "RUNNING": State(Grade.INFO, gettext_lazy("Running")),
+    "FAILED": State(Grade.ERROR, gettext_lazy("Failed")),
+    "SUCCESSFUL": State(Grade.OK, gettext_lazy("Successful")),
 }
 
 
@@ -28,8 +28,7 @@ def task_state(task: TaskResult) -> State:
     """The status of a task; after a failed attempt, that it is retried."""
     if task.status == "READY" and task.errors:
         return State(Grade.WARNING, _("Waiting for its next attempt"))
-    level, word = TASK_STATES.get(task.status, (Grade.INFO, task.status))
-    return State(level, str(word))
+    return TASK_STATES.get(task.status) or State(Grade.INFO, task.status)
 
 
 class TaskFilter(DaysFilter):
@@ -40,7 +39,7 @@ class TaskFilter(DaysFilter):
     field_order = ("status", "task", "queue_name", "since", "until")
 
     status = forms.ChoiceField(
-        label=gettext_lazy("State"), choices=choices((key, word) for key, (_grade, word) in TASK_STATES.items())
+        label=gettext_lazy("State"), choices=choices((key, state.word) for key, state in TASK_STATES.items())
     )
     task = forms.CharField(label=gettext_lazy("Task"), max_length=200)
     queue_name = forms.CharField(label=gettext_lazy("Queue"), max_length=200)

@@ -305,7 +305,6 @@ def test_the_package_has_few_lines() -> None:
     assert sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in modules(ROOT)) <= MOST_LINES
 
 
-@pytest.mark.xfail(strict=True, reason="7,957 lines: imports, pages of endpoints and of queues are still long")
 def test_the_dashboard_has_few_lines() -> None:
     pages = [module for module in modules(ROOT) if module.layer == "dashboard"]
     assert sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in pages) <= 7_500

@@ -249,9 +249,14 @@ class Snapshot:
 
     @cached_property
     def overdue(self) -> Mapping[str, int]:
-        """The number of overdue delayed messages by endpoint; from samples, the minimum of the last minute."""
+        """The number of delayed messages by endpoint that are due, 0 until the first has been due for a minute.
+
+        From samples it is the minimum of the last minute.
+        """
         if self.status is not None:
-            return {each.endpoint: each.overdue for each in self.delayed if each.overdue is not None}
+            since = self.now - RECENT
+            young = {each.endpoint for each in self.delayed if each.next_due is not None and each.next_due > since}
+            return {each.endpoint: each.overdue * (each.endpoint not in young) for each in self.delayed if each.overdue is not None}
         names = {endpoint: endpoint + DELAYED_SUFFIX for endpoint in self.settings.senders}
         return {endpoint: self._recent[name][1] for endpoint, name in names.items() if name in self._recent}
 

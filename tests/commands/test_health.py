@@ -95,6 +95,14 @@ def test_dead_instances_are_worth_a_warning(queue_database: QueueDatabase) -> No
     assert "the process 4711 of Sales on here is dead: no heartbeat for 12" in out
 
 
+def test_a_delayed_message_that_has_just_become_due_is_not_overdue(queue_database: QueueDatabase) -> None:
+    """The next look of a mover takes it; the checks of the workers wait for a minute too."""
+    install(queue_database)
+    delay(queue_database, datetime.now(UTC) - timedelta(seconds=5))
+
+    assert checks("--max-overdue", "0") == (0, {})
+
+
 def test_overdue_delayed_messages_are_worth_a_warning(queue_database: QueueDatabase) -> None:
     install(queue_database)
     delay(queue_database, datetime(2026, 1, 1, tzinfo=UTC))

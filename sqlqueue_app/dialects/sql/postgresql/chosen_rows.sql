@@ -1,13 +1,13 @@
--- Statements for chosen rows of a queue table on PostgreSQL. {table} is the quoted "schema"."table".
+-- Statements for selected rows of a queue table on PostgreSQL. {table} is the quoted "schema"."table".
 
 -- name: look_at
--- The headers of the rows of these numbers, that are there. {row_versions} is a list of whole numbers.
+-- The headers of the rows with these numbers. {row_versions} is a list of integers.
 SELECT seq, headers
 FROM {table}
 WHERE seq IN ({row_versions});
 
 -- name: take
--- The rows of these numbers, but those that somebody else holds; with what is left of their lives in milliseconds.
+-- Deletes and returns the rows with these numbers, with their remaining lifetime in milliseconds. Skips locked rows.
 DELETE FROM {table}
 WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {table}
@@ -24,7 +24,7 @@ RETURNING
     seq;
 
 -- name: remove
--- The same without reading them; returns their numbers.
+-- As `take`, but returns only the row numbers.
 DELETE FROM {table}
 WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {table}

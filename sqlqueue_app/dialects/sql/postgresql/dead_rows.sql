@@ -1,5 +1,5 @@
--- Dead rows of queue tables, and who keeps vacuum from taking them away. Reads only, for any role; what other roles' sessions do is
--- hidden from a role without pg_read_all_stats: their columns are NULL then, but for process, application, role and xmin.
+-- Dead rows of queue tables, and what keeps vacuum from removing them. Read-only, for any role. Without
+-- pg_read_all_stats, the sessions of other roles show only process, application, role and xmin; their other columns are NULL.
 
 -- name: dead_rows
 SELECT asked.name, pg_stat_user_tables.n_dead_tup, pg_stat_user_tables.n_live_tup
@@ -7,7 +7,7 @@ FROM unnest(CAST(:tables AS text [])) AS asked (name)
 INNER JOIN pg_stat_user_tables ON pg_stat_user_tables.relid = to_regclass(asked.name);
 
 -- name: horizon_holders
--- A row that died after the oldest of these began must be kept for it. Sessions of other databases hold nothing here.
+-- Vacuum keeps every row that died after the oldest of these began. Sessions in other databases do not hold the horizon back.
 SELECT
     holder.kind,
     holder.name,

@@ -1,27 +1,27 @@
 -- Statements of a table of delayed messages on PostgreSQL.
--- `due` travels as ISO text in UTC, which every session reads alike.
+-- `due` is sent as ISO text in UTC, which every session parses alike.
 
 -- name: delay
 INSERT INTO {table} (headers, body, due)
 VALUES {rows};
 
 -- name: delay_row
--- A row with a time or a delay. Milliseconds and not days: a day of a timestamptz has 23 or 25 hours at times, by the session's zone.
+-- A due time or a delay. In milliseconds, not days: a day of a timestamptz can have 23 or 25 hours in the session's time zone.
 (:headers, :body, COALESCE(
     CAST(:due AS timestamp without time zone) AT TIME ZONE 'UTC',
     clock_timestamp() + CAST(:delay_ms AS bigint) * interval '1 millisecond'
 ));
 
 -- name: next_due
--- Seconds until the earliest is due, negative since then, NULL for none: the first entry of the index.
--- By their seconds, for a due time may be infinite, which cannot be subtracted from.
+-- Seconds until the earliest due time: negative if it has passed, NULL if there is none. Reads the first index entry.
+-- Subtracts epoch seconds, because a due time may be infinite, and infinite timestamps cannot be subtracted.
 SELECT CAST(
     EXTRACT(EPOCH FROM (SELECT due FROM {table} ORDER BY due LIMIT 1)) - EXTRACT(EPOCH FROM clock_timestamp())
     AS double precision
 );
 
 -- name: count_delayed
--- How many wait, and how many of them are due; neither beyond the limit.
+-- All delayed messages, and those that are due; each count stops at the limit.
 SELECT
     (SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT CAST(:limit AS integer)) AS counted),
     (SELECT count(*) FROM (
@@ -29,7 +29,7 @@ SELECT
     ) AS overdue);
 
 -- name: take_due
--- The array is built once, so its LIMIT holds; rows that another mover holds are stepped over.
+-- The array is built once, so its LIMIT holds. Skips locked rows.
 DELETE FROM {table}
 WHERE id = ANY (ARRAY(
     SELECT id FROM {table}
@@ -44,7 +44,7 @@ RETURNING headers, body, CAST(EXTRACT(EPOCH FROM due) AS double precision);
 SELECT headers, body FROM {table} ORDER BY due LIMIT CAST(:limit AS integer);
 
 -- name: cancel
--- Looks at every row: nothing but the headers says whose they are.
+-- Scans the whole table: only the headers identify the messages.
 DELETE FROM {table} WHERE strpos(headers, :one) > 0 AND strpos(headers, :other) > 0;
 
 -- name: bring_nearer

@@ -1,9 +1,9 @@
--- Statements for rows of a table of delayed messages that somebody looks at or has chosen, on PostgreSQL.
--- A row is told by its id. Its due time travels as ISO text in UTC, whatever the session's style of dates; it may be infinite.
--- ORDER BY takes a bare name for that of a result.
+-- Statements for browsing a table of delayed messages and for selected rows of it, on PostgreSQL. A row is identified by its id.
+-- Due times are exchanged as ISO text in UTC, regardless of the DateStyle of the session; they may be infinite.
+-- ORDER BY qualifies its columns, because a bare name would refer to an output column.
 
 -- name: list_delayed
--- The first that will be due: id, due, in how many seconds, headers, length of the body.
+-- The messages due first: id, due time, seconds until then, headers, no body, length of the body.
 SELECT
     CAST(id AS text),
     CASE WHEN isfinite(due) THEN to_char(due AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US') ELSE CAST(due AS text) END,
@@ -16,7 +16,7 @@ ORDER BY held.due, held.id
 LIMIT CAST(:limit AS integer);
 
 -- name: list_delayed_after
--- The same after one of them, by the index on due.
+-- As `list_delayed`, after a given row, through the index on due.
 SELECT
     CAST(id AS text),
     CASE WHEN isfinite(due) THEN to_char(due AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US') ELSE CAST(due AS text) END,
@@ -31,7 +31,7 @@ ORDER BY held.due, held.id
 LIMIT CAST(:limit AS integer);
 
 -- name: read_delayed
--- Those of these ids that are there, with the begin of the body. {ids} is a list of quoted ids.
+-- The rows with these ids, with the beginning of the body. {ids} is a list of quoted ids.
 SELECT
     CAST(id AS text),
     CASE WHEN isfinite(due) THEN to_char(due AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US') ELSE CAST(due AS text) END,
@@ -44,7 +44,7 @@ WHERE id IN ({ids})
 ORDER BY held.due, held.id;
 
 -- name: take_delayed
--- The same with the whole body, taken out; but those that somebody else holds.
+-- Deletes and returns the rows with these ids, with the whole body. Skips locked rows.
 DELETE FROM {table}
 WHERE id = ANY (ARRAY(
     SELECT id FROM {table}
@@ -54,7 +54,7 @@ WHERE id = ANY (ARRAY(
 RETURNING CAST(id AS text), headers, body;
 
 -- name: remove_delayed
--- The same without reading them; returns their ids.
+-- As `take_delayed`, but returns only the ids.
 DELETE FROM {table}
 WHERE id = ANY (ARRAY(
     SELECT id FROM {table}

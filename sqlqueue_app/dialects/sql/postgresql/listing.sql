@@ -1,7 +1,7 @@
--- Looking at all tables of the database at once, for the dashboard. Many looks are joined by UNION ALL; {number} tells them apart.
+-- Queries over all tables of the database, for the dashboard. UNION ALL combines one per table; {number} identifies the table.
 
 -- name: list_tables
--- Every table that has headers and a body and may be read, with its columns; then the first key column of each index, and its kind.
+-- The columns of each readable table with headers and body; then the first key column and the kind of each index.
 SELECT
     pg_namespace.nspname,
     pg_class.relname,
@@ -34,8 +34,9 @@ WHERE pg_index.indisvalid
 ORDER BY 1, 2, 3;
 
 -- name: look
--- Rows, rows with an expiry and expired rows among the first; how far the ends are apart; the headers of the first; how many rows
--- were ever written, by the sequence, where it may be read; dead rows and live ones, by the statistics.
+-- Rows, rows with an expiry and expired rows, among the first rows; the span of the row numbers; the headers of the first row;
+-- the last value of the sequence, as the number of rows ever written, or NULL if this role may not read it;
+-- dead and live rows from the statistics.
 SELECT
     {number},
     counted.waiting,
@@ -75,7 +76,7 @@ SELECT
     );
 
 -- name: look_delayed
--- How many wait, how many of them are due, neither beyond the limit; when the first is due.
+-- All delayed messages, and those that are due; each count stops at the limit. Then the earliest due time.
 SELECT
     {number},
     (SELECT count(*) FROM (SELECT 1 FROM {table} ORDER BY due LIMIT CAST(:limit AS integer)) AS counted),
@@ -85,7 +86,7 @@ SELECT
     CAST(EXTRACT(EPOCH FROM (SELECT due FROM {table} ORDER BY due LIMIT 1)) AS double precision);
 
 -- name: find_in_queue
--- Among a number of rows, from the first or the last one on, those that hold a text; and the first row that was not looked at.
+-- The matches among the first or last rows, and the first row that was not searched.
 SELECT {number}, CAST(NULL AS bigint), found.seq, found.id, found.headers, CAST(NULL AS double precision)
 FROM (
     SELECT head.seq, head.id, head.headers
@@ -100,7 +101,7 @@ SELECT {number}, rest.seq, NULL, NULL, NULL, NULL
 FROM (SELECT seq FROM {table} WHERE seq <= :before ORDER BY seq {order} LIMIT 1 OFFSET CAST(:looked AS integer)) AS rest;
 
 -- name: find_in_delayed
--- The same for the messages that will be due first, with the time when they are due; they have ids instead of numbers.
+-- As `find_in_queue`, for delayed messages by due time, which is returned too. They have ids instead of row numbers.
 SELECT
     {number}, CAST(NULL AS bigint), CAST(0 AS bigint), found.id, found.headers,
     CAST(EXTRACT(EPOCH FROM found.due) AS double precision)
@@ -115,11 +116,11 @@ SELECT {number}, CAST(0 AS bigint), NULL, NULL, NULL, NULL
 FROM (SELECT 1 FROM {table} ORDER BY due {order} LIMIT 1 OFFSET CAST(:looked AS integer)) AS rest;
 
 -- name: holds_in_headers
--- Ignores the case of ASCII letters: what any locale does, and much faster than by its rules.
+-- Ignores the case of ASCII letters only, which is the same in every locale, and much faster than the rules of a locale.
 strpos(lower(head.headers COLLATE "C"), :text) > 0;
 
 -- name: holds_in_body
--- A body need not be text: bytes that are none are written out by encode, in the text that is looked for too.
+-- A body may contain bytes that are not text. encode() escapes them, so the search text is escaped too.
 strpos(
     lower(encode(substring(head.body FROM 1 FOR CAST(:body_limit AS integer)), 'escape') COLLATE "C"),
     encode(convert_to(:text, 'UTF8'), 'escape')

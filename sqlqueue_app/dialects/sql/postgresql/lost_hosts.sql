@@ -1,8 +1,8 @@
--- How long this server waits for the other side of this very session, on PostgreSQL.
+-- How long the PostgreSQL server keeps this session if the client host vanishes.
 
 -- name: server_keepalives
--- The client's address (NULL: a socket of the machine), idle, interval and count of keepalives, milliseconds of the user timeout; of a
--- session over TCP these are what the kernel has.
+-- The client's address (NULL for a Unix socket), keepalive idle time, interval and count, and the user timeout in milliseconds.
+-- In a session over TCP these are the values in the kernel.
 SELECT
     host(inet_client_addr()),
     CAST(current_setting('tcp_keepalives_idle') AS integer),

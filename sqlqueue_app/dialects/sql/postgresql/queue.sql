@@ -1,22 +1,21 @@
--- Statements of a queue table on PostgreSQL. {table} is the quoted "schema"."table".
--- Expiry is a wall clock in UTC without zone; clock_timestamp() AT TIME ZONE 'UTC' gives it in a session of any zone.
+-- Statements of a queue table on PostgreSQL. {table} is the quoted "schema"."table". A row number is a value of `seq`. `expires` is
+-- UTC wall-clock time without time zone; clock_timestamp() AT TIME ZONE 'UTC' returns it in a session of any time zone.
 
 -- name: send
 INSERT INTO {table} ({columns})
 VALUES {rows};
 
 -- name: send_many
--- In the format of the wire: no text of a body is made, and none is read again.
+-- In binary format: bodies are neither encoded as text nor parsed.
 COPY {table} (id, expires, headers, body) FROM STDIN (FORMAT BINARY);
 
 -- name: utc_now
 SELECT clock_timestamp() AT TIME ZONE 'UTC';
 
 -- name: receive
--- At most {limit} rows from a lower bound on, with their numbers: what is dead below the bound is not walked through again. The bound
--- only hastens the look: the caller looks from the start again and again, because rows come back or are committed late below it.
--- By ctid, which has no plan but the right one; the array is built once, so its LIMIT holds however the statement is planned
---.
+-- Starts at a lower bound, so that the index scan does not step over the dead rows below it again. The bound only saves time: rows
+-- reappear below it after rollbacks and late commits, so the caller regularly receives from the start of the table.
+-- Deletes by ctid, which leaves the planner no wrong plan. The array is built once, so its LIMIT holds whatever the plan.
 DELETE FROM {table}
 WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {table}
@@ -35,7 +34,7 @@ RETURNING
     seq;
 
 -- name: peek
--- The first rows after a number, or the last ones at and before it.
+-- The first rows after a row number, or the last rows up to and including it.
 SELECT
     seq,
     id,
@@ -52,7 +51,7 @@ ORDER BY seq {order}
 LIMIT CAST(:limit AS integer);
 
 -- name: row_versions
--- The numbers alone of the first rows after one; read from the index.
+-- The numbers of the first rows after a row number, read from the index.
 SELECT seq
 FROM {table}
 WHERE seq > CAST(:after AS bigint)
@@ -60,11 +59,11 @@ ORDER BY seq
 LIMIT CAST(:limit AS integer);
 
 -- name: row_version_at
--- The number of the row at a position, counted from 0.
+-- The row number at a position, counted from 0.
 SELECT seq FROM {table} ORDER BY seq OFFSET CAST(:position AS bigint) LIMIT 1;
 
 -- name: find_ids
--- The rows of these ids, that are there; by the primary key, so that limit is not needed. {ids} is a list of quoted ids.
+-- The rows with these ids, through the primary key, which makes the limit unnecessary. {ids} is a list of quoted ids.
 SELECT seq, id
 FROM {table}
 WHERE id IN ({ids}) AND CAST(:limit AS integer) > 0;
@@ -97,12 +96,12 @@ SELECT
     );
 
 -- name: estimate
--- Not the statement below: that takes row locks, for which whoever only looks at the queue may have no right.
+-- Differs from `waiting`, whose row locks need a privilege that a role that only reads the queue may lack.
 SELECT max(seq) - min(seq) + 1
 FROM {table};
 
 -- name: waiting
--- The peek of the transport since 8.1.5: rows that a long receive holds are no ends of the queue.
+-- The peek of the transport since 8.1.5. Skips locked rows: the rows of a long receive do not count as ends of the queue.
 SELECT
     (SELECT seq FROM {table} ORDER BY seq DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
     - (SELECT seq FROM {table} ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED) + 1;
@@ -111,8 +110,9 @@ SELECT
 DELETE FROM {table};
 
 -- name: purge_expired
--- The array is built once, so its LIMIT holds; rows that a receive holds are stepped over. By now() and in order, because both let
--- the planner see that the index on expires serves: behind a sub-select it took a third of the table for expired and read it all.
+-- The array is built once, so its LIMIT holds. Skips locked rows.
+-- With now() and ORDER BY, the planner uses the index on expires. With the time in a subquery, it assumed that a third of the table
+-- had expired, and scanned all of it.
 DELETE FROM {table}
 WHERE id = ANY (ARRAY(
     SELECT id FROM {table}

@@ -1,5 +1,5 @@
--- Reading a whole queue table on PostgreSQL, as Spark does it. {table} is the quoted "schema"."table".
--- These are sent as text without values: results are streamed by COPY, which takes none.
+-- Statements with which Spark reads a whole queue table, on PostgreSQL. {table} is the quoted "schema"."table".
+-- They are sent as text without parameters, because COPY streams the results and takes none.
 
 -- name: read_rows
 SELECT
@@ -8,13 +8,13 @@ FROM {table}
 WHERE seq BETWEEN {lowest} AND {highest}{conditions};
 
 -- name: row_version_bounds
--- The two ends, from the index.
+-- The lowest and the highest row number, read from the index.
 SELECT
     (SELECT min(seq) FROM {table}),
     (SELECT max(seq) FROM {table});
 
 -- name: look_at_range
--- How many rows are in a range, at most {limit}, and the last that was counted.
+-- The number of rows in a range, at most {limit}, and the last row number counted.
 SELECT count(*), max(head.seq)
 FROM (
     SELECT seq FROM {table}
@@ -24,7 +24,7 @@ FROM (
 ) AS head;
 
 -- name: row_version_after
--- The number of the row so many places after one, not beyond another.
+-- The row number at offset {places} after {after}, up to {highest}.
 SELECT seq FROM {table}
 WHERE seq > {after} AND seq <= {highest}
 ORDER BY seq
@@ -32,8 +32,8 @@ OFFSET {places}
 LIMIT 1;
 
 -- name: writers
--- The transactions that may have drawn numbers for rows that nobody sees yet: whoever inserts holds such a lock before he draws one.
--- A prepared transaction has no process.
+-- Transactions that may have drawn row numbers for rows that are not visible yet: an INSERT takes one of these locks before it
+-- draws a number. A prepared transaction has no process.
 SELECT virtualtransaction, CASE WHEN pid IS NULL THEN 1 ELSE 0 END
 FROM pg_locks
 WHERE locktype = 'relation'
@@ -43,7 +43,7 @@ WHERE locktype = 'relation'
     AND granted;
 
 -- name: numbers_in_advance
--- How many numbers each session draws at once: more than 1 are given to rows long after they were drawn.
+-- How many numbers each session draws at once (CACHE). If more than 1, a row may get a number that was drawn long before.
 SELECT COALESCE(max(seqcache), 1)
 FROM pg_sequence
 WHERE seqrelid = CAST(pg_get_serial_sequence(CAST(:table AS text), 'seq') AS regclass);

@@ -1,7 +1,7 @@
 -- Statements of the subscription table on PostgreSQL.
 
 -- name: subscribe
--- A row that says so already is not written again.
+-- An existing row with the same address is not rewritten.
 INSERT INTO {table} AS held (queueaddress, topic, endpoint)
 VALUES (:address, :topic, :endpoint)
 ON CONFLICT (endpoint, topic) DO UPDATE SET queueaddress = EXCLUDED.queueaddress
@@ -11,7 +11,7 @@ WHERE held.queueaddress <> EXCLUDED.queueaddress;
 DELETE FROM {table} WHERE endpoint = :endpoint AND topic = :topic;
 
 -- name: subscribers
--- {topics} is one value for each topic.
+-- {topics} is one value per topic.
 SELECT endpoint, topic, queueaddress FROM {table} WHERE topic IN ({topics}) ORDER BY endpoint, topic;
 
 -- name: subscriptions

@@ -1,5 +1,5 @@
--- Tables and indexes on PostgreSQL: columns, names and keys of the NServiceBus PostgreSQL transport, but
--- for `seq`, which is bigint here (a 32-bit one ends after 2,147,483,647 messages), and the index on `expires`, which no reader notices.
+-- Tables and indexes on PostgreSQL: columns, names and keys of the NServiceBus PostgreSQL transport, with two differences. `seq` is
+-- a bigint (32 bits end after 2,147,483,647 messages), and `expires` has an index, which readers do not notice.
 
 -- name: create_queue
 CREATE TABLE {table} (
@@ -61,17 +61,18 @@ INNER JOIN pg_attribute ON pg_attribute.attrelid = pg_index.indrelid AND pg_attr
 WHERE pg_index.indrelid = to_regclass(CAST(:table AS text)) AND pg_index.indisvalid;
 
 -- name: grant
--- FOR UPDATE needs UPDATE; senders draw from the sequence.
+-- SELECT FOR UPDATE needs the UPDATE privilege.
 GRANT {rights} ON {table} TO {role};
 
 -- name: grant_sequence
+-- An INSERT draws the row number from the sequence.
 GRANT USAGE ON SEQUENCE {sequence} TO {role};
 
 -- name: grant_schema
 GRANT USAGE ON SCHEMA {schema} TO {role};
 
 -- name: grant_existing
--- A managed table, which `migrate` makes: it may not be there yet.
+-- For managed tables, which may not exist yet because `migrate` creates them.
 DO $sqlqueue$ BEGIN
     IF to_regclass('{literal}') IS NOT NULL THEN
         GRANT {rights} ON {table} TO {role};
@@ -79,5 +80,5 @@ DO $sqlqueue$ BEGIN
 END $sqlqueue$;
 
 -- name: clock
--- Whole seconds since 1970, by the clock of the server and not by the begin of the transaction.
+-- Wall-clock time in whole seconds since 1970, not the start of the transaction.
 SELECT CAST(FLOOR(EXTRACT(EPOCH FROM clock_timestamp())) AS bigint);

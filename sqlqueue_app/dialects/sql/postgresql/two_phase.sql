@@ -1,4 +1,4 @@
--- Two-phase commit: the log of the coordinator, and the branches, on PostgreSQL.
+-- Two-phase commit on PostgreSQL: the coordinator's log, and the branches.
 
 -- name: coordinator
 SELECT id FROM {table} WHERE number = 1;
@@ -7,12 +7,12 @@ SELECT id FROM {table} WHERE number = 1;
 INSERT INTO {table} (number, id) VALUES (1, CAST(:id AS uuid)) ON CONFLICT (number) DO NOTHING;
 
 -- name: record_transaction
--- Waits for a transaction that has inserted the same id, and fails if that commits.
+-- Waits for a transaction that has inserted the same id, and fails if it commits.
 INSERT INTO {table} (id, queue, branches, decided_at)
 VALUES (CAST(:id AS uuid), :queue, :branches, clock_timestamp() AT TIME ZONE 'UTC');
 
 -- name: transaction_has_written
--- A transaction that has written, or locked a row, has an id.
+-- A transaction gets an id when it first writes or locks a row.
 SELECT pg_catalog.txid_current_if_assigned() IS NOT NULL;
 
 -- name: prepare_transaction

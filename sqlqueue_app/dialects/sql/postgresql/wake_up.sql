@@ -1,9 +1,8 @@
--- Waking receivers by notifications. A channel is named after its table (dialects/schema.py); payloads are empty, so that the server
--- keeps one notification of each transaction, however many rows and statements it has.
+-- Wakes receivers with LISTEN and NOTIFY. Each table has its own channel (dialects/schema.py). Payloads are empty, so that the
+-- server keeps one notification per transaction, however many rows and statements it has.
 
 -- name: create_wake_up_function
--- One for each schema, unless it is there. It needs no right that every sender has not: whoever may insert fires it, and pg_notify is
--- everybody's.
+-- Created once per schema. It needs no extra privilege: any role that may insert fires it, and any role may call pg_notify.
 DO $sqlqueue_do$ BEGIN
 IF pg_catalog.to_regprocedure({literal}) IS NULL THEN
 CREATE FUNCTION {function}() RETURNS trigger
@@ -16,13 +15,14 @@ BEGIN
 END
 $sqlqueue_function$;
 END IF;
--- Another installer was first.
+-- Another installer has created it.
 EXCEPTION WHEN duplicate_function OR unique_violation THEN NULL;
 END $sqlqueue_do$
 
 -- name: create_wake_up_trigger
--- Once for each statement, a COPY included, and only while a receiver asks for it: commits that notify wait for each other. Until its
--- commit the sender holds the lock that tells an asking receiver that somebody has not been asked.
+-- Fires once per statement, COPY included, but only while a receiver asks for it, because commits that notify wait for each other.
+-- The sender holds {sending} until its transaction ends: by this lock, a receiver that asks in the meantime detects a sender that
+-- has missed the request.
 CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON {table}
 FOR EACH STATEMENT
 WHEN (
@@ -39,8 +39,8 @@ SET LOCAL lock_timeout = {milliseconds};
 LISTEN {channel};
 
 -- name: wake_up_triggers
--- Of many tables at once, a JSON object of quoted names by channel: who has the trigger, and which session answers. It counts of this
--- name, enabled, on condition, and for this channel: one that came with a renamed table announces on the channel of the old name.
+-- Which of many tables (a JSON object of quoted names by channel) have the trigger, and which session replies. Counts only an
+-- enabled trigger of this name, with a condition and for this channel: a renamed table keeps one that notifies the old channel.
 SELECT wanted.key, CASE WHEN pg_trigger.oid IS NULL THEN 0 ELSE 1 END, pg_backend_pid()
 FROM json_each_text(CAST(:tables AS json)) AS wanted
 LEFT JOIN pg_trigger
@@ -51,11 +51,11 @@ LEFT JOIN pg_trigger
     AND pg_trigger.tgargs = convert_to(wanted.key, 'UTF8') || decode('00', 'hex');
 
 -- name: ask_for_announcements
--- The session holds the lock until it takes the question back or ends; a sender holds it for a moment at most.
+-- The session holds the lock until it withdraws the request or ends; a sender holds it only for a moment.
 SELECT count(pg_advisory_lock_shared(CAST(key AS bigint))) FROM json_array_elements_text(CAST(:keys AS json)) AS key;
 
 -- name: all_senders_are_asked
--- Of locks of senders by channel, those that nobody holds.
+-- The channels whose `sending` lock is held by no transaction.
 SELECT wanted.key FROM json_each_text(CAST(:keys AS json)) AS wanted WHERE pg_try_advisory_xact_lock(CAST(wanted.value AS bigint));
 
 -- name: stop_asking

@@ -1,7 +1,8 @@
--- Messages that Spark writes, on PostgreSQL: each task fills a table of its own, and one transaction moves them all into the queue.
+-- Statements with which Spark writes messages, on PostgreSQL: each task fills its own staging table, and one transaction moves all
+-- rows into the queue.
 
 -- name: create_staging
--- Without a log: what a broken server loses of it was never sent.
+-- Unlogged: rows that a server crash loses were never sent.
 CREATE UNLOGGED TABLE {table} (
     position bigint NOT NULL,
     id text NOT NULL,
@@ -14,7 +15,7 @@ CREATE UNLOGGED TABLE {table} (
 );
 
 -- name: move_staged
--- {columns} and {values} follow the columns that the table has. In the order of the rows, by which they are numbered.
+-- {columns} and {values} match the columns of the table. ORDER BY, because rows are numbered in the order of the INSERT.
 INSERT INTO {table} ({columns})
 SELECT {values}
 FROM {staging}
@@ -36,7 +37,7 @@ CREATE TABLE IF NOT EXISTS {table} (
 );
 
 -- name: claim_batch
--- One row if the batch is new; none if it, or a later one, was written.
+-- Returns a row if the batch is new, none if this or a later batch was written.
 INSERT INTO {table} AS written (query, batch)
 VALUES (:query, CAST(:batch AS bigint))
 ON CONFLICT (query) DO UPDATE SET batch = excluded.batch WHERE written.batch < excluded.batch

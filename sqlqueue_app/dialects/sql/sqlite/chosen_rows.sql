@@ -1,8 +1,8 @@
--- Statements for chosen rows of a queue table on SQLite, which has one writer: nobody else holds a row. {table} is the quoted name.
--- Text comes as BLOB: see the statement `receive`.
+-- Statements for selected rows of a queue table on SQLite. {table} is the quoted name.
+-- SQLite has one writer at a time, so there are no locked rows to skip. Text is returned as BLOB: see `receive`.
 
 -- name: look_at
--- The headers of the rows of these numbers, that are there. {row_versions} is a list of whole numbers.
+-- The headers of the rows with these numbers. {row_versions} is a list of integers.
 SELECT
     RowVersion,
     CAST(Headers AS blob)
@@ -10,7 +10,8 @@ FROM {table}
 WHERE RowVersion IN ({row_versions});
 
 -- name: take
--- With what is left of their lives in milliseconds. Somebody may have written text that is no instant: it counts as none.
+-- Deletes and returns the rows with these numbers, with their remaining lifetime in milliseconds.
+-- Text in Expires that is not a time counts as no expiry.
 DELETE FROM {table}
 WHERE RowVersion IN ({row_versions})
 RETURNING

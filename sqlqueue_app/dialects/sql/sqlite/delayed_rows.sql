@@ -1,8 +1,8 @@
--- Statements for rows of a table of delayed messages that somebody looks at or has chosen, on SQLite, which has one writer: nobody
--- else holds a row. A row is told by its RowVersion. Text comes as BLOB: see the statement `receive`.
+-- Statements for browsing a table of delayed messages and for selected rows of it, on SQLite. A row is identified by its
+-- RowVersion. SQLite has one writer at a time, so there are no locked rows to skip. Text is returned as BLOB: see `receive`.
 
 -- name: list_delayed
--- The first that will be due: RowVersion, due, in how many seconds, headers, length of the body.
+-- The messages due first: RowVersion, due time, seconds until then, headers, no body, length of the body.
 SELECT
     RowVersion,
     CAST(Due AS blob),
@@ -15,7 +15,7 @@ ORDER BY Due, RowVersion
 LIMIT :limit;
 
 -- name: list_delayed_after
--- The same after one of them, by the index on Due.
+-- As `list_delayed`, after a given row, through the index on Due.
 SELECT
     RowVersion,
     CAST(Due AS blob),
@@ -29,7 +29,7 @@ ORDER BY Due, RowVersion
 LIMIT :limit;
 
 -- name: read_delayed
--- Those of these numbers that are there, with the begin of the body. {ids} is a list of whole numbers.
+-- The rows with these numbers, with the beginning of the body. {ids} is a list of integers.
 SELECT
     RowVersion,
     CAST(Due AS blob),
@@ -43,7 +43,7 @@ WHERE RowVersion IN ({ids})
 ORDER BY Due, RowVersion;
 
 -- name: take_delayed
--- The same with the whole body, taken out.
+-- Deletes and returns the rows with these numbers, with the whole body.
 DELETE FROM {table}
 WHERE RowVersion IN ({ids})
 RETURNING RowVersion, CAST(Headers AS blob), CAST(Body AS blob);

@@ -1,4 +1,4 @@
--- Looking at all tables of the database at once, for the dashboard. Many looks are joined by UNION ALL; {number} tells them apart.
+-- Queries over all tables of the database, for the dashboard. UNION ALL combines one per table; {number} identifies the table.
 
 -- name: list_tables
 SELECT NULL, tables.name, columns.cid, columns.name, columns.type

@@ -1,13 +1,14 @@
--- Statements of a queue table on SQLite. {table} is the quoted name. Instants are text in UTC to the millisecond, which sorts as time.
+-- Statements of a queue table on SQLite. {table} is the quoted name. A row number is a RowVersion.
+-- Times are UTC text with milliseconds, so that they sort chronologically.
 
 -- name: send
 INSERT INTO {table} ({columns})
 VALUES {rows};
 
 -- name: receive
--- Run inside BEGIN IMMEDIATE: there is one writer at a time, so the lowest rows are nobody else's.
--- No IS NULL here: SQLite 3.40 takes it for false in RETURNING when the table's other columns are NOT NULL.
--- As BLOB: a column holds whatever somebody wrote, and text that is no UTF-8 could not be fetched, so nothing behind it either.
+-- Runs inside BEGIN IMMEDIATE: SQLite has one writer at a time, so no other transaction can take these rows.
+-- No IS NULL: in RETURNING, SQLite 3.40 evaluates it to false if the other columns of the table are NOT NULL.
+-- As BLOB: columns hold any bytes, and text that is not UTF-8 could not be fetched, nor any row behind it.
 DELETE FROM {table}
 WHERE RowVersion IN (SELECT RowVersion FROM {table} ORDER BY RowVersion LIMIT {limit})
 RETURNING
@@ -20,8 +21,8 @@ RETURNING
     RowVersion;
 
 -- name: peek
--- The first rows after a number, or the last ones at and before it.
--- As BLOB: see above; Expires also because its declared type would make Django parse it, and fail on text that somebody wrote by hand.
+-- The first rows after a row number, or the last rows up to and including it.
+-- As BLOB: see `receive`. Expires also because Django parses its declared type, and would fail on text written by hand.
 SELECT
     RowVersion,
     CAST(Id AS blob),
@@ -39,7 +40,7 @@ ORDER BY RowVersion {order}
 LIMIT :limit;
 
 -- name: row_versions
--- The numbers alone of the first rows after one; read from the index.
+-- The numbers of the first rows after a row number, read from the index.
 SELECT RowVersion
 FROM {table}
 WHERE RowVersion > :after
@@ -47,11 +48,11 @@ ORDER BY RowVersion
 LIMIT :limit;
 
 -- name: row_version_at
--- The number of the row at a position, counted from 0.
+-- The row number at a position, counted from 0.
 SELECT RowVersion FROM {table} ORDER BY RowVersion LIMIT 1 OFFSET :position;
 
 -- name: find_ids
--- The rows of these ids among the first rows: nothing else leads to an id. {ids} is a list of quoted ids.
+-- The rows with these ids among the first rows, because no index leads to an id. {ids} is a list of quoted ids.
 SELECT head.RowVersion, head.Id
 FROM (
     SELECT RowVersion, Id FROM {table}

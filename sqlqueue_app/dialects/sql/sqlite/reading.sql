@@ -1,7 +1,7 @@
--- Reading a whole queue table on SQLite, as Spark does it. {table} is the quoted name.
+-- Statements with which Spark reads a whole queue table, on SQLite. {table} is the quoted name.
 
 -- name: read_rows
--- So many at a time: between the statements a writer that waits gets its turn.
+-- In batches, so that a waiting writer gets its turn between two of them.
 SELECT
 {columns}
 FROM {table}
@@ -10,13 +10,13 @@ ORDER BY RowVersion
 LIMIT {limit};
 
 -- name: row_version_bounds
--- In one SELECT of its own each: together they are a scan of the whole table.
+-- The lowest and the highest row number, each in its own SELECT: one SELECT of both would scan the whole table.
 SELECT
     (SELECT min(RowVersion) FROM {table}),
     (SELECT max(RowVersion) FROM {table});
 
 -- name: look_at_range
--- How many rows are in a range, at most {limit}, and the last that was counted.
+-- The number of rows in a range, at most {limit}, and the last row number counted.
 SELECT count(*), max(head.RowVersion)
 FROM (
     SELECT RowVersion FROM {table}
@@ -26,7 +26,7 @@ FROM (
 ) AS head;
 
 -- name: row_version_after
--- The number of the row so many places after one, not beyond another.
+-- The row number at offset {places} after {after}, up to {highest}.
 SELECT RowVersion FROM {table}
 WHERE RowVersion > {after} AND RowVersion <= {highest}
 ORDER BY RowVersion

@@ -1,7 +1,8 @@
 -- Statements of the pipeline for many rows of a queue table on SQLite. {table} is the quoted name.
 
 -- name: remove_ranges
--- The rows of these numbers; {ranges} is a list of (lowest, highest). CROSS JOIN keeps the order: the table is looked up, not read.
+-- Deletes these ranges of row numbers; {ranges} is a list of (lowest, highest).
+-- CROSS JOIN fixes the join order: each range is looked up in the table instead of scanning it.
 DELETE FROM {table}
 WHERE RowVersion IN (
     SELECT queue.RowVersion
@@ -11,11 +12,11 @@ WHERE RowVersion IN (
 );
 
 -- name: numbers_drawn
--- The last number that was given to a row, also of one that is gone; no row where nothing tells.
+-- The last number given to a row, even if the row is gone; no result row if unknown.
 SELECT seq FROM sqlite_sequence WHERE name = :name;
 
 -- name: row_ids
--- The numbers and ids of the first rows after a number.
+-- The numbers and ids of the first rows after a row number.
 SELECT RowVersion, CAST(Id AS blob)
 FROM {table}
 WHERE RowVersion > :after

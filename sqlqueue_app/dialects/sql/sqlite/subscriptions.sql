@@ -1,7 +1,7 @@
 -- Statements of the subscription table on SQLite.
 
 -- name: subscribe
--- A row that says so already is not written again.
+-- An existing row with the same address is not rewritten.
 INSERT INTO {table} AS held (QueueAddress, Topic, Endpoint)
 VALUES (:address, :topic, :endpoint)
 ON CONFLICT (Endpoint, Topic) DO UPDATE SET QueueAddress = excluded.QueueAddress
@@ -11,7 +11,7 @@ WHERE held.QueueAddress <> excluded.QueueAddress;
 DELETE FROM {table} WHERE Endpoint = :endpoint AND Topic = :topic;
 
 -- name: subscribers
--- {topics} is one value for each topic.
+-- {topics} is one value per topic.
 SELECT Endpoint, Topic, QueueAddress FROM {table} WHERE Topic IN ({topics}) ORDER BY Endpoint, Topic;
 
 -- name: subscriptions

@@ -1,7 +1,7 @@
 -- Tables and indexes on SQLite: the eight columns of the SQL Server table.
 
 -- name: create_queue
--- Id is 32 hex digits, as Django's UUIDField stores it. AUTOINCREMENT never gives a RowVersion twice.
+-- Id is 32 hex digits, as Django stores a UUIDField. AUTOINCREMENT never reuses a RowVersion.
 CREATE TABLE {table} (
     Id char(32) NOT NULL,
     CorrelationId varchar(255) NULL,
@@ -54,5 +54,5 @@ FROM pragma_index_list(:name) AS indexes, pragma_index_info(indexes.name) AS key
 WHERE keys.seqno = 0;
 
 -- name: clock
--- Whole seconds since 1970.
+-- Wall-clock time in whole seconds since 1970.
 SELECT CAST(strftime('%s', 'now') AS integer);

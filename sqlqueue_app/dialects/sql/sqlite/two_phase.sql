@@ -1,4 +1,4 @@
--- Two-phase commit on SQLite: the log of the coordinator. There are no branches here.
+-- Two-phase commit on SQLite: the coordinator's log. There are no branches.
 
 -- name: coordinator
 SELECT id FROM {table} WHERE number = 1;

@@ -1,4 +1,5 @@
--- Messages that Spark writes, on SQLite: each task fills a table of its own, and one transaction moves them all into the queue.
+-- Statements with which Spark writes messages, on SQLite: each task fills its own staging table, and one transaction moves all rows
+-- into the queue.
 
 -- name: create_staging
 CREATE TABLE {table} (
@@ -17,7 +18,7 @@ INSERT INTO {table} (position, id, correlation_id, reply_to_address, headers, bo
 VALUES (:position, :id, :correlation_id, :reply_to_address, :headers, :body, :time_to_be_received_ms, :delay_ms);
 
 -- name: move_staged
--- {columns} and {values} follow the columns that the table has. In the order of the rows, by which they are numbered.
+-- {columns} and {values} match the columns of the table. ORDER BY, because rows are numbered in the order of the INSERT.
 INSERT INTO {table} ({columns})
 SELECT {values}
 FROM {staging}
@@ -39,7 +40,7 @@ CREATE TABLE IF NOT EXISTS {table} (
 );
 
 -- name: claim_batch
--- One row if the batch is new; none if it, or a later one, was written.
+-- Returns a row if the batch is new, none if this or a later batch was written.
 INSERT INTO {table} (query, batch)
 VALUES (:query, :batch)
 ON CONFLICT (query) DO UPDATE SET batch = excluded.batch WHERE batch < excluded.batch

@@ -1,7 +1,7 @@
--- Statements for chosen rows of a queue table on SQL Server. {table} is the quoted [catalog].[schema].[table].
+-- Statements for selected rows of a queue table on SQL Server. {table} is the quoted [catalog].[schema].[table].
 
 -- name: look_at
--- The headers of the rows of these numbers, that are there and that nobody holds. {row_versions} is a list of whole numbers.
+-- The headers of the rows with these numbers. {row_versions} is a list of integers. Skips locked rows.
 SELECT
     RowVersion,
     Headers
@@ -9,7 +9,8 @@ FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
 WHERE RowVersion IN ({row_versions});
 
 -- name: take
--- The rows of these numbers, but those that somebody else holds; with what is left of their lives in milliseconds, which an int holds.
+-- Deletes and returns the rows with these numbers, with their remaining lifetime in milliseconds. Skips locked rows.
+-- The lifetime is clamped to the range of an int, about 24 days either way.
 DECLARE @NOCOUNT VARCHAR(3) = 'OFF';
 IF ( (512 & @@OPTIONS) = 512 ) SET @NOCOUNT = 'ON';
 SET NOCOUNT ON;
@@ -35,7 +36,7 @@ IF (@NOCOUNT = 'ON') SET NOCOUNT ON;
 IF (@NOCOUNT = 'OFF') SET NOCOUNT OFF;
 
 -- name: remove
--- The same without reading them; returns their numbers.
+-- As `take`, but returns only the row numbers.
 DECLARE @NOCOUNT VARCHAR(3) = 'OFF';
 IF ( (512 & @@OPTIONS) = 512 ) SET @NOCOUNT = 'ON';
 SET NOCOUNT ON;

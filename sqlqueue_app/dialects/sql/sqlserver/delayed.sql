@@ -1,12 +1,12 @@
 -- Statements of a table of delayed messages on SQL Server.
--- Style 126 reads ISO text alike under every language and date format of the session.
+-- Style 126 parses ISO text regardless of the session's language and date format.
 
 -- name: delay
 INSERT INTO {table} (Headers, Body, Due)
 VALUES {rows};
 
 -- name: delay_row
--- A row with a time or a delay. DATEADD takes a 32-bit integer, which holds 24 days of milliseconds: whole days go apart.
+-- A due time or a delay. DATEADD takes a 32-bit integer, which holds 24 days in milliseconds, so whole days are added separately.
 (:headers, CAST(:body AS varbinary(max)), COALESCE(
     CONVERT(datetime, CAST(:due AS varchar(30)), 126),
     DATEADD(
@@ -17,8 +17,8 @@ VALUES {rows};
 ));
 
 -- name: next_due
--- Seconds until the earliest is due, negative since then, NULL for none: the first entry of the index. DATEDIFF of milliseconds
--- overflows after 24 days, so that of seconds counts what is far.
+-- Seconds until the earliest due time: negative if it has passed, NULL if there is none. Reads the first index entry.
+-- DATEDIFF in milliseconds overflows after 24 days, so longer differences are counted in days.
 SELECT CASE
     WHEN ABS(CAST(DATEDIFF(day, GETUTCDATE(), MIN(Due)) AS bigint)) > 20
     THEN CAST(DATEDIFF(day, GETUTCDATE(), MIN(Due)) AS float) * 86400.0
@@ -29,7 +29,7 @@ FROM (
 ) AS earliest;
 
 -- name: count_delayed
--- How many wait, and how many of them are due; neither beyond the limit.
+-- All delayed messages, and those that are due; each count stops at the limit.
 SELECT
     (SELECT COUNT(*) FROM (
         SELECT TOP (CAST(:limit AS int)) 1 AS one FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
@@ -54,11 +54,11 @@ FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
 ORDER BY Due ASC;
 
 -- name: cancel
--- Looks at every row: nothing but the headers says whose they are. Those that are being stored or moved are stepped over.
+-- Scans the whole table: only the headers identify the messages. Skips locked rows.
 DELETE FROM {table} WITH (READPAST, READCOMMITTEDLOCK, ROWLOCK) WHERE CHARINDEX(:one, Headers) > 0 AND CHARINDEX(:other, Headers) > 0;
 
 -- name: bring_nearer
--- DATEADD takes a 32-bit integer, which holds 24 days of milliseconds: whole days go apart.
+-- DATEADD takes a 32-bit integer, which holds 24 days in milliseconds, so whole days are subtracted separately.
 UPDATE {table}
 SET Due = DATEADD(
     ms,

@@ -1,9 +1,9 @@
--- Statements for rows of a table of delayed messages that somebody looks at or has chosen, on SQL Server. A row is told by its
--- RowVersion. Rows that somebody holds are stepped over.
+-- Statements for browsing a table of delayed messages and for selected rows of it, on SQL Server. A row is identified by its
+-- RowVersion. All of them skip locked rows.
 
 -- name: list_delayed
--- The first that will be due: RowVersion, due, in how many seconds, headers, length of the body. The index on Due knows no RowVersion:
--- it gives the first with all that are due with the last of them, which are few to sort.
+-- The messages due first: RowVersion, due time, seconds until then, headers, no body, length of the body. The index on Due does not
+-- contain RowVersion: WITH TIES adds all rows due at the same time as the last one, which are few to sort.
 SELECT TOP (CAST(:limit AS int))
     RowVersion,
     CONVERT(varchar(30), Due, 126),
@@ -19,7 +19,7 @@ FROM (
 ORDER BY Due ASC, RowVersion ASC;
 
 -- name: list_delayed_after
--- The same after one of them.
+-- As `list_delayed`, after a given row.
 SELECT TOP (CAST(:limit AS int))
     RowVersion,
     CONVERT(varchar(30), Due, 126),
@@ -37,7 +37,7 @@ FROM (
 ORDER BY Due ASC, RowVersion ASC;
 
 -- name: read_delayed
--- Those of these numbers that are there, with the begin of the body. {ids} is a list of whole numbers.
+-- The rows with these numbers, with the beginning of the body. {ids} is a list of integers.
 SELECT
     RowVersion,
     CONVERT(varchar(30), Due, 126),
@@ -50,7 +50,7 @@ WHERE RowVersion IN ({ids})
 ORDER BY Due ASC, RowVersion ASC;
 
 -- name: take_delayed
--- The same with the whole body, taken out.
+-- Deletes and returns the rows with these numbers, with the whole body.
 WITH message AS (
     SELECT *
     FROM {table} WITH (UPDLOCK, READPAST, ROWLOCK)
@@ -60,7 +60,7 @@ DELETE FROM message
 OUTPUT deleted.RowVersion, deleted.Headers, deleted.Body;
 
 -- name: remove_delayed
--- The same without reading them; returns their numbers.
+-- As `take_delayed`, but returns only the row numbers.
 WITH message AS (
     SELECT RowVersion
     FROM {table} WITH (UPDLOCK, READPAST, ROWLOCK)

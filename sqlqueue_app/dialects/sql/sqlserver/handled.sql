@@ -1,8 +1,8 @@
--- Ids of handled messages on SQL Server, in a managed table: mssql-django keeps a UUIDField as char(32), bare digits.
+-- Ids of handled messages on SQL Server, in a managed table. mssql-django stores a UUIDField as char(32), without dashes.
 
 -- name: remember_handled
--- Waits for a transaction that has inserted the same id. Two that look at the same moment both insert: the primary key lets one of
--- them through and fails the other, when the first has committed. No range is locked, which would have strangers wait.
+-- Waits for a transaction that has inserted the same id. If two transactions check at the same moment, both insert: the primary key
+-- fails one of them when the other commits. No key range is locked, because unrelated inserts would wait for it.
 INSERT INTO {table} (id, queue, handled_at)
 SELECT CAST(:id AS char(32)), :queue, GETUTCDATE()
 WHERE NOT EXISTS (SELECT 1 FROM {table} WITH (READCOMMITTEDLOCK) WHERE id = CAST(:id AS char(32)));

@@ -1,8 +1,8 @@
--- Looking at all tables of a catalog at once, for the dashboard. Many looks are joined by UNION ALL; {number} tells them apart.
+-- Queries over all tables of a catalog, for the dashboard. UNION ALL combines one per table; {number} identifies the table.
 
 -- name: list_tables
--- Every table that has headers and a body, with its columns; then the first key column of each index, and its kind, whose collation
--- differs from that of names. The catalog views show only what the login may see.
+-- The columns of each readable table with headers and body; then the first key column and the kind of each index.
+-- The catalog views show only what the login may see. The collation of kinds differs from that of names.
 SELECT schemas.name, tables.name, columns.column_id, columns.name, types.name COLLATE DATABASE_DEFAULT
 FROM sys.tables AS tables
 INNER JOIN sys.schemas AS schemas ON schemas.schema_id = tables.schema_id
@@ -79,7 +79,7 @@ SELECT
     );
 
 -- name: find_in_queue
--- Among a number of rows, from the first or the last one on, those that hold a text; and the first row that was not looked at.
+-- The matches among the first or last rows, and the first row that was not searched.
 SELECT {number}, CAST(NULL AS bigint), found.RowVersion, found.Id, found.Headers, CAST(NULL AS float)
 FROM (
     SELECT TOP (CAST(:most AS int)) head.RowVersion, head.Id, head.Headers
@@ -97,7 +97,7 @@ FROM (
 ) AS rest;
 
 -- name: find_in_delayed
--- The same for the messages that will be due first, with the time when they are due.
+-- As `find_in_queue`, for delayed messages by due time, which is returned too.
 SELECT
     {number}, CAST(NULL AS bigint), found.RowVersion, CAST(NULL AS uniqueidentifier), found.Headers,
     CAST(DATEDIFF_BIG(millisecond, CAST('19700101' AS datetime2), found.Due) AS float) / 1000.0
@@ -120,7 +120,7 @@ FROM (
 CHARINDEX(LOWER(CAST(:text AS nvarchar(4000))), LOWER(head.Headers)) > 0;
 
 -- name: holds_in_body
--- Bytes against bytes, both read in the code page of the database: a body is UTF-8, which CAST of a text to varchar is not.
+-- Compares UTF-8 bytes, read on both sides in the code page of the database: bodies are UTF-8, but text cast to varchar is not.
 CHARINDEX(
     LOWER(CAST(CAST(:text_bytes AS varbinary(8000)) AS varchar(8000))),
     LOWER(CAST(SUBSTRING(head.Body, 1, :body_limit) AS varchar(max)))

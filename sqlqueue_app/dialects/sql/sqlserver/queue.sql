@@ -1,8 +1,8 @@
--- Statements of a queue table on SQL Server. {table} is the quoted [catalog].[schema].[table].
--- Each statement that counts its rows on the way saves NOCOUNT and puts it back.
+-- Statements of a queue table on SQL Server. {table} is the quoted [catalog].[schema].[table]. A row number is a RowVersion.
+-- Statements that would report intermediate row counts turn NOCOUNT on, and restore it afterwards.
 
 -- name: send
--- One or many rows; {columns} and {rows} follow the columns that the table has.
+-- One or more rows; {columns} and {rows} match the columns of the table.
 DECLARE @NOCOUNT VARCHAR(3) = 'OFF';
 IF ( (512 & @@OPTIONS) = 512 ) SET @NOCOUNT = 'ON';
 SET NOCOUNT ON;
@@ -12,8 +12,8 @@ IF (@NOCOUNT = 'ON') SET NOCOUNT ON;
 IF (@NOCOUNT = 'OFF') SET NOCOUNT OFF;
 
 -- name: receive
--- Deletes the lowest rows that nobody holds and returns them. READPAST steps over rows that other receives hold. {before} and {after}
--- are nothing, or the beginning of the transaction and `keep_what_was_received`.
+-- Deletes and returns the lowest unlocked rows; READPAST skips locked ones. {before} and {after} are empty, or `begin` and
+-- `keep_what_was_received`.
 DECLARE @NOCOUNT VARCHAR(3) = 'OFF';
 IF ( (512 & @@OPTIONS) = 512 ) SET @NOCOUNT = 'ON';
 SET NOCOUNT ON;
@@ -35,8 +35,9 @@ IF (@NOCOUNT = 'ON') SET NOCOUNT ON;
 IF (@NOCOUNT = 'OFF') SET NOCOUNT OFF;
 
 -- name: keep_what_was_received
--- Directly after the receive: no transaction where there was nothing, so that an idle poll is one round trip, else the savepoint.
--- IMPLICIT_TRANSACTIONS: if an error rolls everything back on the server, later statements begin a transaction, which is not committed.
+-- Runs directly after the receive. Without rows it ends the transaction, so that an empty poll is one round trip; with rows it sets
+-- the savepoint. IMPLICIT_TRANSACTIONS: if an error rolls the transaction back on the server, later statements begin another one,
+-- which is never committed.
 IF @@ROWCOUNT = 0 ROLLBACK TRANSACTION
 ELSE
 BEGIN
@@ -45,7 +46,7 @@ BEGIN
 END;
 
 -- name: peek
--- The first rows after a RowVersion, or the last ones at and before it, without taking or waiting for any.
+-- The first rows after a row number, or the last rows up to and including it. Skips locked rows.
 SELECT TOP (CAST(:limit AS int))
     RowVersion,
     Id,
@@ -61,20 +62,20 @@ WHERE RowVersion {compared} CAST(:place AS bigint)
 ORDER BY RowVersion {order};
 
 -- name: row_versions
--- The numbers alone of the first rows after one, without those that somebody holds.
+-- The numbers of the first rows after a row number. Skips locked rows.
 SELECT TOP (CAST(:limit AS int)) RowVersion
 FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
 WHERE RowVersion > CAST(:after AS bigint)
 ORDER BY RowVersion ASC;
 
 -- name: row_version_at
--- The number of the row at a position, counted from 0.
+-- The row number at a position, counted from 0.
 SELECT RowVersion FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
 ORDER BY RowVersion ASC
 OFFSET CAST(:position AS bigint) ROWS FETCH NEXT 1 ROWS ONLY;
 
 -- name: find_ids
--- The rows of these ids among the first rows: nothing else leads to an id. {ids} is a list of quoted ids.
+-- The rows with these ids among the first rows, because no index leads to an id. {ids} is a list of quoted ids.
 SELECT head.RowVersion, head.Id
 FROM (
     SELECT TOP (CAST(:limit AS int)) RowVersion, Id
@@ -84,7 +85,7 @@ FROM (
 WHERE head.Id IN ({ids});
 
 -- name: count
--- Rows, rows with an expiry and expired rows among the first rows of the table; never more than limit rows are read.
+-- Rows, rows with an expiry and expired rows, among the first rows. Never reads more rows than the limit.
 SELECT
     COUNT(*),
     COUNT(head.Expires),
@@ -96,7 +97,7 @@ FROM (
 ) AS head;
 
 -- name: count_expiring
--- The same two numbers through the index on Expires, each bounded.
+-- Rows with an expiry and expired rows, through the index on Expires; each count stops at the limit.
 SELECT
     (
         SELECT COUNT(*) FROM (
@@ -120,7 +121,7 @@ FROM {table} WITH (READPAST, READCOMMITTEDLOCK);
 DELETE FROM {table};
 
 -- name: purge_expired
--- One batch; rows that a receive holds are stepped over.
+-- One batch. Skips locked rows.
 DELETE FROM {table}
 WHERE RowVersion IN (
     SELECT TOP (CAST(:limit AS int)) RowVersion
@@ -129,12 +130,12 @@ WHERE RowVersion IN (
 );
 
 -- name: begin
--- Twice, for a COMMIT of somebody else then commits nothing, and a transaction that is not ours shows by its count, which is 1.
+-- Twice, so that a COMMIT in a handler's own SQL commits nothing, and @@TRANCOUNT 1 identifies a transaction that is not ours.
 BEGIN TRANSACTION;
 BEGIN TRANSACTION;
 
 -- name: commit
--- Returns 2 if our transaction is committed; else 1 if another was open, or ours was doomed, which is rolled back, and 0 if none was.
+-- Returns 2 if it committed our transaction, 1 if it rolled back a foreign or a doomed one, and 0 if none was open.
 DECLARE @open int = @@TRANCOUNT;
 IF @open = 2 AND XACT_STATE() = 1
 BEGIN
@@ -150,17 +151,16 @@ SET IMPLICIT_TRANSACTIONS OFF;
 SELECT @open;
 
 -- name: roll_back
--- What is open, if anything.
 IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
 SET IMPLICIT_TRANSACTIONS OFF;
 
 -- name: save_transaction
--- Returns the count of `transaction_count`; sets the savepoint in our transaction alone.
+-- Sets the savepoint, but only in our transaction. Returns the same as `transaction_count`.
 IF @@TRANCOUNT = 2 SAVE TRANSACTION sqlqueue;
 SELECT @@TRANCOUNT;
 
 -- name: rollback_to_saved
--- A rollback to a savepoint also removes it; a second one would fail with error 6401. Returns 1 if it was done.
+-- Returns 1 if it rolled back. That also removes the savepoint, so it is set again: a second rollback would fail with error 6401.
 IF @@TRANCOUNT = 2 AND XACT_STATE() = 1
 BEGIN
     ROLLBACK TRANSACTION sqlqueue;
@@ -170,5 +170,5 @@ END
 ELSE SELECT 0;
 
 -- name: transaction_count
--- 2 in our transaction, 1 after a COMMIT in it or in one that began after it, 0 where there is none.
+-- 2 in our transaction, 1 after a COMMIT in it or in a transaction that began after it, 0 without a transaction.
 SELECT @@TRANCOUNT;

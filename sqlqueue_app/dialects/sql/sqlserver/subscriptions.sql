@@ -1,7 +1,7 @@
 -- Statements of the subscription table on SQL Server.
 
 -- name: subscribe
--- With the locks of the transport, so that two that subscribe at once wait for each other. A MERGE ends with a semicolon.
+-- With the locks of the transport, so that concurrent subscribers wait for each other. MERGE must end with a semicolon.
 DECLARE @NOCOUNT VARCHAR(3) = 'OFF';
 IF ( (512 & @@OPTIONS) = 512 ) SET @NOCOUNT = 'ON';
 SET NOCOUNT ON;
@@ -19,7 +19,7 @@ IF (@NOCOUNT = 'OFF') SET NOCOUNT OFF;
 DELETE FROM {table} WHERE Endpoint = :endpoint AND Topic = :topic;
 
 -- name: subscribers
--- {topics} is one value for each topic.
+-- {topics} is one value per topic.
 SELECT Endpoint, Topic, QueueAddress FROM {table} WHERE Topic IN ({topics}) ORDER BY Endpoint, Topic;
 
 -- name: subscriptions

@@ -1,7 +1,7 @@
--- Tables and indexes on SQL Server: `classic` as created by transport versions up to 3.0, `modern` as by today's.
+-- Tables and indexes on SQL Server: `classic` as in transport versions up to 3.0, `modern` as in current versions.
 
 -- name: create_queue_classic
--- To the letter of the first versions, so that a DBA sees no difference.
+-- Verbatim from the first versions, so that a DBA sees no difference.
 CREATE TABLE {table}(
     [Id] [uniqueidentifier] NOT NULL,
     [CorrelationId] [varchar](255),
@@ -87,11 +87,11 @@ CREATE TABLE {table}(
 DROP TABLE {table};
 
 -- name: any_row
--- Nobody else reads or writes the table until the transaction ends.
+-- Locks out all other readers and writers of the table until the transaction ends.
 SELECT TOP (1) 1 FROM {table} WITH (TABLOCKX, HOLDLOCK, NOWAIT);
 
 -- name: lock_installation
--- Held until the transaction ends; the resource name is that of the transport, so that both sides' installers wait for each other.
+-- Held until the transaction ends. The resource name is the transport's, so that the installers of both wait for each other.
 EXEC sp_getapplock @Resource = :resource, @LockMode = 'Exclusive';
 
 -- name: table_exists
@@ -108,7 +108,7 @@ WHERE columns.object_id = OBJECT_ID(CAST(:table AS nvarchar(800)), N'U')
 ORDER BY columns.column_id;
 
 -- name: indexes
--- First key column of each index and its kind.
+-- The first key column and the kind of each index.
 SELECT columns.name, indexes.type_desc
 FROM {catalog}sys.indexes AS indexes
 INNER JOIN {catalog}sys.index_columns AS keys
@@ -118,13 +118,12 @@ INNER JOIN {catalog}sys.columns AS columns
 WHERE indexes.object_id = OBJECT_ID(CAST(:table AS nvarchar(800)), N'U');
 
 -- name: grant
--- What a sender or receiver needs.
 GRANT {rights} ON {table} TO {role};
 
 -- name: grant_existing
--- A managed table, which `migrate` makes: it may not be there yet.
+-- For managed tables, which may not exist yet because `migrate` creates them.
 IF OBJECT_ID(N'{literal}', N'U') IS NOT NULL GRANT {rights} ON {table} TO {role};
 
 -- name: clock
--- Whole seconds since 1970.
+-- Wall-clock time in whole seconds since 1970.
 SELECT DATEDIFF_BIG(second, CAST('19700101' AS datetime2), SYSUTCDATETIME());

@@ -1,15 +1,15 @@
--- Two-phase commit on SQL Server: the log of the coordinator. There are no branches here: it prepares nothing without a coordinator
--- of its own (MSDTC).
+-- Two-phase commit on SQL Server: the coordinator's log. There are no branches, because SQL Server prepares transactions only for
+-- its own coordinator (MSDTC).
 
 -- name: coordinator
 SELECT id FROM {table} WHERE number = 1;
 
 -- name: make_coordinator
--- Fails where there is a name already.
+-- Fails if there is an id already.
 INSERT INTO {table} (number, id) VALUES (1, CAST(:id AS char(32)));
 
 -- name: record_transaction
--- Waits for a transaction that has inserted the same id, and fails if that commits.
+-- Waits for a transaction that has inserted the same id, and fails if it commits.
 INSERT INTO {table} (id, queue, branches, decided_at)
 VALUES (CAST(:id AS char(32)), :queue, :branches, GETUTCDATE());
 

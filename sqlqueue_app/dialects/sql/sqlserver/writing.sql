@@ -1,4 +1,5 @@
--- Messages that Spark writes, on SQL Server: each task fills a table of its own, and one transaction moves them all into the queue.
+-- Statements with which Spark writes messages, on SQL Server: each task fills its own staging table, and one transaction moves all
+-- rows into the queue.
 
 -- name: create_staging
 CREATE TABLE {table} (
@@ -20,7 +21,7 @@ VALUES (
 );
 
 -- name: move_staged
--- {columns} and {values} follow the columns that the table has. In the order of the rows, by which they are numbered.
+-- {columns} and {values} match the columns of the table. ORDER BY, because rows are numbered in the order of the INSERT.
 INSERT INTO {table} ({columns})
 SELECT {values}
 FROM {staging}
@@ -28,7 +29,7 @@ WHERE delay_ms IS NULL
 ORDER BY position;
 
 -- name: move_staged_delayed
--- DATEADD takes a 32-bit integer, which holds 24 days of milliseconds: whole days go apart.
+-- DATEADD takes a 32-bit integer, which holds 24 days in milliseconds, so whole days are added separately.
 INSERT INTO {table} (Headers, Body, Due)
 SELECT headers, body, DATEADD(ms, CAST(delay_ms % 86400000 AS int), DATEADD(day, CAST(delay_ms / 86400000 AS int), GETUTCDATE()))
 FROM {staging}
@@ -43,7 +44,7 @@ IF OBJECT_ID(N'{literal}', N'U') IS NULL CREATE TABLE {table} (
 );
 
 -- name: claim_batch
--- One row if the batch is new; none if it, or a later one, was written. The lock has a second writer of the same batch wait.
+-- Returns a row if the batch is new, none if this or a later batch was written. HOLDLOCK makes a second writer of the batch wait.
 MERGE {table} WITH (HOLDLOCK) AS written
 USING (SELECT :query AS query, CAST(:batch AS bigint) AS batch) AS wanted
 ON written.query = wanted.query

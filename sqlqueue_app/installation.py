@@ -181,7 +181,7 @@ def make_groups(app_config: AppConfig, using: str) -> list[str]:
     """Create missing permission groups, unless Django's users are not installed or in another database; returns their names."""
     if not apps.is_installed("django.contrib.auth"):
         return []
-    from django.contrib.auth.management import create_permissions  # noqa: PLC0415 - these need the installed app
+    from django.contrib.auth.management import create_permissions  # noqa: PLC0415 - needs django.contrib.auth in INSTALLED_APPS
     from django.contrib.auth.models import Group, Permission  # noqa: PLC0415
 
     if not router.allow_migrate_model(using, Group):

@@ -207,7 +207,7 @@ class Attempt:
             self._save()
         try:
             result = result_of(row)
-        except Exception as error:  # noqa: BLE001 - its module may raise anything
+        except Exception as error:  # noqa: BLE001 - importing the task's module may raise anything
             self._failed(error, None)
             return
         task_started.send(self._backend, task_result=result)

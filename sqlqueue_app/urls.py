@@ -37,7 +37,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
         return refused
     if find_spec("prometheus_client") is None:
         return _plain("prometheus-client is not installed: run pip install 'django-sqlqueue[metrics]'", 500)
-    from sqlqueue_app.monitoring.metrics import exposition  # noqa: PLC0415 - only now: it needs the extra
+    from sqlqueue_app.monitoring.metrics import exposition  # noqa: PLC0415 - optional dependency
 
     try:
         content, content_type = exposition(settings, request.headers.get("Accept", ""))

@@ -169,7 +169,7 @@ def _subscriptions(settings: Settings, name: str) -> HtmlTable | str:
             found = read_subscriptions(settings, name)
     except ConnectionLost:
         raise
-    except Exception:  # noqa: BLE001 - no such table, or handlers that cannot be imported, which the page shows
+    except Exception:  # noqa: BLE001 - the table is missing, or an import of handlers fails, which the page shows
         return _("The table of subscriptions is missing.")
     columns: list[TableColumn[SubscriptionState]] = [
         TableColumn(_("Event"), lambda each: each.subscription.topic),
@@ -191,7 +191,7 @@ def _handlers(settings: Settings, each: EndpointStatus) -> tuple[list[str], str]
         return [], _("The endpoint is not in the settings of this site.")
     try:
         return ReceivingEndpoint(settings, each.name).handlers.message_types, ""
-    except Exception as error:  # noqa: BLE001 - modules of the project are imported, and may raise anything
+    except Exception as error:  # noqa: BLE001 - importing user modules may raise anything
         return [], str(error) if isinstance(error, SqlQueueError) else f"{type(error).__name__}: {error}"
 
 

@@ -130,7 +130,7 @@ def is_still_permitted(user_key: str, permission: str) -> bool:
     """Whether the user (empty: a command) is active and may view and do this. Raises errors of the users' database."""
     if not user_key or not apps.is_installed("django.contrib.auth"):
         return True
-    from django.contrib.auth import get_user_model  # noqa: PLC0415 - needs the installed app
+    from django.contrib.auth import get_user_model  # noqa: PLC0415 - needs django.contrib.auth in INSTALLED_APPS
 
     try:
         user = get_user_model()._default_manager.filter(pk=user_key).first()

@@ -518,7 +518,7 @@ def engine(root: str, *, wait: float) -> Iterator[Engine]:
     For a local lake it can only read files below the root and loads no extension.
     """
     try:
-        import duckdb  # noqa: PLC0415 - an extra: only who searches a lake needs it
+        import duckdb  # noqa: PLC0415 - optional dependency, only for lake searches
     except ImportError as error:
         raise LakeEngineMissing(f"Searching a lake needs DuckDB, which is not installed. Install it with: {INSTALL}") from error
     if not _turns.acquire(timeout=max(wait, 0)):

@@ -80,7 +80,7 @@ class SqlQueueCommand(BaseCommand):
     System checks do not run, because `get_settings()` raises all errors of the settings.
     """
 
-    requires_system_checks: list[str] = []  # noqa: RUF012 - Django's own form
+    requires_system_checks: list[str] = []  # noqa: RUF012 - declared as in Django
     usage_exit_code = EXIT_USAGE
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:

@@ -213,7 +213,7 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
 def _annotations(cls: type) -> dict[str, Any]:
     """The class's own annotations, unresolved: names that exist only for type checkers must not fail here."""
     if sys.version_info >= (3, 14):
-        import annotationlib  # noqa: PLC0415 - exists from 3.14 on only
+        import annotationlib  # noqa: PLC0415 - new in Python 3.14
 
         return dict(annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF))
     return inspect.get_annotations(cls)

@@ -296,7 +296,7 @@ class CheckRunner(_Runner):
                 return run(check, snapshot)
         except TransientError:
             raise
-        except Exception as error:  # noqa: BLE001 - settings that one check cannot use are no reason to run none
+        except Exception as error:  # noqa: BLE001 - a check that fails on its settings must not stop the others
             logger.warning("the check %s could not be run: %s", check.name, error, extra={"event": "check_not_run"})
             return None
 

@@ -107,7 +107,7 @@ class NotificationSender:
             return
         except (TransientError, DatabaseError):
             raise  # raised by our own statements: the lease expires
-        except Exception as error:  # noqa: BLE001 - what cannot be put into words must not be tried for ever
+        except Exception as error:  # noqa: BLE001 - a notification that cannot be rendered must not be retried forever
             self._failed(delivery, SendFailed(f"{type(error).__name__}: {error}"), where)
             return
         # Even if the lease has expired and another process has it: it is sent.

@@ -23,7 +23,7 @@ from standardwebhooks import Webhook
 from sqlqueue_app import __version__
 from sqlqueue_app.messages.errors import SqlQueueError
 
-SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - what every secret begins with
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the prefix of all secrets, not a secret
 # The convention requires 24 to 64 bytes.
 LEAST_SECRET_BYTES, MOST_SECRET_BYTES, _SECRET_BYTES = 24, 64, 32
 LONGEST_URL: Final = 2_000

@@ -367,7 +367,7 @@ class _WatchedTable:
             extra = self._extra("delayed_locked")
             background_logger.debug("due messages of %s wait for a lock: %s", self.due.delayed.qualified, error, extra=extra)
             return POLL_SECONDS
-        except Exception as error:  # noqa: BLE001 - the thread must outlive whatever a table or a row does to it
+        except Exception as error:  # noqa: BLE001 - the thread must survive any error of a table or a row
             return self._back_off(error)
         self._failure.reset()
         self._missing = False

@@ -117,7 +117,7 @@ def _type_name(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as broken:  # noqa: BLE001 - whatever an exception's own __str__ does must not hide the failure
+    except Exception as broken:  # noqa: BLE001 - a failing __str__ must not hide the failure
         return f"<{type(broken).__name__} while the exception was turned into text>"
 
 
@@ -146,7 +146,7 @@ def _traceback(error: BaseException) -> str:
         frames = frames.tb_next
     try:
         python = "".join(traceback.format_exception(type(error), error, frames))
-    except Exception:  # noqa: BLE001 - a broken __str__ in the chain of causes
+    except Exception:  # noqa: BLE001 - a failing __str__ in the chain of causes
         python = "".join(traceback.format_tb(frames))
     return _shortened(python)
 

@@ -89,7 +89,7 @@ class InstanceLease:
         """Release at the end of a process, which must not fail: errors are logged, and the lease then expires."""
         try:
             self.release()
-        except Exception as error:  # noqa: BLE001 - see above
+        except Exception as error:  # noqa: BLE001 - see the docstring
             logger.warning("the lease could not be released: %s", error, extra={"event": "lease_kept", "endpoint": self.endpoint})
 
     def _own(self) -> QuerySet[Instance]:

@@ -254,7 +254,7 @@ class MessageProcessor:
                 extra = self.config.log_extra("receive_gave_way", delivery.incoming.message_id)
                 logger.warning(text, gave_way.__cause__, extra=extra)
                 return RowOutcome.ROLLED_BACK
-            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its message's failure; Ctrl-C comes elsewhere
+            except BaseException as error:  # noqa: BLE001 - any error of a handler fails the message; Ctrl-C is raised elsewhere
                 failure = self._note_failure(delivery, error)
                 if not self._undo(batch, delivery, failure, error):
                     return RowOutcome.ROLLED_BACK
@@ -547,7 +547,7 @@ class NonTransactionalProcessor(MessageProcessor):
             self._attempt(batch, delivery)
             if delivery.outgoing:
                 self.config.dispatcher.dispatch(delivery.outgoing)
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
+        except BaseException as error:  # noqa: BLE001 - any error of a handler fails the message
             self.leave_no_transaction()
             failure = self._note_failure(delivery, error)
             action = self.recovery.decide(delivery, failure, error)

@@ -389,7 +389,7 @@ class Receiver(ABC):
             # There may be too many idle threads.
             self.wake_up.wake_all()
 
-    def tick(self) -> None:  # noqa: B027 - most models have nothing to watch
+    def tick(self) -> None:  # noqa: B027 - optional: most models have nothing to observe
         """Observe processing times, in models that do so; called every few seconds."""
 
     def look(self) -> bool:

@@ -198,7 +198,7 @@ class CallbackProcessor(MessageProcessor):
         try:
             reply = None if request is None else request.read(incoming)
             copies = self.config.auditing.copies(row, incoming, began)
-        except Exception as error:  # noqa: BLE001 - the classes of messages are the user's, and may raise anything
+        except Exception as error:  # noqa: BLE001 - user-defined message classes may raise anything
             return self._refuse(delivery, request, error)
         if copies:
             self.config.joined_dispatcher.dispatch(copies, begun=True)

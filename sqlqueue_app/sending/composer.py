@@ -229,7 +229,7 @@ class Composer:
             raise MessageTypeError(f"the message is the class {message.__qualname__}: pass an instance of it")
         # Registering a type later changes the meaning of its name and of its subclasses.
         kind = message if isinstance(message, str) else type(message)
-        return self._forms(kind, registry.version)  # type: ignore[arg-type]  # the stubs give metaclasses no hash
+        return self._forms(kind, registry.version)  # type: ignore[arg-type]  # the stubs do not make metaclasses hashable
 
     def _make_form(self, kind: str | type, _version: int) -> TypeForm:
         if isinstance(kind, str):

@@ -332,7 +332,7 @@ def current_handling() -> Handling | None:
     return _handling.get()
 
 
-class handling:  # noqa: N801 - a context manager, named as what one says with it
+class handling:  # noqa: N801 - a context manager, used as `with handling(...)`
     """Mark the message as handled by this thread while the context is open."""
 
     __slots__ = ("_handled", "_token")

@@ -25,7 +25,7 @@ _PROVIDER_OF_ENVIRONMENT = bool(os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"))
 @cache
 def _installed() -> OpenTelemetry | None:
     try:
-        from sqlqueue_app.sending.open_telemetry import OpenTelemetry  # noqa: PLC0415 - an optional package
+        from sqlqueue_app.sending.open_telemetry import OpenTelemetry  # noqa: PLC0415 - optional dependency
     except ImportError:
         return None
     return OpenTelemetry()

@@ -93,7 +93,7 @@ def spark_running(master: str = "local[*]", conf: Mapping[str, str] | None = Non
 
 def stop_spark() -> None:
     """Stop the session of this process and its Java, and delete their files; does nothing without a session."""
-    global _scratch  # noqa: PLW0603 -- one Java per process, as pyspark has it
+    global _scratch  # noqa: PLW0603 -- one JVM per process, as in PySpark
     gateway: Any = SparkContext._gateway
     active = SparkContext._active_spark_context
     with contextlib.suppress(Exception):

@@ -421,7 +421,7 @@ class Measuring:
         """Call `write` at the end of a process, which must not fail: an error is logged, and the counts are lost."""
         try:
             self.write()
-        except Exception as error:  # noqa: BLE001 - see above
+        except Exception as error:  # noqa: BLE001 - see the docstring
             text = "the last measures of this process could not be written: %s"
             logger.warning(text, error, extra={"event": "measures_lost"})
 

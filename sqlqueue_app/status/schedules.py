@@ -112,7 +112,7 @@ class Schedules:
             entry.done = tick
         except TransientError:
             raise
-        except Exception as error:  # noqa: BLE001 - one that cannot be sent keeps no other from it
+        except Exception as error:  # noqa: BLE001 - one failing schedule must not stop the others
             self._report_failure(entry, entry.due(now), error, now)
             return False
         return sent
@@ -133,7 +133,7 @@ class Schedules:
                         self._sender.write([message])
         except TransientError:
             raise
-        except Exception as error:  # noqa: BLE001 - one that cannot be sent keeps no other from it
+        except Exception as error:  # noqa: BLE001 - one failing schedule must not stop the others
             self._report_failure(entry, request.run_requested_at, error, now)
             return False
         text = "%s sent by schedule %s, run by hand"
@@ -262,7 +262,7 @@ def handlers_or_none(endpoint: EndpointSettings) -> list[Handler]:
     """The handlers of an endpoint, whose modules are imported; none if that raises."""
     try:
         return handlers_of(endpoint.handlers)
-    except Exception:  # noqa: BLE001 - a module of the project may raise anything; the worker of the endpoint reports it
+    except Exception:  # noqa: BLE001 - user modules may raise anything; the endpoint's worker reports it
         return []
 
 

@@ -122,7 +122,7 @@ def _existing(settings: Settings, book: AddressBook, addresses: Iterable[str]) -
 def _handled(settings: Settings, endpoint: str) -> set[str] | None:
     try:
         return set(ReceivingEndpoint(settings, endpoint).handlers.message_types)
-    except Exception:  # noqa: BLE001 - a module of the project may raise anything; the page of the endpoint says what
+    except Exception:  # noqa: BLE001 - user modules may raise anything; the endpoint's page shows it
         return None
 
 

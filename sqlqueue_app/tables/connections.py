@@ -213,7 +213,7 @@ def roll_back(connection: BaseDatabaseWrapper) -> None:
         return
     try:
         run_on_transaction(connection, "roll_back")
-    except Exception:  # noqa: BLE001 - whatever it is, the server ends the transaction with the session
+    except Exception:  # noqa: BLE001 - after any error, closing the session ends the transaction
         with contextlib.suppress(Exception):
             connection.close()
 
@@ -398,7 +398,7 @@ class WatchedConnection(Watched, BaseDatabaseWrapper):
 def watch(connection: BaseDatabaseWrapper) -> WatchedConnection:
     """Watch the connection from now on; it stays the same object. Costs nothing without a hook."""
     if not isinstance(connection, Watched):
-        connection.__class__ = _watched(type(connection))  # type: ignore[arg-type]  # the stubs give metaclasses no hash
+        connection.__class__ = _watched(type(connection))  # type: ignore[arg-type]  # the stubs do not make metaclasses hashable
     return cast(WatchedConnection, connection)
 
 

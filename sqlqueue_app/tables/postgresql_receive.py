@@ -193,7 +193,7 @@ class PostgresReceiveTransaction(ReceiveTransaction):
             # A failed transaction: the commit before it is done, so the receive failed.
             self._refuse_ahead(_as_django(connection, error))
             return
-        except Exception as error:  # noqa: BLE001 - memory, say; the commit is done, and what cannot be had is the next rows
+        except Exception as error:  # noqa: BLE001 - e.g. MemoryError: the commit is done, only the receive failed
             self._refuse_ahead(error)
             return
         mark_begun(connection, self._own_atomic)
@@ -253,7 +253,7 @@ def _as_django(connection: BaseDatabaseWrapper, error: psycopg.Error) -> Excepti
     try:
         with connection.wrap_database_errors:
             raise error
-    except Exception as wrapped:  # noqa: BLE001 - whatever it was made into
+    except Exception as wrapped:  # noqa: BLE001 - whatever class Django maps it to
         return wrapped
 
 

@@ -80,7 +80,7 @@ class ReceiveTransaction:
         """
         try:
             rows = self._receive(limit)
-        except BaseException:  # noqa: BLE001 - raised again, as one of our kinds
+        except BaseException:  # noqa: BLE001 - raised again, as one of our types
             try:
                 with self._receiving:
                     raise
@@ -194,7 +194,7 @@ class ReceiveTransaction:
         raw = self.connection.unwatched
         try:
             return None if raw is None else bool(raw.in_transaction)
-        except Exception:  # noqa: BLE001 - the handler has closed it past Django; drivers differ in how they say so
+        except Exception:  # noqa: BLE001 - closed by the handler, bypassing Django; each driver raises its own error
             return None
 
     def was_ended(self) -> bool:
@@ -222,7 +222,7 @@ class ReceiveTransaction:
                 self._commit_and_receive(atomic, then_receive)
             else:
                 self._commit(atomic)
-        except BaseException:  # noqa: BLE001 - raised again, as one of our kinds
+        except BaseException:  # noqa: BLE001 - raised again, as one of our types
             try:
                 with self._committing:
                     raise

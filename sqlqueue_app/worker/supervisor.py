@@ -124,7 +124,7 @@ class Supervisor:
                 return None
             read_end, child.pipe = os.pipe()
             try:
-                child.process = subprocess.Popen(  # noqa: S603 - this very command line
+                child.process = subprocess.Popen(  # noqa: S603 - our own command line
                     self._command,
                     env=self._environment | environment_of_child(read_end, memory.descriptor, child.number),
                     pass_fds=(read_end, memory.descriptor),

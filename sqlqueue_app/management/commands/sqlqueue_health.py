@@ -82,7 +82,7 @@ class Command(SqlQueueCommand):
             return super().execute(*args, **options)
         except CommandError as error:
             self._refuse(str(error), options, error)
-        except Exception as error:  # noqa: BLE001 - the exit code of Python would be read as a warning
+        except Exception as error:  # noqa: BLE001 - Python's exit code 1 would count as a warning
             self._refuse(f"{type(error).__name__}: {error}", options, error)
 
     def _refuse(self, text: str, options: dict[str, Any], error: Exception) -> None:

@@ -73,7 +73,7 @@ def test_the_rows_of_processes_that_are_gone_for_long_are_deleted(bench: Bench, 
     assert [each.pid for each in read_instances()[0]] == [2, 3], "without a worker the row stays, and counts for nothing"
     assert forget_gone() == 1
     assert pids(bench) == {2, 3}
-    assert "process 1 of Sales on here has ended without signing off and is forgotten" in caplog.text
+    assert "process 1 of Sales on here ended without signing off, its row was deleted" in caplog.text
     assert forget_gone() == 0
 
 

@@ -136,7 +136,7 @@ def test_a_registered_check_is_exported_and_shown_once(told: Bench) -> None:
     assert not CheckResult.objects.exists(), "the worker that runs it for all keeps its result"
 
 
-@pytest.mark.parametrize(("answer", "reason"), [("", None), (" ", None), (7, "has returned 7: expected None when all is well")])
+@pytest.mark.parametrize(("answer", "reason"), [("", None), (" ", None), (7, "has returned 7: expected None if all is well")])
 def test_an_answer_means_the_same_as_of_a_registered_check(told: Bench, answer: object, reason: str | None) -> None:
     told.install_queues(QUEUE)
     service_control().report(get_settings().endpoint("Sales").custom_checks["Well"], lambda: answer)

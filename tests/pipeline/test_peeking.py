@@ -248,7 +248,7 @@ def test_a_table_that_was_made_anew_is_copied_from_its_first_row_on(
     assert shop.position() == after
     told = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "pipeline_table_anew"]
     assert told == [
-        f"{shop.audit.qualified} was created again since it was copied up to row {before}: it is copied from its first row on"
+        f"{shop.audit.qualified} was recreated since it was copied up to row {before}: copying restarts at its first row"
     ]
 
 

@@ -61,7 +61,7 @@ def test_taking_after_peeking(
     assert processed(queue_database) == 9
     assert not LakePosition.objects.using(queue_database.alias).exists()
     (told,) = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "pipeline_copied_deleted"]
-    assert told.startswith(f"deleted 8 rows of {audit.qualified} that the lake had already, copied while the queue was peeked at")
+    assert told.startswith(f"deleted 8 rows of {audit.qualified} that --peek-only had copied to the lake before")
 
 
 def test_peeking_again_after_taking(queue_database: QueueDatabase, audit: QueueTable, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_the_check_names_what_is_missing(postgresql_database: QueueDatabase) -> 
     assert 'table "public"."Sales" has no wake-up trigger' in out
     assert "(for information)" in out
     assert '"Billing"' not in out
-    assert '"public"."Billing.Delayed" has no wake-up trigger: workers look into it up to each second' in out
+    assert '"public"."Billing.Delayed" has no wake-up trigger: workers poll it up to once a second' in out
     assert out.count("CREATE FUNCTION") == 4
     with pytest.raises(SystemExit, match="1"):
         install("--check", "--wake-up")

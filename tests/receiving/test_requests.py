@@ -238,7 +238,7 @@ def test_errors_and_time_outs_in_a_coroutine(asking: Asking) -> None:
         with pytest.raises(MessageTypeError, match="has no route"):
             await request("Nowhere.Ask")
         asked = request("Test.Ask")
-        with pytest.raises(RuntimeError, match="is awaited"):
+        with pytest.raises(RuntimeError, match="must be awaited"):
             asked.result()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asked, 0.01)
@@ -343,7 +343,7 @@ def test_a_value_of_another_type_is_not_sent(asking: Asking) -> None:
 
 def test_an_id_waits_once(asking: Asking) -> None:
     first = request("Test.Ask", message_id="same")
-    with pytest.raises(ConfigurationError, match="'same' belongs to a request that waits"):
+    with pytest.raises(ConfigurationError, match="'same' belongs to another request that waits"):
         request("Test.Ask", message_id="same")
     assert pending.find("same") is first
 

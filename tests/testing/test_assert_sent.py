@@ -151,7 +151,7 @@ def test_a_queue_that_no_setting_names(bench: Bench) -> None:
 
 
 def test_wrong_arguments_are_told(bench: Bench) -> None:
-    with pytest.raises(TypeError, match="beside the message PlaceOrder"):
+    with pytest.raises(TypeError, match="passed with the message PlaceOrder"):
         assert_sent(PlaceOrder("1", Decimal(1)), {"order_id": "1"})
 
 

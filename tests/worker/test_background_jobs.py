@@ -50,7 +50,7 @@ def test_jobs_go_on_when_the_clock_of_the_machine_jumps(
         jobs.stop()
     told = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "clock_jumped"]
     assert told == [
-        f"the clock of this machine was put {'forward' if hours > 0 else 'back'} by 3600 s: background jobs go on as they did"
+        f"the clock of this machine jumped {'forward' if hours > 0 else 'back'} by 3600 s: background jobs keep their intervals"
     ]
 
 

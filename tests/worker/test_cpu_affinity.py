@@ -49,7 +49,7 @@ def test_a_system_that_refuses_is_told_of(name: str, monkeypatch: pytest.MonkeyP
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    told = r"processor \d+ \(.*not permitted\): leave --cpu-affinity out"
+    told = r"processor \d+ \(.*not permitted\): omit --cpu-affinity"
     with pytest.raises(ConfigurationError, match=told), CpuAffinity().held(0, name=name):
         pass
 

@@ -12,27 +12,19 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
-from sqlqueue_app.conf import (
-    CustomCheckSettings,
-    EndpointSettings,
-    MetricsSettings,
-    PipelineSettings,
-    SatelliteSettings,
-    ScheduleSettings,
-    Settings,
-)
+from sqlqueue_app import conf
 from sqlqueue_app.conf.task_backends import TaskOptions
 from sqlqueue_app.conf.validation import keys_of
 
 PAGE = Path(__file__).resolve().parent / "reference" / "settings.md"
 SECTIONS: dict[str, type[Any]] = {
-    "`SQLQUEUE`": Settings,
-    '`SQLQUEUE["ENDPOINTS"][name]`': EndpointSettings,
-    '`SQLQUEUE["ENDPOINTS"][name]["SATELLITES"][queue]`': SatelliteSettings,
-    '`SQLQUEUE["ENDPOINTS"][name]["CUSTOM_CHECKS"][check]`': CustomCheckSettings,
-    '`SQLQUEUE["SCHEDULES"][name]`': ScheduleSettings,
-    '`SQLQUEUE["METRICS"]`': MetricsSettings,
-    '`SQLQUEUE["PIPELINE"]`': PipelineSettings,
+    "`SQLQUEUE`": conf.Settings,
+    '`SQLQUEUE["ENDPOINTS"][name]`': conf.EndpointSettings,
+    '`SQLQUEUE["ENDPOINTS"][name]["SATELLITES"][queue]`': conf.SatelliteSettings,
+    '`SQLQUEUE["ENDPOINTS"][name]["CUSTOM_CHECKS"][check]`': conf.CustomCheckSettings,
+    '`SQLQUEUE["SCHEDULES"][name]`': conf.ScheduleSettings,
+    '`SQLQUEUE["METRICS"]`': conf.MetricsSettings,
+    '`SQLQUEUE["PIPELINE"]`': conf.PipelineSettings,
     '`TASKS[alias]["OPTIONS"]`': TaskOptions,
 }
 _ROW = re.compile(r"^\| `.*\n", re.MULTILINE)

@@ -22,7 +22,6 @@ from sqlqueue_app.dashboard import lists
 from sqlqueue_app.dashboard.access import Button, Permission, may, not_found, refusal, require
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, State, bounded_number, duration, number, stamp_html
-from sqlqueue_app.dashboard.lists import table as rows_table
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import body_file, message_page_context
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
@@ -203,7 +202,7 @@ class DelayedAdmin(PageAdmin):
             lists.TableColumn(_("Destination"), lambda each: each.destination or known.endpoint, lists.WIDE),
         ]
         caption = _("Waiting messages, next due first. Viewing does not receive them.")
-        return rows_table(caption, columns, messages, lambda each: each.key)
+        return lists.table(caption, columns, messages, lambda each: each.key)
 
     def message_view(self, request: HttpRequest, table: str, key: str) -> HttpResponseBase:
         """One message in full."""
@@ -319,7 +318,7 @@ def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetim
         "Messages wait here for their time: deferred ones, timeouts of sagas, delayed retries. "
         "Any worker moves them into their queues."
     )
-    return rows_table(caption, columns, found, lambda each: f"delayed {each.name}") if found else None
+    return lists.table(caption, columns, found, lambda each: f"delayed {each.name}") if found else None
 
 
 def time_left(seconds: float | None) -> str:

@@ -285,14 +285,14 @@ class FailureAdmin(PageAdmin):
         )
 
     def _page(self, request: HttpRequest, template: str, state: IndexState, name: str = "", **context: Any) -> HttpResponse:
-        lists = [
+        tabs = [
             Tab(_("Groups"), self.url(), template == "failed_groups"),
             *(Tab(str(title), self.url(key), key == name) for key, (title, _text, _statuses) in LISTINGS.items()),
         ]
         is_ours = get_settings().error_queue_owner == "sqlqueue"
         # Pages of one message, and pages with selected messages, do not refresh: the selection would grow.
         live = None if template == "failed_message" or context.get("is_selected") else LIVE_SECONDS
-        return self.page(request, template, lists=lists, index=state, is_ours=is_ours, live_seconds=live, **context)
+        return self.page(request, template, lists=tabs, index=state, is_ours=is_ours, live_seconds=live, **context)
 
 
 # --- Rows -------------------------------------------------------------------------------------------------------------

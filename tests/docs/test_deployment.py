@@ -111,6 +111,8 @@ SECRET_KEY = "examples"
 INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "sqlqueue_app"]
 SQLQUEUE = {"ENDPOINTS": {"Sales": {"HANDLERS": []}}}
 """
+# From Django 6.1 on the command "check" connects to every database: the servers of the page are not here.
+RUN_CHECKS = "import django; django.setup(); from django.core import checks; print(checks.run_checks(databases=[]))"
 
 
 @pytest.mark.parametrize("engine", ["postgresql", "mssql", "sqlite3"])
@@ -118,16 +120,15 @@ def test_the_checks_pass_with_each_database_of_the_page(engine: str, tmp_path: P
     if engine == "mssql":
         pytest.importorskip("pyodbc", reason="mssql-django imports pyodbc, which needs unixODBC", exc_type=ImportError)
     (text,) = [block.text for block in blocks(DATABASES_PAGE) if block.kind == "python" and f'{engine}",' in block.text]
-    # From Django 6.1 on the checks open the file, too.
     (tmp_path / "settings_of_the_page.py").write_text(SETTINGS + text.replace("/srv/shop", str(tmp_path)))
 
     answer = subprocess.run(
-        [sys.executable, "-m", "django", "check", "--fail-level", "WARNING", "--settings", "settings_of_the_page"],
+        [sys.executable, "-c", RUN_CHECKS],
         cwd=tmp_path,
-        env={"PYTHONPATH": f"{ROOT}:{tmp_path}", "PATH": ""},
+        env={"PYTHONPATH": f"{ROOT}:{tmp_path}", "PATH": "", "DJANGO_SETTINGS_MODULE": "settings_of_the_page"},
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert (answer.returncode, answer.stderr) == (0, "")
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "[]\n", "")

@@ -25,11 +25,11 @@ TESTS: dict[str, list[str]] = {
         "conf/test_nothing_silent.py::test_a_check_without_a_database_names_near_misses",
         "conf/test_nothing_silent.py::test_a_check_of_the_database_names_each_queue_that_is_nowhere",
     ],
-    "`context.send()` or `context.reply()` to one": [
+    "`context.send()` or `context.reply()` to a queue": [
         "receiving/test_processing.py::test_sends_to_a_missing_queue_fail_the_message_and_nothing_is_sent",
         "receiving/test_bad_input_addresses.py::test_replies_to_nowhere_are_failures_of_their_messages_alone",
     ],
-    "a reply-to address that is no address": [
+    "a reply-to address that is not an address": [
         "receiving/test_bad_input_addresses.py::test_replies_to_nowhere_are_failures_of_their_messages_alone"
     ],
     "no reply-to address at all": [
@@ -44,7 +44,7 @@ TESTS: dict[str, list[str]] = {
     ],
     # a call is wrong
     "a message type without a route": ["sending/test_routing.py::test_without_a_route_the_error_names_the_type_and_the_remedy"],
-    "an object whose class is no message type": [
+    "an object whose class is not a message type": [
         "sending/test_bad_input.py::test_it_is_refused_in_clear_words_and_nothing_is_written"
     ],
     "a value that JSON cannot hold": ["sending/test_bad_input.py::test_it_is_refused_in_clear_words_and_nothing_is_written"],
@@ -75,7 +75,7 @@ TESTS: dict[str, list[str]] = {
         "packaging/test_first_minutes.py::test_a_worker_under_another_host_name_works_at_once",
     ],
     "neither `SEND_AS` nor an endpoint of the process": ["receiving/test_requests.py::test_what_is_missing_is_named"],
-    "`request()` inside of `atomic()`": [
+    "`request()` inside `atomic()`": [
         "receiving/test_requests.py::test_refused_inside_of_a_transaction",
         "receiving/test_requests.py::test_refused_inside_of_a_handler",
     ],
@@ -87,7 +87,7 @@ TESTS: dict[str, list[str]] = {
         "conf/test_nothing_silent.py::test_a_bare_decorator_is_refused_where_it_stands",
         "receiving/test_handlers.py::test_a_class_that_is_no_message_type_and_no_type_at_all_are_refused",
     ],
-    "`@handles(Order)` where the class is no message type": [
+    "`@handles(Order)`, although the class is not a message type": [
         "conf/test_nothing_silent.py::test_a_class_that_is_no_message_type_is_refused_before_it_decorates"
     ],
     "a handler that is `async def`": [
@@ -118,10 +118,10 @@ TESTS: dict[str, list[str]] = {
     ],
     "a handler calls `commit()`": ["receiving/test_bad_handlers.py::test_djangos_own_commit_and_rollback"],
     "a handler calls `sys.exit()`": ["receiving/test_bad_handlers.py::test_a_base_exception_is_its_messages_failure"],
-    "a handler takes its process down": [
+    "a handler ends its process": [
         "worker/test_process_deaths.py::test_after_three_deaths_the_message_is_in_the_error_queue_and_the_others_are_handled"
     ],
-    "`RECOVERABILITY` names no function": [
+    "`RECOVERABILITY` does not name a function": [
         "receiving/test_recoverability.py::test_a_policy_that_is_not_there_is_an_error_that_names_it"
     ],
     "a policy raises": ["receiving/test_recoverability.py::test_of_a_broken_policy_the_default_takes_the_place"],
@@ -162,14 +162,14 @@ TESTS: dict[str, list[str]] = {
         "::test_an_event_for_a_queue_that_was_dropped_is_published_when_the_subscription_is_gone",
     ],
     # a requester died before the reply
-    "is still there": [
+    "still there": [
         "receiving/test_bad_input_callbacks.py"
         "::test_a_reply_waits_in_the_queue_of_the_dead_until_the_next_process_takes_it_over"
     ],
-    "was dropped, by a worker": [
+    "dropped, by a worker": [
         "receiving/test_bad_input_callbacks.py::test_a_reply_to_a_queue_that_was_removed_is_a_failure_of_the_request_alone"
     ],
-    # the surroundings are wrong
+    # the environment is wrong
     "the database, user or password": [
         "commands/test_surroundings.py::test_a_wrong_database_user_or_password_on_postgresql",
         "commands/test_surroundings.py::test_a_sqlite_file_that_cannot_be_opened_or_is_none",
@@ -205,12 +205,12 @@ TESTS: dict[str, list[str]] = {
         "worker/test_bad_input_clocks.py::test_delays_and_lifetimes_are_counted_by_the_database",
         "worker/test_bad_input_clocks.py::test_delayed_retries_are_counted_by_the_database",
     ],
-    "time-outs of `request()`": ["worker/test_bad_input_clocks.py::test_requests_and_their_time_outs_know_no_wall_clock"],
+    "timeouts of `request()`": ["worker/test_bad_input_clocks.py::test_requests_and_their_time_outs_know_no_wall_clock"],
     "heartbeats and all other": [
         "worker/test_bad_input_clocks.py::test_a_worker_stays_alive_when_its_clock_jumps",
         "worker/test_background_jobs.py::test_jobs_go_on_when_the_clock_of_the_machine_jumps",
     ],
-    "delayed messages and retries that wait": [
+    "waiting delayed messages and retries": [
         "worker/test_bad_input_clocks.py::test_what_waits_comes_earlier_or_later_by_the_jump_and_the_mover_goes_on"
     ],
     "messages with a lifetime": ["worker/test_bad_input_clocks.py::test_a_lifetime_ends_earlier_or_later_by_the_jump"],

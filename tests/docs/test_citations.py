@@ -82,9 +82,7 @@ def test_a_dead_link_is_found(link: str) -> None:
     assert dead_links(f"# Why it is so ({DOCS}/{link}): it is.") == [f"{DOCS}/{link}"]
 
 
-@pytest.mark.parametrize(
-    "link", ["internals/wire.md#send", "internals/wire.md", "reference/settings.md", "architecture.md#layers"]
-)
+@pytest.mark.parametrize("link", ["internals/wire.md#send", "internals/wire.md", "reference/settings.md", "architecture.md#layers"])
 def test_a_live_link_passes(link: str) -> None:
     assert dead_links(f'"""Why it is so ({DOCS}/{link})."""') == []
 

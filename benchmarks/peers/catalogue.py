@@ -108,11 +108,11 @@ def _procrastinate(kind: str, task: str, paces: tuple[int, int]) -> Peer:
 
     return Peer(
         f"procrastinate-{kind}", f"procrastinate, {kind} tasks", ["procrastinate", "psycopg"],
-        "procrastinate worker -c N --delete-jobs successful; retry_stalled_jobs each minute",
+        "procrastinate worker -c N --delete-jobs successful; retry_stalled_jobs every minute",
         Promise(
-            "yes, on the connection that it is handed (Django's)",
+            "yes, on a connection that you pass (Django's)",
             "no, three transactions",
-            "at least once, where retry_stalled_jobs is scheduled: 30 s without a heartbeat, then the next minute",
+            "at least once, if retry_stalled_jobs is scheduled: within a minute after 30 s without a heartbeat",
         ),
         "peer_procrastinate",
         [worker(1, "one", paces[0]), worker(8, "eight", paces[1])], worker,
@@ -129,7 +129,7 @@ def _django_tasks_db() -> Peer:
     return Peer(
         "django-tasks-db", "django-tasks-db", ["django-tasks-db", "Django", "psycopg"],
         "manage.py db_worker --verbosity 0, N of them, its interval of 1 s; CONN_MAX_AGE 600",
-        Promise("yes, by the ORM", "no, two transactions", "at most once: its task stays RUNNING, nothing looks after it"),
+        Promise("yes, by the ORM", "no, two transactions", "at most once: its task stays RUNNING, and nothing retries it"),
         "peer_django_tasks_db",
         [worker(1, "one", 120), worker(8, "eight", 700)], worker,
         ["django_tasks_database_dbtaskresult"],
@@ -144,7 +144,7 @@ def _django_q2() -> Peer:
 
     return Peer(
         "django-q2", "django-q2", ["django-q2", "Django", "psycopg"],
-        "manage.py qcluster with N workers, the ORM as broker, as its documentation has it: timeout 90, retry 120, "
+        "manage.py qcluster with N workers, the ORM as broker, as documented: timeout 90, retry 120, "
         "bulk 10; log_level WARNING, CONN_MAX_AGE 600",
         Promise("yes, by the ORM", "no, several transactions", "at least once, `retry` seconds after it was taken (120)"),
         "peer_django_q2",
@@ -174,9 +174,9 @@ def _pgqueuer() -> Peer:
     return Peer(
         "pgqueuer", "pgqueuer", ["pgqueuer", "asyncpg", "uvloop"],
         "pgq run --log-level ERROR, asyncpg, durable tables; "
-        "1: --batch-size 1 --max-concurrent-tasks 2 (its least); 8: its default "
+        "1: --batch-size 1 --max-concurrent-tasks 2 (its minimum); 8: its default "
         "of --batch-size 10, no cap; batch: --batch-size 100",
-        Promise("yes, on the connection that it is handed", "no, two transactions", "at least once, 30 s without a heartbeat"),
+        Promise("yes, on a connection that you pass", "no, two transactions", "at least once, 30 s without a heartbeat"),
         "peer_pgqueuer",
         [worker(1, "one", 700, most=2), worker(10, "eight", 4000), worker(100, "batch", 15000)],
         lambda _: worker(10),
@@ -191,11 +191,11 @@ def _oban() -> Peer:
 
     return Peer(
         "oban", "oban", ["oban", "psycopg", "uvloop"],
-        "oban start --queues default:N --log-level warning, finished jobs kept as is its default",
+        "oban start --queues default:N --log-level warning, finished jobs are kept (its default)",
         Promise(
-            "yes, on the connection that it is handed",
+            "yes, on a connection that you pass",
             "no, two transactions",
-            "at least once, 300 s after it was taken, looked at each minute",
+            "at least once, 300 s after it was taken, checked every minute",
         ),
         "peer_oban",
         [worker(1, "one", 400), worker(8, "eight", 1100)], worker,
@@ -211,11 +211,11 @@ def _pgmq() -> Peer:
     return Peer(
         "pgmq", "pgmq", ["pgmq", "psycopg"],
         "read_with_poll (100 ms), the handler, delete, in N threads, visibility timeout 30 s; batch: 8 threads, 100 at once. "
-        "It has no worker: this one is ours. Its functions are the plain SQL of its client: "
+        "It has no worker, so the benchmark provides one. Its functions are the plain SQL of its client: "
         "PostgreSQL's packages have no extension",
         Promise(
-            "yes, on the connection that it is handed",
-            "no by its documentation; yes where one keeps a transaction open over reading, work and deleting",
+            "yes, on a connection that you pass",
+            "no, as documented; yes if one transaction covers reading, work and deleting",
             "at least once, after its visibility timeout (30 s)",
         ),
         "peer_pgmq",
@@ -232,9 +232,9 @@ def _celery(key: str, broker: str, name: str, acks: str, killed: str, returns: f
 
     kept = {
         "rabbitmq": "persistent messages in a durable queue",
-        "redis": "append-only file, written to the disk each second (its default)",
+        "redis": "append-only file, written to the disk every second (its default)",
     }[broker]
-    late = "task_acks_late, task_reject_on_worker_lost" if acks == "late" else "acknowledged before the work, as is its default"
+    late = "task_acks_late, task_reject_on_worker_lost" if acks == "late" else "acknowledged before the work (its default)"
     return Peer(
         key, name, ["celery", "kombu", "redis" if broker == "redis" else "amqp"],
         f"celery worker -c N (prefork), prefetch 64, no results, {late}; {kept}",

@@ -18,9 +18,8 @@ PAGE = ROOT / "docs" / "explanation" / "peers.md"
 _TEXT = """\
 # Comparison with other queues
 
-This page compares sqlqueue with the queues that a Python team is likely to consider, measured on one machine in one run. Run
-`make bench-peers` to
-repeat it on yours. `python -m benchmarks.peers.page` generates the page from
+This page compares sqlqueue with the queues that a Python team is likely to consider, measured on one machine in one run.
+Run `make bench-peers` to repeat it on yours. `python -m benchmarks.peers.page` generates the page from
 [`benchmarks/results/{name}`](../../benchmarks/results/{name}), which contains every measured value.
 
 {facts}
@@ -31,8 +30,8 @@ How it was measured:
   Celery's brokers come from the packages of the system.
 - All queues process the same message, a JSON body of 1 KB, with the same handler, which only records when it was called.
   With a real handler, the queue accounts for a smaller share of the time.
-- Each queue uses its own worker and its own functions for sending, with the settings that its documentation recommends. They
-  are listed below.
+- Each queue uses its own worker and its own functions for sending, with the settings that its documentation recommends
+  ([listed below](#settings-and-releases)).
 - The queues take turns, round by round. Client and server share the processors. Rates vary with the machine and the time of day:
   compare ratios within a table. The range in brackets covers all rounds.
 
@@ -43,16 +42,15 @@ Messages per second that one worker handles from a full queue, and that one proc
 {speed}
 
 "8 at once" means threads, tasks of an event loop or processes, depending on the worker.
-With `--cpu-affinity auto`, each sqlqueue process [stays on one processor](performance.md#one-processor-for-each-process). This
-is not the
-default. The goals below refer to one such process.
+With `--cpu-affinity auto`, each sqlqueue process [stays on one processor](performance.md#one-processor-for-each-process).
+This is not the default. The goals below refer to one such process.
 Bulk sending uses one statement for {chunk} messages where the queue supports it, otherwise one transaction around them.
 Celery has neither.
 
 ## Idle workers
 
-A worker for 8 messages at once while no message arrives. The latency is measured from the call that sends to the handler, for
-{idle} messages.
+One worker for 8 messages at once, while no messages arrive. The latency is the time from the call that sends to the handler,
+for {idle} messages.
 Memory is the sum over all processes of the worker; shared pages count for each of them.
 All workers are idle at the same time, and messages are sent to one after the other.
 
@@ -61,15 +59,13 @@ All workers are idle at the same time, and messages are sent to one after the ot
 ## Killed workers
 
 Two workers run. `kill -9` ends the one that has received a marked message, with all of its processes, {kills} times for each
-queue:
-half of the kills before the handler has written its row to the database, half between that and its return.
+queue: half of the kills before the handler has written its row to the database, half between that and its return.
 The other worker continues, so the times do not include the start of a new process.
 
 {killed}
 
 *Lost* messages had no row of their handler at the end of the wait. (Redis would redeliver its messages after an hour.)
-Messages *done twice* have two
-rows: the first worker committed the handler's transaction, and the second handled the message again.
+Messages *done twice* have two rows: the first worker committed the handler's transaction, and the second handled the message again.
 If a queue does not commit a message together with its work, handlers must be prepared for this.
 
 ## Guarantees

@@ -25,7 +25,7 @@ def markdown(run: Run) -> str:
 
 def speed(run: Run) -> list[str]:
     """A row for each way to run a worker: messages a second, median and range of the rounds."""
-    rows = [["messages/s", "1 at once", "8 at once", "in batches", "sending, one by one", "sending in bulk"]]
+    rows = [["queue, messages/s", "1 at once", "8 at once", "in batches", "sending, one by one", "sending in bulk"]]
     for peer in _measured(run):
         for number, row in enumerate(peer.rates):
             sending = [peer.sending.get(way, []) if number == 0 else [] for way in ("one", "bulk")]
@@ -35,7 +35,7 @@ def speed(run: Run) -> list[str]:
 
 def rest(run: Run) -> list[str]:
     """A worker for 8 messages at once that has nothing to do."""
-    rows = [["", "latency, p50 ms", "p99 ms", "transactions/s", "memory of the worker, MB", "processes"]]
+    rows = [["queue", "latency, p50 ms", "p99 ms", "transactions/s", "memory of the worker, MB", "processes"]]
     for peer in _measured(run):
         if found := peer.rest:
             milliseconds = found["milliseconds"]
@@ -47,7 +47,7 @@ def rest(run: Run) -> list[str]:
 
 def killed(run: Run) -> list[str]:
     """What became of messages whose worker was killed."""
-    rows = [["", "kills", "messages", "lost", "done twice", "handled again after, s: median (max)", "never handled again"]]
+    rows = [["queue", "kills", "messages", "lost", "done twice", "handled again after, s: median (max)", "never handled again"]]
     for peer in _measured(run):
         if found := peer.killed:
             again = found["again"]
@@ -59,7 +59,9 @@ def killed(run: Run) -> list[str]:
 
 def promises(run: Run) -> list[str]:
     """What a message may rely on, by each one's own documentation."""
-    rows = [["", "send commits with the sender's rows", "receive commits with the handler's rows", "after its worker is killed"]]
+    rows = [
+        ["queue", "send commits with the sender's rows", "receive commits with the handler's rows", "after its worker is killed"]
+    ]
     rows += [[peer.name, peer.promise["sending"], peer.promise["work"], peer.promise["killed"]] for peer in run.peers]
     return _table(rows)
 

@@ -229,10 +229,10 @@ def wake_up_channel(qualified: str) -> str:
 class WakeUpLocks:
     """The keys of the two advisory locks of a channel, halves of its hash (docs/internals/performance.md#announcements)."""
 
-    asking: int
+    requested: int
     """Held, shared, by the sessions of receivers that ask senders to announce."""
     sending: int
-    """Held, shared, by each transaction that has sent, from before it checks `asking` until its end."""
+    """Held, shared, by each transaction that has sent, from before it checks `requested` until its end."""
 
 
 def wake_up_locks(channel: str) -> WakeUpLocks:
@@ -257,7 +257,7 @@ def create_wake_up_trigger(dialect: Dialect, address: QueueAddress) -> list[str]
             table=table,
             function=function,
             channel=f"'{channel}'",
-            asking=str(locks.asking),
+            requested=str(locks.requested),
             sending=str(locks.sending),
         ),
     ]

@@ -101,8 +101,8 @@ class SlowTaskMonitor:
 
 
 # Interval of probing the threads of a queue while all are busy. Two probes take 20 to 40 ms.
-BUSY_LOOK_SECONDS: Final = 0.02
-BUSY_LOOKS: Final = 2
+BUSY_PROBE_SECONDS: Final = 0.02
+BUSY_PROBES: Final = 2
 
 
 @dataclass(slots=True)
@@ -110,22 +110,22 @@ class BusyThreads:
     """Tracks the polling threads that handle a message, so that one thread is always free to receive the next one.
 
     An addition to the algorithm of version 2.1 (docs/internals/endpoints.md#ramp-up-controller), where a message waits for
-    the handler before it until that has run for 5 to 10 seconds. The caller probes every BUSY_LOOK_SECONDS while all threads are
+    the handler before it until that has run for 5 to 10 seconds. The caller probes every BUSY_PROBE_SECONDS while all threads are
     busy. Not thread-safe: callers hold one lock.
     """
 
-    looks: dict[int, int] = field(default_factory=dict)
+    probes: dict[int, int] = field(default_factory=dict)
     """The number of probes that found each thread in its current message or batch, from 0. A free thread has no entry."""
 
     def free(self, live: int) -> int:
         """The number of live threads that handle no message."""
-        return live - len(self.looks)
+        return live - len(self.probes)
 
-    def look(self, live: int) -> bool:
+    def probe(self, live: int) -> bool:
         """Count a probe; True requests a thread, because every live one was in the same message at the last probe too."""
-        for thread in self.looks:
-            self.looks[thread] += 1
-        return not self.free(live) and all(looks >= BUSY_LOOKS for looks in self.looks.values())
+        for thread in self.probes:
+            self.probes[thread] += 1
+        return not self.free(live) and all(count >= BUSY_PROBES for count in self.probes.values())
 
 
 @dataclass(slots=True)
@@ -306,10 +306,10 @@ class Crowd:
 
 
 # The bound must not hide rows that returned below it or were committed late: after this time a receive starts from the beginning.
-LOOK_AGAIN_SECONDS = 0.1
+RESCAN_SECONDS = 0.1
 # Slow receives from the beginning may take at most this share of the time, but happen at least as often as the cap.
-LOOK_AGAIN_SHARE = 0.1
-LOOK_AGAIN_CAP_SECONDS = 1.0
+RESCAN_SHARE = 0.1
+RESCAN_CAP_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -324,23 +324,23 @@ class LowerBound:
     """
 
     lowest: int = 0
-    looked_at: float = 0.0
-    wait_seconds: float = LOOK_AGAIN_SECONDS
+    rescanned_at: float = 0.0
+    wait_seconds: float = RESCAN_SECONDS
 
     def for_receive(self, now: float) -> int:
         """The bound for a receive that begins now; 0 for the first call once a receive from the beginning is due."""
-        if now - self.looked_at >= self.wait_seconds:
-            self.looked_at = now
+        if now - self.rescanned_at >= self.wait_seconds:
+            self.rescanned_at = now
             return 0
         return self.lowest
 
-    def received(self, number: int, *, asked: int, began: float, now: float) -> None:
-        """Record that a receive with the bound `asked` returned the row with this number."""
-        if asked == 0:
-            self.looked_at = now
-            self.wait_seconds = min(max(LOOK_AGAIN_SECONDS, (now - began) / LOOK_AGAIN_SHARE), LOOK_AGAIN_CAP_SECONDS)
+    def received(self, number: int, *, bound: int, began: float, now: float) -> None:
+        """Record that a receive with this `bound` returned the row with this number."""
+        if bound == 0:
+            self.rescanned_at = now
+            self.wait_seconds = min(max(RESCAN_SECONDS, (now - began) / RESCAN_SHARE), RESCAN_CAP_SECONDS)
             self.lowest = number + 1
-        elif self.lowest >= asked:
+        elif self.lowest >= bound:
             # Another thread may be ahead, or has started from the beginning and reset the bound, which takes precedence.
             self.lowest = max(self.lowest, number + 1)
 

@@ -16,7 +16,7 @@ from apscheduler.schedulers.base import BaseScheduler
 from django.db import connections
 
 from sqlqueue_app.messages.errors import DatabaseError
-from sqlqueue_app.policies.polling import BUSY_LOOK_SECONDS, SLOW_TASK_TICK_SECONDS
+from sqlqueue_app.policies.polling import BUSY_PROBE_SECONDS, SLOW_TASK_TICK_SECONDS
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.connections import POOL_IDLE_SECONDS, ConnectionPool
 
@@ -189,9 +189,9 @@ class BusyWatch:
             while not self._stop.is_set():
                 self._message.wait()
                 self._message.clear()
-                while not self._stop.wait(BUSY_LOOK_SECONDS):
+                while not self._stop.wait(BUSY_PROBE_SECONDS):
                     # Call every receiver, whatever the first one returns.
-                    if not sum(receiver.look() for receiver in self._receivers):
+                    if not sum(receiver.probe() for receiver in self._receivers):
                         break
 
 

@@ -41,14 +41,14 @@ class AdaptiveReceiver(Receiver):
         for _ in range(extra):
             self._start_thread("slow message")
 
-    def look(self) -> bool:
-        """Start another thread if all are busy with the same messages as at the last probe; see `Receiver.look`."""
+    def probe(self) -> bool:
+        """Start another thread if all are busy with the same messages as at the last probe; see `Receiver.probe`."""
         with self._lock:
-            asks = self._busy.look(self._budget.live)
-            may_ask = not self._busy.free(self._budget.live) and self._budget.live < self._budget.maximum
-        if asks:
+            is_needed = self._busy.probe(self._budget.live)
+            may_need = not self._busy.free(self._budget.live) and self._budget.live < self._budget.maximum
+        if is_needed:
             self._start_thread("all threads are busy")
-        return may_ask
+        return may_need
 
     def _concurrency_changed(self) -> None:
         super()._concurrency_changed()
@@ -66,7 +66,7 @@ class AdaptiveReceiver(Receiver):
     def _ended(self, number: int) -> None:
         super()._ended(number)
         self._slow_tasks.ended(number)
-        self._busy.looks.pop(number, None)
+        self._busy.probes.pop(number, None)
 
     @property
     def _free_threads(self) -> int:
@@ -119,7 +119,7 @@ class AdaptiveReceiver(Receiver):
                 watch.received(found)
             if found:
                 with self._lock:
-                    self._busy.looks[number] = 0
+                    self._busy.probes[number] = 0
                 # Called for each message: avoid the event's lock if it is set.
                 if not self.message.is_set():
                     self.message.set()
@@ -128,7 +128,7 @@ class AdaptiveReceiver(Receiver):
             return poller.poll(received)
         finally:
             with self._lock:
-                self._busy.looks.pop(number, None)
+                self._busy.probes.pop(number, None)
 
     def _sit_out(self, number: int, poller: Poller) -> None:
         with self._lock:
@@ -199,7 +199,7 @@ class FixedReceiver(Receiver):
 
 # A pool thread closes its connection after this time without work.
 IDLE_SECONDS = 10.0
-SECONDS_BETWEEN_LOOKS_AT_THE_STOP = 1.0
+STOP_CHECK_SECONDS = 1.0
 
 
 class MonitorReceiver(Receiver):
@@ -265,7 +265,7 @@ class MonitorReceiver(Receiver):
                 self._stop.wait(TRIGGERED_PAUSE_SECONDS if self._outage.is_critical else MONITOR_FAULT_PAUSE_SECONDS)
                 continue
             if self.wake_up is not None:
-                self.wake_up.looked(not decision.wait_seconds)
+                self.wake_up.polled(not decision.wait_seconds)
             if decision.wait_seconds:
                 self._outage.over(mark)
                 self._idle_wait(decision.wait_seconds)
@@ -290,7 +290,7 @@ class MonitorReceiver(Receiver):
         with self._settled:
             # After a stop the last task may have no thread, and is never settled.
             while not batch.settled and not self._stop.is_set():
-                self._settled.wait(SECONDS_BETWEEN_LOOKS_AT_THE_STOP)
+                self._settled.wait(STOP_CHECK_SECONDS)
 
     def _hand_out(self, batch: Batch) -> None:
         # Add the task first: a thread whose wait ends checks for one under this lock, before it releases its place.

@@ -25,7 +25,7 @@ MAX_CRASHES = 3
 # How long a suspect waits for another. The wait protects innocent messages, and must not deadlock with database locks that the
 # other's handler waits for.
 SUSPECT_WAIT_SECONDS = 10.0
-SECONDS_BETWEEN_LOOKS = 0.005
+SUSPECT_CHECK_SECONDS = 0.005
 
 
 class _Thread(threading.local):
@@ -95,10 +95,10 @@ class InFlightRegistry:
     def _wait_for_the_count(self, row_id: UUID) -> None:
         """Wait while another process holds the row: its crash is not counted yet, or it is about to release the row."""
         pause = threading.Event()
-        for _ in range(int(self._suspect_wait_seconds / SECONDS_BETWEEN_LOOKS)):
+        for _ in range(int(self._suspect_wait_seconds / SUSPECT_CHECK_SECONDS)):
             if not self._memory.is_held_by_another(row_id.bytes, self._process):
                 return
-            pause.wait(SECONDS_BETWEEN_LOOKS)
+            pause.wait(SUSPECT_CHECK_SECONDS)
 
     def _release(self, thread: _Thread) -> None:
         if (slot := thread.slot) >= 0:

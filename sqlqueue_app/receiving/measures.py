@@ -186,8 +186,8 @@ class Measures:
 
 
 # A slow handler is logged at most this much later than SLOW_HANDLER, and sooner if SLOW_HANDLER is short.
-MOST_SECONDS_BETWEEN_LOOKS = 1.0
-LEAST_SECONDS_BETWEEN_LOOKS = 0.1
+MAX_PROBE_SECONDS = 1.0
+MIN_PROBE_SECONDS = 0.1
 _CALLER = "sqlqueue_app/receiving/processing.py"
 
 Running = tuple[Handler, IncomingMessage, float, int]
@@ -225,7 +225,7 @@ class SlowHandlers:
         """The job that checks the slots; none if nothing is watched."""
         if not self._after:
             return []
-        every = max(LEAST_SECONDS_BETWEEN_LOOKS, min(MOST_SECONDS_BETWEEN_LOOKS, self._after / 2))
+        every = max(MIN_PROBE_SECONDS, min(MAX_PROBE_SECONDS, self._after / 2))
         return [BackgroundJob(f"slow handlers of {self._endpoint}", every, self.probe, uses_database=False)]
 
     def slot(self, queue: str) -> CallSlot | None:

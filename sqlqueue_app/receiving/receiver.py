@@ -392,8 +392,8 @@ class Receiver(ABC):
     def tick(self) -> None:  # noqa: B027 - optional: most models have nothing to observe
         """Observe processing times, in models that do so; called every few seconds."""
 
-    def look(self) -> bool:
-        """Probe the receiver; called every BUSY_LOOK_SECONDS after `message` was set, while it returns True."""
+    def probe(self) -> bool:
+        """Probe the receiver; called every BUSY_PROBE_SECONDS after `message` was set, while it returns True."""
         return False
 
     def join(self) -> None:

@@ -218,10 +218,10 @@ RECONNECT_CAP_SECONDS = 10.0
 # How often the listener checks which tables have the trigger. The same query shows whether the connection still works.
 FIND_TRIGGERS_SECONDS = 60.0
 # How often it checks whether a receiver without push has become quiet; that queries no database.
-LOOK_SECONDS = 0.05
+QUIET_CHECK_SECONDS = 0.05
 # Between two checks whether all senders announce, while a transaction that has sent is still open.
-ASK_FIRST_SECONDS = 0.05
-ASK_CAP_SECONDS = 1.0
+PUSH_RETRY_FIRST_SECONDS = 0.05
+PUSH_RETRY_CAP_SECONDS = 1.0
 
 
 class Woken(Protocol):
@@ -290,7 +290,7 @@ class WakeUp:
 
     def wake(self) -> None:
         """Have one thread poll for a possible message, now or as soon as it would have waited."""
-        # Inlined from `looked`, to save a call for each message.
+        # Inlined from `polled`, to save a call for each message.
         self.is_quiet, self._empty_since = False, None
         # The thread that clears the flag polls afterwards, so a raised flag is enough.
         if self._flag:
@@ -299,7 +299,7 @@ class WakeUp:
             self._flag = True
             self._condition.notify()
 
-    def looked(self, found: bool) -> None:
+    def polled(self, found: bool) -> None:
         """Record whether a poll found a message."""
         if found:
             self.is_quiet, self._empty_since = False, None
@@ -370,7 +370,7 @@ class Watch:
         if found:
             self._wake_up.wake()
         else:
-            self._wake_up.looked(False)
+            self._wake_up.polled(False)
 
 
 @dataclass(slots=True)
@@ -379,11 +379,11 @@ class _Channel:
 
     woken: Woken
     has_trigger: bool = False
-    asks: bool = False
+    is_requested: bool = False
     """Whether announcements are requested from senders. Push is enabled once all senders announce."""
-    ask_at: float = 0.0
+    request_at: float = 0.0
     crowd: Crowd = field(default_factory=Crowd)
-    back_off: BackOff = field(default_factory=lambda: BackOff(ASK_FIRST_SECONDS, ASK_CAP_SECONDS))
+    back_off: BackOff = field(default_factory=lambda: BackOff(PUSH_RETRY_FIRST_SECONDS, PUSH_RETRY_CAP_SECONDS))
 
 
 class WakeUpListener:
@@ -438,7 +438,7 @@ class WakeUpListener:
             try:
                 self._line.open(self._channels)
                 self._find_triggers()
-                self._ask()
+                self._request_announcements()
                 self._log_on()
                 back_off.reset()
                 self._listen()
@@ -451,22 +451,22 @@ class WakeUpListener:
     def _listen(self) -> None:
         find_at = self._clock() + self._find_seconds
         while True:
-            rests = all(each.woken.push_enabled or not each.has_trigger for each in self._channels.values())
+            is_idle = all(each.woken.push_enabled or not each.has_trigger for each in self._channels.values())
             seconds = find_at - self._clock()
-            for name, session in self._line.wait(seconds if rests else min(seconds, LOOK_SECONDS)):
+            for name, session in self._line.wait(seconds if is_idle else min(seconds, QUIET_CHECK_SECONDS)):
                 if (channel := self._channels.get(name)) is not None:
                     self._announced(name, channel, session)
             if self._clock() >= find_at:
                 self._find_triggers()
                 find_at = self._clock() + self._find_seconds
-            self._ask()
+            self._request_announcements()
 
     def _announced(self, name: str, channel: _Channel, session: int) -> None:
         channel.woken.wake()
-        if channel.crowd.announced(self._clock(), session) and channel.asks:
+        if channel.crowd.announced(self._clock(), session) and channel.is_requested:
             self._push(channel, False)
-            channel.asks = False
-            self._line.stop_asking(name)
+            channel.is_requested = False
+            self._line.withdraw_request(name)
 
     def _find_triggers(self) -> None:
         """Find the tables that have the trigger: push can be enabled only for those."""
@@ -478,19 +478,21 @@ class WakeUpListener:
                 self._push(channel, False)
         self._log_without_push(frozenset(self._channels.keys() - covered))
 
-    def _ask(self) -> None:
+    def _request_announcements(self) -> None:
         """Request announcements on the quiet channels, and enable push where all senders announce."""
         now = self._clock()
         without = {name: each for name, each in self._channels.items() if each.has_trigger and not each.woken.push_enabled}
-        wanted = {name: each for name, each in without.items() if now >= each.ask_at and (each.asks or each.woken.is_quiet)}
-        asked = self._line.ask(wanted) if wanted else set()
+        wanted = {
+            name: each for name, each in without.items() if now >= each.request_at and (each.is_requested or each.woken.is_quiet)
+        }
+        announcing = self._line.request(wanted) if wanted else set()
         for name, channel in wanted.items():
-            channel.asks = True
-            if name in asked:
+            channel.is_requested = True
+            if name in announcing:
                 channel.back_off.reset()
                 self._push(channel, True)
             else:
-                channel.ask_at = now + channel.back_off.next_wait()
+                channel.request_at = now + channel.back_off.next_wait()
 
     def _push(self, channel: _Channel, enabled: bool) -> None:
         if channel.woken.push_enabled != enabled:
@@ -500,7 +502,7 @@ class WakeUpListener:
 
     def _end_push(self) -> None:
         for channel in self._channels.values():
-            channel.asks = False
+            channel.is_requested = False
             self._push(channel, False)
 
     def _log_on(self) -> None:

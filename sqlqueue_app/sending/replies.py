@@ -228,7 +228,7 @@ class PendingRequests:
         # Weak: a caller that drops its request never reads the reply.
         self._waiting: WeakValueDictionary[str, Request[Any]] = WeakValueDictionary()
         self._kept: set[Request[Any]] = set()
-        self._asked_at: dict[str, float] = {}
+        self._requested_at: dict[str, float] = {}
         self._answered = 0
         self._unclaimed = 0
 
@@ -242,7 +242,7 @@ class PendingRequests:
                 )
             request.queue, request.read = queue, read
             self._waiting[request.message_id] = request
-            self._asked_at[request.queue] = self._clock()
+            self._requested_at[request.queue] = self._clock()
 
     def keep(self, request: Request[Any]) -> None:
         """Hold a request until it ends, for its callbacks."""
@@ -295,7 +295,7 @@ class PendingRequests:
         with self._lock:
             if not any(request.queue == queue for request in self._waiting.values()):
                 return None
-            return max(LEAST_WAIT_SECONDS, (self._clock() - self._asked_at[queue]) / SHARE_OF_WAITING)
+            return max(LEAST_WAIT_SECONDS, (self._clock() - self._requested_at[queue]) / SHARE_OF_WAITING)
 
 
 def in_event_loop() -> bool:

@@ -19,7 +19,7 @@ from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.subscriptions import SubscriptionRow
 
 # The number of queues probed one by one, if the list of all tables lacks them, as in another catalog.
-_LOOKED_FOR_AT_MOST: Final = 3
+_MAX_PROBED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def read_events(settings: Settings) -> tuple[list[SubscribedEvent], QueueProblem
 
 def _existing(settings: Settings, book: AddressBook, addresses: Iterable[str]) -> set[str]:
     listed = {table_key(table.address) for table in listed_tables(settings.database) if table.layout is not None}
-    found, looked = set(), 0
+    found, probed = set(), 0
     for text in addresses:
         try:
             address = book.parse(text)
@@ -111,8 +111,8 @@ def _existing(settings: Settings, book: AddressBook, addresses: Iterable[str]) -
             continue
         if table_key(address) in listed:
             found.add(text)
-        elif looked < _LOOKED_FOR_AT_MOST:
-            looked += 1
+        elif probed < _MAX_PROBED:
+            probed += 1
             with optional_read(settings.database, "look for a queue"):
                 if queue_table(settings.database, address).exists():
                     found.add(text)

@@ -102,7 +102,7 @@ class ListeningConnection:
         # The task that the thread waits for.
         self._task: asyncio.Task[Any] | None = None
         self._is_interrupted = False
-        self._asking: set[str] = set()
+        self._requested: set[str] = set()
         self._session = 0
 
     def interrupt(self) -> None:
@@ -116,39 +116,39 @@ class ListeningConnection:
         self.close()
         conninfo, seconds = _conninfo(self._alias)
         self._run(self._connect(conninfo), seconds)
-        self._ask("; ".join(self._dialect.script("listen", channel=self._dialect.quote(channel)) for channel in channels))
+        self._fetch("; ".join(self._dialect.script("listen", channel=self._dialect.quote(channel)) for channel in channels))
 
     def channels_with_trigger(self, tables: Mapping[str, str]) -> frozenset[str]:
         """The channels of the tables (channel by quoted name) on which a trigger announces every new row.
 
         Empty behind a connection pooler: it may give our session to other clients, and announcements would get lost.
         """
-        found = self._ask(
+        found = self._fetch(
             _trigger_statement(self._dialect).sql, [json.dumps({channel: qualified for qualified, channel in tables.items()})]
         )
         if any(session != self._session for _, _, session in found):
             return frozenset()
         return frozenset(channel for channel, has_trigger, _ in found if has_trigger)
 
-    def ask(self, channels: Iterable[str]) -> set[str]:
+    def request(self, channels: Iterable[str]) -> set[str]:
         """Request announcements on channels with the trigger. Returns the channels on which everything will be announced.
 
-        On the others an open transaction has sent before the request: ask again later. Commits before the return of this call are
-        not announced.
+        On the others an open transaction has sent before the request: repeat it later. Commits before this call returns are not
+        announced.
         """
         locks = {channel: wake_up_locks(channel) for channel in channels}
-        if new := locks.keys() - self._asking:
-            statement = self._dialect.statement("ask_for_announcements")
-            self._ask(statement.sql, [json.dumps([locks[channel].asking for channel in new])])
-            self._asking |= new
-        statement = self._dialect.statement("all_senders_are_asked")
-        found = self._ask(statement.sql, [json.dumps({channel: each.sending for channel, each in locks.items()})])
+        if new := locks.keys() - self._requested:
+            statement = self._dialect.statement("request_announcements")
+            self._fetch(statement.sql, [json.dumps([locks[channel].requested for channel in new])])
+            self._requested |= new
+        statement = self._dialect.statement("announcing_channels")
+        found = self._fetch(statement.sql, [json.dumps({channel: each.sending for channel, each in locks.items()})])
         return {channel for (channel,) in found}
 
-    def stop_asking(self, channel: str) -> None:
+    def withdraw_request(self, channel: str) -> None:
         """Withdraw the request for announcements on the channel; others may still request them."""
-        self._ask(self._dialect.statement("stop_asking").sql, [str(wake_up_locks(channel).asking)])
-        self._asking.discard(channel)
+        self._fetch(self._dialect.statement("withdraw_request").sql, [str(wake_up_locks(channel).requested)])
+        self._requested.discard(channel)
 
     def wait(self, seconds: float) -> list[tuple[str, int]]:
         """Wait for announcements and return the channel and the sender's session of each, in the order of the commits.
@@ -159,7 +159,7 @@ class ListeningConnection:
 
     def close(self) -> None:
         """Close the connection; it may be opened again."""
-        self._asking.clear()
+        self._requested.clear()
         if self._connection is not None:
             self._loop.run_until_complete(self._connection.close())
             self._connection = None
@@ -169,7 +169,7 @@ class ListeningConnection:
         self.close()
         self._runner.close()
 
-    def _ask(self, statement: str, values: Sequence[str] | None = None) -> list[tuple[Any, ...]]:
+    def _fetch(self, statement: str, values: Sequence[str] | None = None) -> list[tuple[Any, ...]]:
         """The rows of a statement; DatabaseError if the server refuses it."""
         return self._run(self._rows(statement, values), ANSWER_SECONDS)
 
@@ -269,11 +269,11 @@ class WatchedFile:
         """All channels: every change of the file is detected."""
         return frozenset(tables.values())
 
-    def ask(self, channels: Iterable[str]) -> set[str]:
+    def request(self, channels: Iterable[str]) -> set[str]:
         """All channels: no request is necessary."""
         return set(channels)
 
-    def stop_asking(self, channel: str) -> None:
+    def withdraw_request(self, channel: str) -> None:
         """Do nothing: there was no request."""
 
     def wait(self, seconds: float) -> list[tuple[str, int]]:

@@ -105,20 +105,20 @@ def snapshot_queues(alias: str, addresses: Sequence[QueueAddress], limit: int) -
             text_of(head, "replace"),
             *(None if value is None else int(value) for value in (written, dead, live)),
         )
-        for waiting, expiring, expired, span, head, written, dead, live in _count_each(alias, "look", addresses, limit)
+        for waiting, expiring, expired, span, head, written, dead, live in _count_each(alias, "snapshot", addresses, limit)
     ]
 
 
 def count_expiries(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[tuple[int, int]]:
     """The number of rows with an expiry and of expired rows in each queue, up to the limit, by the index on Expires."""
-    return [(int(expiring), int(expired)) for expiring, expired in _count_each(alias, "look_expiring", addresses, limit)]
+    return [(int(expiring), int(expired)) for expiring, expired in _count_each(alias, "count_expiries", addresses, limit)]
 
 
 def snapshot_delayed(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[DelayedSnapshot]:
     """A snapshot of each table of delayed messages, in order."""
     return [
         DelayedSnapshot(int(waiting), int(overdue), None if due is None else float(due))
-        for waiting, overdue, due in _count_each(alias, "look_delayed", addresses, limit)
+        for waiting, overdue, due in _count_each(alias, "snapshot_delayed", addresses, limit)
     ]
 
 
@@ -166,12 +166,12 @@ SEARCHED_BODY_BYTES: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class TableScan:
-    """A table to search: `looked` rows of a queue, the first ones, or the last ones up to `before`; or, with `is_delayed`, of
+    """A table to search: `rows` of a queue, the first ones, or the last ones up to `before`; or, with `is_delayed`, of
     delayed messages.
     """
 
     address: QueueAddress
-    looked: int
+    rows: int
     is_delayed: bool = False
     from_end: bool = False
     before: int = 2**63 - 1
@@ -214,7 +214,7 @@ def find_rows(alias: str, scans: Sequence[TableScan], *texts: str, most: int, bo
         _Part(
             "find_in_delayed" if scan.is_delayed else "find_in_queue",
             scan.address,
-            {"looked": scan.looked, "most": most, "before": scan.before, "body_limit": SEARCHED_BODY_BYTES, **values, **encoded},
+            {"rows": scan.rows, "most": most, "before": scan.before, "body_limit": SEARCHED_BODY_BYTES, **values, **encoded},
             {"order": "DESC" if scan.from_end else "ASC"},
             partial(Dialect.find_statement, texts=list(values), bodies=bodies),
         )

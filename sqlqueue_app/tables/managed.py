@@ -47,7 +47,7 @@ class TransactionLog:
         self._kept_in = kept_in
         self._dialect = dialect_of_connection(connection_of(alias))
         self._record = self._dialect.statement("record_transaction", table=self._dialect.quote(table))
-        self._look = self._dialect.statement("recorded_transaction", table=self._dialect.quote(table))
+        self._recorded = self._dialect.statement("recorded_transaction", table=self._dialect.quote(table))
         self._coordinators = self._dialect.quote(coordinators)
         self._coordinator: uuid.UUID | None = None
         self._lock = threading.Lock()
@@ -136,7 +136,9 @@ class TransactionLog:
     def knows(self, transaction_id: uuid.UUID) -> bool:
         """Whether the transaction is recorded, as far as the open database transaction can see."""
         with database_errors(self._dialect, "read the log of distributed transactions"):
-            return bool(fetch_all(connection_of(self.alias), self._look, id=uuid_value(connection_of(self.alias), transaction_id)))
+            return bool(
+                fetch_all(connection_of(self.alias), self._recorded, id=uuid_value(connection_of(self.alias), transaction_id))
+            )
 
     @contextmanager
     def _limited_wait(self) -> Iterator[None]:

@@ -52,7 +52,7 @@ class PostgresReceiveTransaction(ReceiveTransaction):
     def __init__(self, table: QueueTable, clock: Callable[[], float] = time.monotonic, *, bound: LowerBound | None = None) -> None:
         self._clock = clock
         self._bound = bound or LowerBound()
-        self._asked = 0
+        self._last_bound = 0
         self._own_atomic = Atomic(table.alias, savepoint=True, durable=False)
         super().__init__(table)
 
@@ -84,21 +84,23 @@ class PostgresReceiveTransaction(ReceiveTransaction):
             if self._prepared_on is not raw:
                 self._meet(raw)
             self._begun = True
-            rows = self._ask(raw, "", limit)
+            rows = self._begin_and_receive(raw, "", limit)
             self._atomic = self._own_atomic
             mark_begun(connection, self._own_atomic)
-            if not rows and self._asked > 0:
+            if not rows and self._last_bound > 0:
                 # Rows may have returned below the bound.
                 self._bound.forget()
-                rows = self._ask(raw, "ROLLBACK; ", limit, lowest=0)
+                rows = self._begin_and_receive(raw, "ROLLBACK; ", limit, lowest=0)
         return rows
 
-    def _ask(self, raw: psycopg.Connection[Any], before: str, limit: int, lowest: int | None = None) -> list[ReceivedRow]:
+    def _begin_and_receive(
+        self, raw: psycopg.Connection[Any], before: str, limit: int, lowest: int | None = None
+    ) -> list[ReceivedRow]:
         """Begin, receive from the bound, and return the rows in order."""
         name = self._prepared.get(limit) or self._prepare(raw, limit)
         began = self._clock()
-        asked = self._asked = self._bound.for_receive(began) if lowest is None else lowest
-        text = f"{before}{self._begin_text} EXECUTE {name}({asked})"
+        bound = self._last_bound = self._bound.for_receive(began) if lowest is None else lowest
+        text = f"{before}{self._begin_text} EXECUTE {name}({bound})"
         # If the last handler used the database the next one will, too: set the savepoint in the same round trip.
         self._savepoint = Savepoint.FRESH if self._used_before else Savepoint.NONE
         if self._used_before:
@@ -111,7 +113,7 @@ class PostgresReceiveTransaction(ReceiveTransaction):
         rows = [self._row(result, index) for index in range(count)]
         if count > 1:
             rows.sort(key=lambda row: row.row_version)
-        self._bound.received(rows[-1].row_version, asked=asked, began=began, now=self._clock())
+        self._bound.received(rows[-1].row_version, bound=bound, began=began, now=self._clock())
         return rows
 
     def _row(self, result: Any, index: int) -> ReceivedRow:
@@ -184,7 +186,7 @@ class PostgresReceiveTransaction(ReceiveTransaction):
             self._commit(atomic)
             return
         try:
-            rows = self._ask(raw, "COMMIT; ", size)
+            rows = self._begin_and_receive(raw, "COMMIT; ", size)
         except psycopg.Error as error:
             if raw.closed or raw.pgconn.transaction_status != pq.TransactionStatus.INERROR:
                 self._mark_ended(connection)

@@ -233,7 +233,7 @@ class ReceiveTransaction:
     def _after_failed_commit(self) -> None:
         is_lost = self.connection.unwatched is None
         if self.participants is not None:
-            self.participants.ask_log()
+            self.participants.finish_by_log()
         if is_lost:
             # Another session read the log; `was_ended` must not mistake it for the session of this transaction.
             self.connection.close()

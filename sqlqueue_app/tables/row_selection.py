@@ -36,7 +36,7 @@ class TakenRow:
 
 def headers_of_rows(table: QueueTable, row_versions: Iterable[int]) -> dict[int, str | None]:
     """The header texts of the existing rows, by RowVersion; on SQL Server without locked rows. Locks nothing."""
-    return {int(number): text_of(headers) for number, headers in _each(table, "look_at", row_versions)}
+    return {int(number): text_of(headers) for number, headers in _each(table, "headers_of_rows", row_versions)}
 
 
 def take_rows(table: QueueTable, row_versions: Iterable[int]) -> list[TakenRow]:

@@ -112,7 +112,7 @@ class TwoPhaseParticipants:
                 )
         return hooks
 
-    def ask_log(self) -> None:
+    def finish_by_log(self) -> None:
         """Finish the branches as the log decided, instead of `commit`, if the commit of the receive raised. Never raises."""
         self.abandon()
         # Leave undecided branches for later: the next message must neither commit nor roll them back.

@@ -61,7 +61,7 @@ EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
         [(TABLE, READ)],
         ("DELETE FROM", "WHERE ROWVERSION IN ( SELECT TOP (", "WHERE EXPIRES <", "= GETUTCDATE ( )"),
     ),
-    "look_at": ([(TABLE, READ)], ("SELECT ROWVERSION , HEADERS FROM", "WHERE ROWVERSION IN ( 7 , 8 )")),
+    "headers_of_rows": ([(TABLE, READ)], ("SELECT ROWVERSION , HEADERS FROM", "WHERE ROWVERSION IN ( 7 , 8 )")),
     "take": (
         RECEIVE_HINTS,
         (
@@ -147,7 +147,7 @@ def rendered(name: str, table: str = TABLE, *, correlation: bool = True, before:
         texts |= {"compared": ">", "order": "ASC"}
     if name == "find_ids":
         texts["ids"] = "'11111111-2222-3333-4444-555555555555'"
-    if name in ("look_at", "take", "remove"):
+    if name in ("headers_of_rows", "take", "remove"):
         texts["row_versions"] = "7, 8"
     if name == "remove_ranges":
         texts["ranges"] = "(1, 5), (7, 7)"
@@ -162,12 +162,12 @@ def test_statements_of_a_queue(name: str, correlation: bool) -> None:
 
 
 LOOKS: dict[str, tuple[Hints, tuple[str, ...]]] = {
-    "look": (
+    "snapshot": (
         [(TABLE, READ)] * 3,
         ("SELECT MAX ( ROWVERSION ) - MIN ( ROWVERSION ) + 1", "SELECT TOP ( 1 ) HEADERS", "IDENT_CURRENT", "SELECT TOP ("),
     ),
-    "look_expiring": ([(TABLE, READ)] * 2, ("WHERE EXPIRES IS NOT NULL", "WHERE EXPIRES <", "= GETUTCDATE ( )")),
-    "look_delayed": ([(TABLE, READ)] * 3, ("SELECT TOP (", "WHERE DUE <", "= GETUTCDATE ( )", "ORDER BY DUE ASC")),
+    "count_expiries": ([(TABLE, READ)] * 2, ("WHERE EXPIRES IS NOT NULL", "WHERE EXPIRES <", "= GETUTCDATE ( )")),
+    "snapshot_delayed": ([(TABLE, READ)] * 3, ("SELECT TOP (", "WHERE DUE <", "= GETUTCDATE ( )", "ORDER BY DUE ASC")),
     "find_in_queue": (
         [(TABLE, READ)] * 2,
         (
@@ -379,7 +379,7 @@ def test_who_may_still_insert() -> None:
 READING: dict[str, tuple[Hints, tuple[str, ...]]] = {
     "row_version_bounds": ([(TABLE, READ)] * 2, ("SELECT MIN ( ROWVERSION )", "SELECT MAX ( ROWVERSION )")),
     "row_version_after": ([(TABLE, READ)], ("WHERE ROWVERSION > CAST ( 3 AS BIGINT )", "ORDER BY ROWVERSION ASC OFFSET 4 ROWS")),
-    "look_at_range": (
+    "count_range": (
         [(TABLE, READ)],
         ("SELECT COUNT", "SELECT TOP ( 100 )", "BETWEEN CAST ( 1 AS BIGINT ) AND", "ORDER BY"),
     ),
@@ -389,7 +389,7 @@ READING: dict[str, tuple[Hints, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", READING)
 def test_looks_of_a_reader(name: str) -> None:
     texts = {
-        "look_at_range": {"lowest": "1", "highest": "9", "limit": "100"},
+        "count_range": {"lowest": "1", "highest": "9", "limit": "100"},
         "row_version_after": {"after": "3", "highest": "9", "places": "4"},
     }.get(name, {})
     check(SQLSERVER.script(name, table=TABLE, **texts), *READING[name])

@@ -30,7 +30,7 @@ def test_it_never_changes() -> None:
     """Workers of different versions and triggers of earlier ones share it."""
     channel = wake_up_channel('"public"."Sales"')
     assert channel == "sqlqueue_541dc94ed59d6a61686e9fc83352a9fe"
-    assert wake_up_locks(channel) == WakeUpLocks(asking=6061222013939051105, sending=7525127709586008574)
+    assert wake_up_locks(channel) == WakeUpLocks(requested=6061222013939051105, sending=7525127709586008574)
 
 
 def test_different_tables_have_different_channels() -> None:
@@ -41,8 +41,8 @@ def test_different_tables_have_different_channels() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_locks_are_two_keys_that_postgresql_takes(name: str) -> None:
     locks = wake_up_locks(wake_up_channel(qualified(name)))
-    assert locks.asking != locks.sending
-    assert all(-(2**63) <= key < 2**63 for key in (locks.asking, locks.sending))
+    assert locks.requested != locks.sending
+    assert all(-(2**63) <= key < 2**63 for key in (locks.requested, locks.sending))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -53,5 +53,5 @@ def test_the_statements_quote_the_table_and_name_its_channel(name: str) -> None:
     assert 'CREATE FUNCTION "ops"."sqlqueue_wake_up"()' in function
     assert POSTGRESQL.qualified(address) in trigger
     assert f"""EXECUTE FUNCTION "ops"."sqlqueue_wake_up"('{channel}')""" in trigger
-    assert trigger.count(f"({wake_up_locks(channel).asking})") == 2
+    assert trigger.count(f"({wake_up_locks(channel).requested})") == 2
     assert trigger.count(f"({wake_up_locks(channel).sending})") == 1

@@ -67,12 +67,12 @@ WHERE [Expires] IS NOT NULL;""",
 ]
 
 
-def wake_up_trigger(table: str, digest: str, *, asking: int, sending: int) -> str:
+def wake_up_trigger(table: str, digest: str, *, requested: int, sending: int) -> str:
     return f"""CREATE OR REPLACE TRIGGER "sqlqueue_wake_up" AFTER INSERT ON {table}
 FOR EACH STATEMENT
 WHEN (
     CASE WHEN pg_catalog.pg_try_advisory_xact_lock_shared({sending}) THEN
-        CASE WHEN pg_catalog.pg_try_advisory_lock({asking}) THEN NOT pg_catalog.pg_advisory_unlock({asking}) ELSE true END
+        CASE WHEN pg_catalog.pg_try_advisory_lock({requested}) THEN NOT pg_catalog.pg_advisory_unlock({requested}) ELSE true END
     ELSE true END
 )
 EXECUTE FUNCTION "public"."sqlqueue_wake_up"('sqlqueue_{digest}');"""
@@ -103,7 +103,7 @@ POSTGRESQL = [
     """CREATE INDEX "Sales_Expires" ON "public"."Sales" (expires) WHERE expires IS NOT NULL;""",
     WAKE_UP_FUNCTION,
     wake_up_trigger(
-        '"public"."Sales"', "541dc94ed59d6a61686e9fc83352a9fe", asking=6061222013939051105, sending=7525127709586008574
+        '"public"."Sales"', "541dc94ed59d6a61686e9fc83352a9fe", requested=6061222013939051105, sending=7525127709586008574
     ),
 ]
 SQLITE = [
@@ -142,7 +142,10 @@ DELAYED = {
         """CREATE INDEX "Sales.Delayed_Due" ON "public"."Sales.Delayed" (due);""",
         WAKE_UP_FUNCTION,
         wake_up_trigger(
-            '"public"."Sales.Delayed"', "520b8ff2e7be7f7f7395627a2306702b", asking=5911977209286786943, sending=8328671362604757035
+            '"public"."Sales.Delayed"',
+            "520b8ff2e7be7f7f7395627a2306702b",
+            requested=5911977209286786943,
+            sending=8328671362604757035,
         ),
     ],
     "sqlite": [

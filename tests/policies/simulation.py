@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sqlqueue_app.policies.polling import (
-    BUSY_LOOK_SECONDS,
+    BUSY_PROBE_SECONDS,
     SLOW_TASK_TICK_SECONDS,
     BusyThreads,
     RampUpController,
@@ -99,21 +99,21 @@ class Simulation:
         self._at(now + round(SLOW_TASK_TICK_SECONDS * 1000), self._tick)
 
     def _look(self, now: int) -> None:
-        asks = self._busy.look(self._budget.live)
+        asks = self._busy.probe(self._budget.live)
         self._is_looking = not self._busy.free(self._budget.live) and self._budget.live < self.maximum
         if asks:
             self._request(now, "all threads are busy")
         if self._is_looking:
-            self._at(now + round(BUSY_LOOK_SECONDS * 1000), self._look)
+            self._at(now + round(BUSY_PROBE_SECONDS * 1000), self._look)
 
     def _received(self, now: int, thread: int) -> None:
-        self._busy.looks[thread] = 0
+        self._busy.probes[thread] = 0
         if self.looks and not self._is_looking:
             self._is_looking = True
-            self._at(now + round(BUSY_LOOK_SECONDS * 1000), self._look)
+            self._at(now + round(BUSY_PROBE_SECONDS * 1000), self._look)
 
     def _loop(self, now: int, thread: int, controller: RampUpController) -> None:
-        self._busy.looks.pop(thread, None)
+        self._busy.probes.pop(thread, None)
         self._monitor.loop_began(thread)
         step = controller.next_step()
         if step is Step.END and self.looks and self._budget.live > 1 and self._busy.free(self._budget.live) == 1:

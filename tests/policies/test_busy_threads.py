@@ -8,46 +8,46 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sqlqueue_app.policies.polling import BUSY_LOOK_SECONDS, BUSY_LOOKS, BusyThreads
+from sqlqueue_app.policies.polling import BUSY_PROBE_SECONDS, BUSY_PROBES, BusyThreads
 from tests.policies.simulation import Poll, Simulation
 
 WITHIN = 50
 
 
 def test_a_thread_is_asked_for_within_50_ms() -> None:
-    assert BUSY_LOOK_SECONDS * BUSY_LOOKS * 1000 <= WITHIN - 10
+    assert BUSY_PROBE_SECONDS * BUSY_PROBES * 1000 <= WITHIN - 10
 
 
 def test_it_is_asked_for_at_the_second_look_at_the_same_messages() -> None:
     busy = BusyThreads()
-    busy.looks[1] = 0
-    assert [busy.look(1), busy.look(1)] == [False, True]
+    busy.probes[1] = 0
+    assert [busy.probe(1), busy.probe(1)] == [False, True]
 
 
 def test_another_message_is_counted_from_its_begin() -> None:
     busy = BusyThreads()
-    busy.looks[1] = 0
-    busy.look(1)
-    busy.looks.pop(1, None)
-    busy.looks[1] = 0
-    assert [busy.look(1), busy.look(1)] == [False, True]
+    busy.probes[1] = 0
+    busy.probe(1)
+    busy.probes.pop(1, None)
+    busy.probes[1] = 0
+    assert [busy.probe(1), busy.probe(1)] == [False, True]
 
 
 def test_none_is_asked_for_while_one_is_free() -> None:
     busy = BusyThreads()
-    busy.looks[1] = 0
-    busy.looks[2] = 0
-    assert [busy.look(3) for _ in range(100)] == [False] * 100
+    busy.probes[1] = 0
+    busy.probes[2] = 0
+    assert [busy.probe(3) for _ in range(100)] == [False] * 100
     assert busy.free(3) == 1
 
 
 def test_a_thread_that_is_gone_counts_no_longer() -> None:
     busy = BusyThreads()
-    busy.looks[1] = 0
-    busy.looks[2] = 0
-    busy.look(2)
-    busy.looks.pop(2, None)
-    assert busy.look(1)
+    busy.probes[1] = 0
+    busy.probes[2] = 0
+    busy.probe(2)
+    busy.probes.pop(2, None)
+    assert busy.probe(1)
 
 
 # --- on a clock ---------------------------------------------------------------------------------------------------------------

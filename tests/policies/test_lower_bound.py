@@ -2,57 +2,57 @@
 
 from __future__ import annotations
 
-from sqlqueue_app.policies.polling import LOOK_AGAIN_CAP_SECONDS, LowerBound
+from sqlqueue_app.policies.polling import RESCAN_CAP_SECONDS, LowerBound
 
 
 def test_it_follows_the_rows_and_looks_from_the_start_every_tenth_of_a_second() -> None:
     bound = LowerBound()
     assert bound.for_receive(100.0) == 0
-    bound.received(7, asked=0, began=100.0, now=100.001)
+    bound.received(7, bound=0, began=100.0, now=100.001)
     assert bound.for_receive(100.05) == 8
-    bound.received(8, asked=8, began=100.05, now=100.051)
+    bound.received(8, bound=8, began=100.05, now=100.051)
     assert bound.for_receive(100.1) == 9
     assert bound.for_receive(100.102) == 0
-    bound.received(3, asked=0, began=100.102, now=100.103)
+    bound.received(3, bound=0, began=100.102, now=100.103)
     assert bound.for_receive(100.2) == 4
 
 
 def test_one_thread_looks_from_the_start_for_all() -> None:
     bound = LowerBound()
-    bound.received(7, asked=0, began=99.9, now=100.0)
+    bound.received(7, bound=0, began=99.9, now=100.0)
     assert [bound.for_receive(101.5) for _ in range(3)] == [0, 8, 8]
 
 
 def test_a_receive_that_is_behind_another_does_not_take_the_bound_back() -> None:
     bound = LowerBound()
-    bound.received(7, asked=0, began=100.0, now=100.001)
-    bound.received(9, asked=8, began=100.01, now=100.02)
-    bound.received(8, asked=8, began=100.01, now=100.03)
+    bound.received(7, bound=0, began=100.0, now=100.001)
+    bound.received(9, bound=8, began=100.01, now=100.02)
+    bound.received(8, bound=8, began=100.01, now=100.03)
     assert bound.for_receive(100.05) == 10
 
 
 def test_a_row_that_came_back_takes_the_bound_back_for_all() -> None:
     bound = LowerBound()
-    bound.received(20, asked=0, began=100.0, now=100.001)
-    bound.received(3, asked=0, began=100.2, now=100.21)
+    bound.received(20, bound=0, began=100.0, now=100.001)
+    bound.received(3, bound=0, began=100.2, now=100.21)
     # that began before, with the old bound: there may be more between 3 and 21
-    bound.received(21, asked=21, began=100.19, now=100.22)
+    bound.received(21, bound=21, began=100.19, now=100.22)
     assert bound.for_receive(100.25) == 4
 
 
 def test_a_look_that_takes_long_is_taken_less_often_but_never_less_than_once_a_second() -> None:
     bound = LowerBound()
     bound.for_receive(10.0)
-    bound.received(1, asked=0, began=10.0, now=10.05)
+    bound.received(1, bound=0, began=10.0, now=10.05)
     assert bound.for_receive(10.5) == 2
     assert bound.for_receive(10.56) == 0
-    bound.received(1, asked=0, began=10.56, now=15.56)
-    assert bound.wait_seconds == LOOK_AGAIN_CAP_SECONDS
+    bound.received(1, bound=0, began=10.56, now=15.56)
+    assert bound.wait_seconds == RESCAN_CAP_SECONDS
 
 
 def test_forgetting_means_to_look_from_the_start() -> None:
     bound = LowerBound()
     bound.for_receive(10.0)
-    bound.received(5, asked=0, began=10.0, now=10.001)
+    bound.received(5, bound=0, began=10.0, now=10.001)
     bound.forget()
     assert bound.for_receive(10.002) == 0

@@ -126,8 +126,8 @@ def test_a_thread_is_started_where_all_are_busy_at_two_looks_up_to_the_maximum()
         looks = []
         for live in (1, 2, 3):
             assert busy.acquire(timeout=60)
-            looks.append((made.look(), made.live_threads == live))
-            made.look()
+            looks.append((made.probe(), made.live_threads == live))
+            made.probe()
         # at the maximum there is nothing more to look for
         assert looks == [(True, True), (True, True), (False, True)]
         assert made.live_threads == 3
@@ -153,8 +153,8 @@ def test_the_only_free_thread_stays_while_the_others_are_busy() -> None:
     with receiver(poll, in_message=handle) as (made, _, _):
         made.start()
         assert busy.wait(60)
-        made.look()
-        assert made.look()
+        made.probe()
+        assert made.probe()
         poll_until(lambda: len(polls) > 21, what="the free thread has found nothing for three rounds")
         assert made.live_threads == 2
         assert len(set(polls)) == 1
@@ -179,8 +179,8 @@ def test_the_only_free_thread_waits_for_the_database_while_the_others_are_busy()
     with receiver(poll, in_message=handle) as (made, stop, _):
         made.start()
         assert busy.wait(60)
-        made.look()
-        made.look()
+        made.probe()
+        made.probe()
         poll_until(lambda: len(stop.waited) >= 6, what="it has looked for the database several times")
         assert stop.waited[:6] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
         go_on.set()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sqlqueue_app import handles, send, send_many
-from sqlqueue_app.policies.polling import BUSY_LOOK_SECONDS
+from sqlqueue_app.policies.polling import BUSY_PROBE_SECONDS
 from tests.support.bench import Bench, Calls, Running
 from tests.support.waiting import poll_until
 from tests.support.worker_processes import address
@@ -19,7 +19,7 @@ def slow(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Without the monitor of version 2.1, which brings a thread for a slow message after 5 to 10 s."""
     if bench.database.vendor == "sqlite":
         pytest.skip("SQLite has one writer: its receives take turns")
-    monkeypatch.setattr("sqlqueue_app.receiving.background.BUSY_LOOK_SECONDS", BUSY_LOOK_SECONDS)
+    monkeypatch.setattr("sqlqueue_app.receiving.background.BUSY_PROBE_SECONDS", BUSY_PROBE_SECONDS)
     monkeypatch.setattr("sqlqueue_app.receiving.background.SLOW_TASK_TICK_SECONDS", 3600.0)
     return bench
 

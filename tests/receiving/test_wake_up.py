@@ -225,13 +225,13 @@ def test_nothing_is_announced_that_nobody_asks_for(bench: Bench) -> None:
     sales, priority = (wake_up_channel(bench.table(name).qualified) for name in ("Sales", "Sales.Priority"))
     with Line(bench, "Sales", "Sales.Priority", asks=False) as line:
         by_own_send(bench, 1)
-        assert line.connection.ask([priority]) == {priority}
+        assert line.connection.request([priority]) == {priority}
         by_own_send(bench, 2)
         send("Test.Message", {"n": 3}, to=address(bench, "Sales.Priority"))
         assert line.wait() == {"Sales.Priority"}
 
-        assert line.connection.ask([sales, priority]) == {sales, priority}
-        line.connection.stop_asking(priority)
+        assert line.connection.request([sales, priority]) == {sales, priority}
+        line.connection.withdraw_request(priority)
         send("Test.Message", {"n": 4}, to=address(bench, "Sales.Priority"))
         by_own_send(bench, 5)
         assert line.wait() == {"Sales"}
@@ -242,10 +242,10 @@ def test_one_who_stops_asking_leaves_the_others_their_announcements(bench: Bench
     channel = wake_up_channel(bench.table("Sales").qualified)
     with Line(bench, "Sales") as other, Line(bench, "Sales") as line:
         assert line.ask() == {"Sales"}  # again, which is no second question
-        line.connection.stop_asking(channel)
+        line.connection.withdraw_request(channel)
         by_own_send(bench, 1)
         assert other.wait() == {"Sales"}
-        other.connection.stop_asking(channel)
+        other.connection.withdraw_request(channel)
     assert execute(bench.database, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
 
 

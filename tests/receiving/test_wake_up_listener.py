@@ -92,14 +92,14 @@ def test_a_stop_between_an_answer_and_its_use_does_no_harm(bench: Bench, monkeyp
     prepare(bench)
     table = bench.table("Sales").qualified
     with Line(bench, "Sales") as line:
-        answer = line.connection._ask
+        answer = line.connection._fetch
 
         def interrupted(*arguments: Any) -> list[tuple[Any, ...]]:
             found = answer(*arguments)
             line.connection._connection.pgconn.finish()
             return found
 
-        monkeypatch.setattr(line.connection, "_ask", interrupted)
+        monkeypatch.setattr(line.connection, "_fetch", interrupted)
         assert line.connection.channels_with_trigger({table: wake_up_channel(table)}) == {wake_up_channel(table)}
 
 
@@ -222,16 +222,16 @@ def test_a_crowd_of_messages_is_not_announced_until_polls_find_nothing_for_a_whi
         poll_until(lambda: not asks(bench))
 
         # A poll that finds nothing may come between two messages of the crowd: only two with a pause between them tell.
-        wake_up.looked(False)
+        wake_up.polled(False)
         assert not wake_up.is_quiet
         clock.now = 0.04
-        wake_up.looked(False)
-        wake_up.looked(True)
+        wake_up.polled(False)
+        wake_up.polled(True)
         clock.now = 1.0
-        wake_up.looked(False)
+        wake_up.polled(False)
         assert not wake_up.is_quiet
         clock.now = 1.05
-        wake_up.looked(False)
+        wake_up.polled(False)
         poll_until(lambda: wake_up.push_enabled)
         assert asks(bench)
 

@@ -76,7 +76,7 @@ class Line:
 
     def ask(self) -> set[str]:
         """Have senders announce what they send: the queues for which all of them are asked."""
-        asked = self.connection.ask(self.channels.values())
+        asked = self.connection.request(self.channels.values())
         return {name for name, channel in self.channels.items() if channel in asked}
 
     def wait(self) -> set[str]:

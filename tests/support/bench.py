@@ -211,7 +211,7 @@ def handler_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     No message counts as slow: on a busy machine another thread would take the next one, and tests look at the order.
     """
-    monkeypatch.setattr("sqlqueue_app.receiving.background.BUSY_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr("sqlqueue_app.receiving.background.BUSY_PROBE_SECONDS", 3600.0)
     kept = registry.all()
     for handler in kept:
         registry.remove(handler)

@@ -10,7 +10,7 @@ from typing import IO, TypeVar
 
 T = TypeVar("T")
 
-SECONDS_BETWEEN_LOOKS = 0.01
+SUSPECT_CHECK_SECONDS = 0.01
 # Processes start and threads end in seconds; a slow machine may take a minute.
 SECONDS_TO_END = 60.0
 
@@ -32,7 +32,7 @@ def poll_until(condition: Callable[[], T], deadline: float = 60.0, *, what: str 
         if late:
             description = what or getattr(condition, "__name__", repr(condition))
             raise AssertionError(f"not within {deadline} s: {description} (last answer {answer!r})")
-        pause.wait(SECONDS_BETWEEN_LOOKS)
+        pause.wait(SUSPECT_CHECK_SECONDS)
 
 
 def join_all(threads: Iterable[threading.Thread], deadline: float = SECONDS_TO_END) -> None:

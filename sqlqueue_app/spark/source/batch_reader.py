@@ -100,7 +100,7 @@ def plan_ranges(connection: Connection, options: ReadOptions, table: SourceTable
 
     def probe(start: int, end: int) -> tuple[int, int]:
         texts = {"lowest": str(start), "highest": str(end), "limit": str(ROWS_PER_PROBE)}
-        ((count, counted),) = connection.fetch(known.script("look_at_range", table=table.qualified, **texts))
+        ((count, counted),) = connection.fetch(known.script("count_range", table=table.qualified, **texts))
         return int(count), int(counted) if counted is not None else start
 
     ranges = even_ranges(lowest, highest, options.partitions, probe, _default_partitions)

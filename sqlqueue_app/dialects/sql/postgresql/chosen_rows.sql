@@ -1,6 +1,6 @@
 -- Statements for selected rows of a queue table on PostgreSQL. {table} is the quoted "schema"."table".
 
--- name: look_at
+-- name: headers_of_rows
 -- The headers of the rows with these numbers. {row_versions} is a list of integers.
 SELECT seq, headers
 FROM {table}

@@ -33,7 +33,7 @@ WHERE pg_index.indisvalid
     ) = 2
 ORDER BY 1, 2, 3;
 
--- name: look
+-- name: snapshot
 -- Rows, rows with an expiry and expired rows, among the first rows; the span of the row numbers; the headers of the first row;
 -- the last value of the sequence, as the number of rows ever written, or NULL if this role may not read it;
 -- dead and live rows from the statistics.
@@ -58,7 +58,7 @@ FROM (
     FROM (SELECT expires FROM {table} ORDER BY seq LIMIT CAST(:limit AS integer)) AS head
 ) AS counted;
 
--- name: look_expiring
+-- name: count_expiries
 SELECT
     {number},
     (
@@ -75,7 +75,7 @@ SELECT
         ) AS expired
     );
 
--- name: look_delayed
+-- name: snapshot_delayed
 -- All delayed messages, and those that are due; each count stops at the limit. Then the earliest due time.
 SELECT
     {number},
@@ -91,14 +91,14 @@ SELECT {number}, CAST(NULL AS bigint), found.seq, found.id, found.headers, CAST(
 FROM (
     SELECT head.seq, head.id, head.headers
     FROM (
-        SELECT seq, id, headers{body} FROM {table} WHERE seq <= :before ORDER BY seq {order} LIMIT CAST(:looked AS integer)
+        SELECT seq, id, headers{body} FROM {table} WHERE seq <= :before ORDER BY seq {order} LIMIT CAST(:rows AS integer)
     ) AS head
     WHERE {holds}
     LIMIT CAST(:most AS integer)
 ) AS found
 UNION ALL
 SELECT {number}, rest.seq, NULL, NULL, NULL, NULL
-FROM (SELECT seq FROM {table} WHERE seq <= :before ORDER BY seq {order} LIMIT 1 OFFSET CAST(:looked AS integer)) AS rest;
+FROM (SELECT seq FROM {table} WHERE seq <= :before ORDER BY seq {order} LIMIT 1 OFFSET CAST(:rows AS integer)) AS rest;
 
 -- name: find_in_delayed
 -- As `find_in_queue`, for delayed messages by due time, which is returned too. They have ids instead of row numbers.
@@ -107,13 +107,13 @@ SELECT
     CAST(EXTRACT(EPOCH FROM found.due) AS double precision)
 FROM (
     SELECT head.id, head.headers, head.due
-    FROM (SELECT id, headers, due{body} FROM {table} ORDER BY due {order} LIMIT CAST(:looked AS integer)) AS head
+    FROM (SELECT id, headers, due{body} FROM {table} ORDER BY due {order} LIMIT CAST(:rows AS integer)) AS head
     WHERE {holds}
     LIMIT CAST(:most AS integer)
 ) AS found
 UNION ALL
 SELECT {number}, CAST(0 AS bigint), NULL, NULL, NULL, NULL
-FROM (SELECT 1 FROM {table} ORDER BY due {order} LIMIT 1 OFFSET CAST(:looked AS integer)) AS rest;
+FROM (SELECT 1 FROM {table} ORDER BY due {order} LIMIT 1 OFFSET CAST(:rows AS integer)) AS rest;
 
 -- name: holds_in_headers
 -- Ignores the case of ASCII letters only, which is the same in every locale, and much faster than the rules of a locale.

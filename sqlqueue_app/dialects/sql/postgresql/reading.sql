@@ -13,7 +13,7 @@ SELECT
     (SELECT min(seq) FROM {table}),
     (SELECT max(seq) FROM {table});
 
--- name: look_at_range
+-- name: count_range
 -- The number of rows in a range, at most {limit}, and the last row number counted.
 SELECT count(*), max(head.seq)
 FROM (

@@ -20,14 +20,14 @@ EXCEPTION WHEN duplicate_function OR unique_violation THEN NULL;
 END $sqlqueue_do$
 
 -- name: create_wake_up_trigger
--- Fires once per statement, COPY included, but only while a receiver asks for it, because commits that notify wait for each other.
--- The sender holds {sending} until its transaction ends: by this lock, a receiver that asks in the meantime detects a sender that
+-- Fires once per statement, COPY included, but only while a receiver requests it, because commits that notify wait for each other.
+-- The sender holds {sending} until its transaction ends: by this lock, a receiver that sends a request in the meantime detects a sender that
 -- has missed the request.
 CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON {table}
 FOR EACH STATEMENT
 WHEN (
     CASE WHEN pg_catalog.pg_try_advisory_xact_lock_shared({sending}) THEN
-        CASE WHEN pg_catalog.pg_try_advisory_lock({asking}) THEN NOT pg_catalog.pg_advisory_unlock({asking}) ELSE true END
+        CASE WHEN pg_catalog.pg_try_advisory_lock({requested}) THEN NOT pg_catalog.pg_advisory_unlock({requested}) ELSE true END
     ELSE true END
 )
 EXECUTE FUNCTION {function}({channel});
@@ -50,13 +50,13 @@ LEFT JOIN pg_trigger
     AND pg_trigger.tgqual IS NOT NULL
     AND pg_trigger.tgargs = convert_to(wanted.key, 'UTF8') || decode('00', 'hex');
 
--- name: ask_for_announcements
+-- name: request_announcements
 -- The session holds the lock until it withdraws the request or ends; a sender holds it only for a moment.
 SELECT count(pg_advisory_lock_shared(CAST(key AS bigint))) FROM json_array_elements_text(CAST(:keys AS json)) AS key;
 
--- name: all_senders_are_asked
+-- name: announcing_channels
 -- The channels whose `sending` lock is held by no transaction.
 SELECT wanted.key FROM json_each_text(CAST(:keys AS json)) AS wanted WHERE pg_try_advisory_xact_lock(CAST(wanted.value AS bigint));
 
--- name: stop_asking
+-- name: withdraw_request
 SELECT pg_advisory_unlock_shared(CAST(:key AS bigint));

@@ -1,7 +1,7 @@
 -- Statements for selected rows of a queue table on SQLite. {table} is the quoted name.
 -- SQLite has one writer at a time, so there are no locked rows to skip. Text is returned as BLOB: see `receive`.
 
--- name: look_at
+-- name: headers_of_rows
 -- The headers of the rows with these numbers. {row_versions} is a list of integers.
 SELECT
     RowVersion,

@@ -13,7 +13,7 @@ WHERE tables.type = 'table'
     AND (SELECT count(*) FROM pragma_table_info(tables.name) AS needed WHERE lower(needed.name) IN ('headers', 'body')) = 2
 ORDER BY 2, 3;
 
--- name: look
+-- name: snapshot
 SELECT
     {number},
     counted.waiting,
@@ -32,7 +32,7 @@ FROM (
     FROM (SELECT Expires FROM {table} ORDER BY RowVersion LIMIT :limit) AS head
 ) AS counted;
 
--- name: look_expiring
+-- name: count_expiries
 SELECT
     {number},
     (SELECT count(*) FROM (SELECT 1 FROM {table} WHERE Expires IS NOT NULL LIMIT :limit) AS expiring),
@@ -42,7 +42,7 @@ SELECT
         ) AS expired
     );
 
--- name: look_delayed
+-- name: snapshot_delayed
 SELECT
     {number},
     (SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT :limit) AS counted),
@@ -58,14 +58,14 @@ SELECT {number}, NULL, found.RowVersion, CAST(found.Id AS blob), CAST(found.Head
 FROM (
     SELECT head.RowVersion, head.Id, head.Headers
     FROM (
-        SELECT RowVersion, Id, Headers{body} FROM {table} WHERE RowVersion <= :before ORDER BY RowVersion {order} LIMIT :looked
+        SELECT RowVersion, Id, Headers{body} FROM {table} WHERE RowVersion <= :before ORDER BY RowVersion {order} LIMIT :rows
     ) AS head
     WHERE {holds}
     LIMIT :most
 ) AS found
 UNION ALL
 SELECT {number}, rest.RowVersion, NULL, NULL, NULL, NULL
-FROM (SELECT RowVersion FROM {table} WHERE RowVersion <= :before ORDER BY RowVersion {order} LIMIT 1 OFFSET :looked) AS rest;
+FROM (SELECT RowVersion FROM {table} WHERE RowVersion <= :before ORDER BY RowVersion {order} LIMIT 1 OFFSET :rows) AS rest;
 
 -- name: find_in_delayed
 SELECT
@@ -73,13 +73,13 @@ SELECT
     (julianday(found.Due) - julianday('1970-01-01')) * 86400.0
 FROM (
     SELECT head.RowVersion, head.Headers, head.Due
-    FROM (SELECT RowVersion, Headers, Due{body} FROM {table} ORDER BY Due {order} LIMIT :looked) AS head
+    FROM (SELECT RowVersion, Headers, Due{body} FROM {table} ORDER BY Due {order} LIMIT :rows) AS head
     WHERE {holds}
     LIMIT :most
 ) AS found
 UNION ALL
 SELECT {number}, 0, NULL, NULL, NULL, NULL
-FROM (SELECT 1 FROM {table} ORDER BY Due {order} LIMIT 1 OFFSET :looked) AS rest;
+FROM (SELECT 1 FROM {table} ORDER BY Due {order} LIMIT 1 OFFSET :rows) AS rest;
 
 -- name: holds_in_headers
 instr(lower(head.Headers), :text) > 0;

@@ -15,7 +15,7 @@ SELECT
     (SELECT min(RowVersion) FROM {table}),
     (SELECT max(RowVersion) FROM {table});
 
--- name: look_at_range
+-- name: count_range
 -- The number of rows in a range, at most {limit}, and the last row number counted.
 SELECT count(*), max(head.RowVersion)
 FROM (

@@ -27,7 +27,7 @@ WHERE (
 ) = 2
 ORDER BY 1, 2, 3;
 
--- name: look
+-- name: snapshot
 SELECT
     {number},
     counted.waiting,
@@ -48,7 +48,7 @@ FROM (
     ) AS head
 ) AS counted;
 
--- name: look_expiring
+-- name: count_expiries
 SELECT
     {number},
     (
@@ -64,7 +64,7 @@ SELECT
         ) AS expired
     );
 
--- name: look_delayed
+-- name: snapshot_delayed
 SELECT
     {number},
     (SELECT COUNT(*) FROM (SELECT TOP (CAST(:limit AS int)) Due FROM {table} WITH (READPAST, READCOMMITTEDLOCK)) AS counted),
@@ -84,7 +84,7 @@ SELECT {number}, CAST(NULL AS bigint), found.RowVersion, found.Id, found.Headers
 FROM (
     SELECT TOP (CAST(:most AS int)) head.RowVersion, head.Id, head.Headers
     FROM (
-        SELECT TOP (CAST(:looked AS int)) RowVersion, Id, Headers{body}
+        SELECT TOP (CAST(:rows AS int)) RowVersion, Id, Headers{body}
         FROM {table} WITH (READPAST, READCOMMITTEDLOCK) WHERE RowVersion <= :before ORDER BY RowVersion {order}
     ) AS head
     WHERE {holds}
@@ -93,7 +93,7 @@ UNION ALL
 SELECT {number}, rest.RowVersion, NULL, NULL, NULL, NULL
 FROM (
     SELECT RowVersion FROM {table} WITH (READPAST, READCOMMITTEDLOCK) WHERE RowVersion <= :before
-    ORDER BY RowVersion {order} OFFSET CAST(:looked AS int) ROWS FETCH NEXT 1 ROWS ONLY
+    ORDER BY RowVersion {order} OFFSET CAST(:rows AS int) ROWS FETCH NEXT 1 ROWS ONLY
 ) AS rest;
 
 -- name: find_in_delayed
@@ -104,7 +104,7 @@ SELECT
 FROM (
     SELECT TOP (CAST(:most AS int)) head.RowVersion, head.Headers, head.Due
     FROM (
-        SELECT TOP (CAST(:looked AS int)) RowVersion, Headers, Due{body}
+        SELECT TOP (CAST(:rows AS int)) RowVersion, Headers, Due{body}
         FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY Due {order}
     ) AS head
     WHERE {holds}
@@ -113,7 +113,7 @@ UNION ALL
 SELECT {number}, CAST(0 AS bigint), NULL, NULL, NULL, NULL
 FROM (
     SELECT Due FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
-    ORDER BY Due {order} OFFSET CAST(:looked AS int) ROWS FETCH NEXT 1 ROWS ONLY
+    ORDER BY Due {order} OFFSET CAST(:rows AS int) ROWS FETCH NEXT 1 ROWS ONLY
 ) AS rest;
 
 -- name: holds_in_headers

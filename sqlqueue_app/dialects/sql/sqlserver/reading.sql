@@ -14,7 +14,7 @@ SELECT
     (SELECT MIN(RowVersion) FROM {table} WITH (READPAST, READCOMMITTEDLOCK)),
     (SELECT MAX(RowVersion) FROM {table} WITH (READPAST, READCOMMITTEDLOCK));
 
--- name: look_at_range
+-- name: count_range
 -- The number of rows in a range, at most {limit}, and the last row number counted.
 SELECT COUNT(*), MAX(head.RowVersion)
 FROM (

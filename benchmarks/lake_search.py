@@ -26,7 +26,7 @@ import pyarrow.dataset as ds
 
 from benchmarks.lake_making import END, RARE_TEXT, make_lake
 from sqlqueue_app.lake.data_files import glob_files
-from sqlqueue_app.lake.search import Asked, search
+from sqlqueue_app.lake.search import SearchQuery, search
 
 LISTED: Final = ["counted_at", "row_version", "message_id", "conversation_id", "message_type", "endpoint", "sent_at", "body_bytes"]
 SIX_HOURS: Final = END - timedelta(hours=6)
@@ -102,7 +102,7 @@ def _known(lake: Path) -> tuple[str, str]:
     """The ids of a message in the middle of the time."""
     files = list(glob_files(str(lake)))
     middle = END - timedelta(days=len({each.day for each in files}) / 2)
-    found = search(str(lake), files, Asked(until=middle, size=1), seconds=60).messages[0]
+    found = search(str(lake), files, SearchQuery(until=middle, size=1), seconds=60).messages[0]
     return found.conversation_id, found.message_id
 
 
@@ -111,7 +111,7 @@ def _duckdb(lake: Path) -> dict[str, Callable[[], str]]:
 
     def way(seconds: float = 2.0, **asked: Any) -> Callable[[], str]:
         def run() -> str:
-            found = search(str(lake), list(glob_files(str(lake))), Asked(**asked, bodies=True), seconds=seconds)
+            found = search(str(lake), list(glob_files(str(lake))), SearchQuery(**asked, bodies=True), seconds=seconds)
             back = f", searched back to {found.searched_from}" if found.is_partial else ""
             return f"{len(found.messages)}{'' if found.count is None else f' of {found.count:,}'}{back}"
 

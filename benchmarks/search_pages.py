@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from benchmarks.messages import stored_headers
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.lake.data_files import glob_files
-from sqlqueue_app.lake.search import Asked, search
+from sqlqueue_app.lake.search import SearchQuery, search
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.rows import NewRow
@@ -56,7 +56,7 @@ def _of_the_archive() -> dict[str, str]:
         return {}
     files = sorted(glob_files(lake), key=lambda each: each.day)
     middle = [each for each in files if each.day == files[len(files) // 2].day]
-    known = search(lake, middle, Asked(size=1), seconds=60).messages[0]
+    known = search(lake, middle, SearchQuery(size=1), seconds=60).messages[0]
     return {
         "a message id of the archive": known.message_id,
         "a conversation of the archive": known.conversation_id,

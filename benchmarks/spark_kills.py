@@ -42,7 +42,7 @@ OF_COMPACTION = ["written together", "retired", "deleted one file"]
 STEPS = [*OF_A_BATCH, *OF_COMPACTION]
 BATCH_SIZE = 1_500
 # What a run takes to start and to take a few batches.
-LONGEST_SECONDS = 45.0
+MAX_SECONDS = 45.0
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def killed_run(database: QueueDatabase, lake: Path, chance: random.Random, step:
     command = [sys.executable, "-m", "tests.pipeline.kill_app", str(lake), step or "-", str(BATCH_SIZE), *flags]
     process = subprocess.Popen(command, env=database.child_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
-        process.wait(LONGEST_SECONDS if step else chance.uniform(3, LONGEST_SECONDS / 2))
+        process.wait(MAX_SECONDS if step else chance.uniform(3, MAX_SECONDS / 2))
     except subprocess.TimeoutExpired:
         where = f"before {step}" if step else where
         os.kill(process.pid, signal.SIGKILL)

@@ -22,7 +22,7 @@ import django
 from benchmarks import messages
 from benchmarks.spark_kills import database_of
 
-MOST_OF_A_BATCH = 500_000
+MAX_BATCH = 500_000
 
 
 def main() -> None:
@@ -52,10 +52,10 @@ def measure(counts: Sequence[int]) -> Iterator[dict[str, object]]:
         install(database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
         audit = table(database, "audit")
         settings = get_settings()
-        options = options_of(settings, lake=lake, master="local[2]", batch_size=MOST_OF_A_BATCH)
+        options = options_of(settings, lake=lake, master="local[2]", batch_size=MAX_BATCH)
         with spark_running("local[2]") as session:
             java = session.sparkContext._gateway.proc.pid  # type: ignore[union-attr,unused-ignore]
-            _fill(audit.qualified, database.connection, min([*counts, MOST_OF_A_BATCH]))
+            _fill(audit.qualified, database.connection, min([*counts, MAX_BATCH]))
             run_pipeline(settings, options, StopSignal())
             for count in counts:
                 _fill(audit.qualified, database.connection, count)

@@ -36,16 +36,16 @@ class SqlQueueConfig(AppConfig):
         """Register the checks, the queue models and the installation after `migrate`."""
         # Imported here because these modules need the models of all apps.
         from sqlqueue_app import checks  # noqa: PLC0415
-        from sqlqueue_app.installation import install_after_migrate, make_groups_after_migrate  # noqa: PLC0415
-        from sqlqueue_app.models.queues import make_known_models, register_app  # noqa: PLC0415
+        from sqlqueue_app.installation import create_groups_after_migrate, install_after_migrate  # noqa: PLC0415
+        from sqlqueue_app.models.queues import create_known_models, register_app  # noqa: PLC0415
 
         checks.register()
         register_app()
-        make_known_models()
+        create_known_models()
         if apps.is_installed("django.contrib.admin"):
             self._list_in_admin()
         post_migrate.connect(install_after_migrate, sender=self, dispatch_uid="sqlqueue_app.install_after_migrate")
-        post_migrate.connect(make_groups_after_migrate, sender=self, dispatch_uid="sqlqueue_app.make_groups_after_migrate")
+        post_migrate.connect(create_groups_after_migrate, sender=self, dispatch_uid="sqlqueue_app.create_groups_after_migrate")
 
     @staticmethod
     def _list_in_admin() -> None:

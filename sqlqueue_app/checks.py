@@ -15,7 +15,7 @@ from django.core import checks
 from django.db import Error as DjangoDatabaseError, connections, router
 
 from sqlqueue_app.conf import Code, Settings, current_problems, dialect_of, get_settings, is_configured
-from sqlqueue_app.conf.validation import listed, meant
+from sqlqueue_app.conf.validation import listed, suggestion
 from sqlqueue_app.dialects.dialect import dialect
 from sqlqueue_app.dialects.postgresql import CAN_PREPARE, options_for, seconds_until_given_up
 from sqlqueue_app.installation import planned_tables, unusable_names, wake_up_tables
@@ -105,7 +105,7 @@ def check_routes(**_: Any) -> list[checks.CheckMessage]:
     return [
         _lost_route(pattern, name, f"no endpoint of the settings{near}", MISSPELLED_ROUTE)
         for pattern, name in settings.routes.items()
-        if name not in settings.senders and (near := meant(name, settings.senders))
+        if name not in settings.senders and (near := suggestion(name, settings.senders))
     ]
 
 
@@ -115,7 +115,7 @@ def check_routed_queues(databases: Sequence[str] | None = None, **_: Any) -> lis
     if settings is None or (alias := settings.database) not in (databases or ()):
         return []
     senders = settings.senders
-    routes = {each: name for each, name in settings.routes.items() if name not in senders and not meant(name, senders)}
+    routes = {each: name for each, name in settings.routes.items() if name not in senders and not suggestion(name, senders)}
     if not routes:
         return []
     try:
@@ -128,7 +128,7 @@ def check_routed_queues(databases: Sequence[str] | None = None, **_: Any) -> lis
         return []  # check_tables reports it
     what = "no endpoint of the settings and no queue of the database"
     return [
-        _lost_route(pattern, name, f"{what}{meant(name, tables.values())}", UNKNOWN_ROUTE)
+        _lost_route(pattern, name, f"{what}{suggestion(name, tables.values())}", UNKNOWN_ROUTE)
         for pattern, name in routes.items()
         if name in lost
     ]
@@ -297,7 +297,7 @@ def check_dead_rows(databases: Sequence[str] | None = None, **_: Any) -> list[ch
 
 NO_BOUND_OF_WORKER: Final = "sqlqueue.W006"
 NO_BOUND_OF_SERVER: Final = "sqlqueue.W036"
-LONGEST_SECONDS: Final = 120
+MAX_SECONDS: Final = 120
 """A peer that is given up later is reported."""
 
 
@@ -328,7 +328,7 @@ def check_server_side(databases: Sequence[str] | None = None, **_: Any) -> list[
     except (DatabaseError, DjangoDatabaseError):
         return []  # check_tables reports it
     client, *kernel = row
-    if not _is_elsewhere(client or "") or (seconds := seconds_until_given_up(*kernel)) <= LONGEST_SECONDS:
+    if not _is_elsewhere(client or "") or (seconds := seconds_until_given_up(*kernel)) <= MAX_SECONDS:
         return []
     message = (
         f"the server of the database {alias!r} gives up a worker whose host vanishes only after {seconds:.0f} s: "
@@ -371,7 +371,7 @@ def _gives_up_in_time(options: Mapping[str, Any]) -> bool:
         return False  # libpq reports the error
     # The user timeout alone bounds a worker that waits for an acknowledgement, keepalives one that waits for an answer.
     bound = seconds_until_given_up(idle, interval, count, user_timeout)
-    return is_on and user_timeout > 0 and idle > 0 and bound <= LONGEST_SECONDS
+    return is_on and user_timeout > 0 and idle > 0 and bound <= MAX_SECONDS
 
 
 def _hint(alias: str) -> str:

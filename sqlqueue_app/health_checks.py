@@ -16,8 +16,8 @@ _Function = TypeVar("_Function", bound=CheckFunction)
 
 # Prefix of the built-in checks.
 OWN_PREFIX: Final = "sqlqueue."
-LONGEST_NAME: Final = 100
-LEAST_SECONDS: Final = 10.0
+MAX_NAME_LENGTH: Final = 100
+MIN_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +89,16 @@ def _check_name(name: object) -> None:
         raise ConfigurationError(
             f"a check cannot be called {name!r}: expected a name in words, as in @health_check('payment gateway')"
         )
-    if len(name) > LONGEST_NAME or not name.isprintable():
-        raise ConfigurationError(f"a check cannot be called {name!r}: expected at most {LONGEST_NAME} printable characters")
+    if len(name) > MAX_NAME_LENGTH or not name.isprintable():
+        raise ConfigurationError(f"a check cannot be called {name!r}: expected at most {MAX_NAME_LENGTH} printable characters")
     if name.startswith(OWN_PREFIX):
         raise ConfigurationError(f"a check cannot be called {name!r}: names that begin with {OWN_PREFIX!r} are those of sqlqueue")
 
 
 def _seconds_of(name: str, every: object) -> float:
     seconds = every.total_seconds() if isinstance(every, timedelta) else every
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not LEAST_SECONDS <= seconds < 10**8:
-        raise ConfigurationError(f"check {name!r} cannot be called every {every!r}: expected seconds of at least {LEAST_SECONDS:g}")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not MIN_SECONDS <= seconds < 10**8:
+        raise ConfigurationError(f"check {name!r} cannot be called every {every!r}: expected seconds of at least {MIN_SECONDS:g}")
     return float(seconds)
 
 

@@ -165,9 +165,9 @@ def install_after_migrate(*, using: str, verbosity: int = 1, stdout: Any = None,
             out.write(f"  Created {table.kind.value} table {table.address}\n")
 
 
-def make_groups_after_migrate(*, app_config: AppConfig, using: str, **_: Any) -> None:
+def create_groups_after_migrate(*, app_config: AppConfig, using: str, **_: Any) -> None:
     """Create missing permission groups in the database of the users. Connected as `install_after_migrate`."""
-    make_groups(app_config, using)
+    create_groups(app_config, using)
 
 
 # Each group includes the one before. Readers do not see bodies, which may hold personal data.
@@ -177,7 +177,7 @@ _ADMIN: Final = (*_WRITER, "move_message", "purge_queue", "manage_redirect", "ma
 GROUPS: Final = {"sqlqueue reader": _READER, "sqlqueue writer": _WRITER, "sqlqueue admin": _ADMIN}
 
 
-def make_groups(app_config: AppConfig, using: str) -> list[str]:
+def create_groups(app_config: AppConfig, using: str) -> list[str]:
     """Create missing permission groups, unless Django's users are not installed or in another database; returns their names."""
     if not apps.is_installed("django.contrib.auth"):
         return []

@@ -37,11 +37,11 @@ MINUTE: Final = 60
 HOUR: Final = 3_600
 DAY: Final = 86_400
 # Sketches merged per page: a few tenths of a second. Above this, quantiles use longer steps, which have fewer sketches.
-MOST_SKETCHES: Final = 10_000
-MOST_KINDS: Final = 200
-MOST_GROUPS: Final = 50
-MOST_EDGES: Final = 100
-MOST_ROWS: Final = 200
+MAX_SKETCHES: Final = 10_000
+MAX_KINDS: Final = 200
+MAX_GROUPS: Final = 50
+MAX_EDGES: Final = 100
+MAX_ROWS: Final = 200
 _SUMS: Final = (
     "processed", "failed", "retried", "delayed_retries", "processing_count", "processing_sum", "critical_count", "critical_sum",
     "critical_negative", "body_bytes",
@@ -208,10 +208,10 @@ def read_rollups(query: RollupQuery) -> RollupResult:
         total.plus(each)
     sums = {f"sum_{name}": Sum(name) for name in _SUMS}
     kinds = rows.values("endpoint", "message_type").annotate(**sums).order_by("-sum_processed", "endpoint", "message_type")
-    found = list(kinds[: MOST_KINDS + 1])
-    by_kind = {(values["endpoint"], values["message_type"]): _summed(values) for values in found[:MOST_KINDS]}
+    found = list(kinds[: MAX_KINDS + 1])
+    by_kind = {(values["endpoint"], values["message_type"]): _summed(values) for values in found[:MAX_KINDS]}
     quantiles, seconds = _quantiles(query, by_kind, total)
-    return RollupResult(query, over_time, quantiles, seconds, by_kind, total, len(found) > MOST_KINDS)
+    return RollupResult(query, over_time, quantiles, seconds, by_kind, total, len(found) > MAX_KINDS)
 
 
 def iter_rollups(query: RollupQuery) -> Iterator[MessageFigures]:
@@ -244,7 +244,7 @@ def _quantiles(
         if seconds < query.seconds:
             continue
         rows = _rows(query.resample(seconds))
-        if rows.values("pk")[: MOST_SKETCHES + 1].count() > MOST_SKETCHES:
+        if rows.values("pk")[: MAX_SKETCHES + 1].count() > MAX_SKETCHES:
             continue
         found: defaultdict[datetime, Rollup] = defaultdict(Rollup)
         for at, endpoint, kind, processing, critical in rows.values_list(
@@ -269,7 +269,7 @@ class GroupRollup:
     over_time: dict[datetime, int] = field(default_factory=dict)
 
 
-def read_groups(query: RollupQuery, *, most: int = MOST_GROUPS, trends: int = 4) -> list[GroupRollup]:
+def read_groups(query: RollupQuery, *, most: int = MAX_GROUPS, trends: int = 4) -> list[GroupRollup]:
     """The largest groups of the classifier: two statements. Steps are hours or days, since groups have no rollups per minute."""
     hourly = query.resample(max(query.seconds, HOUR))
     rows = GroupFigures.objects.using(managed_alias()).filter(hourly.in_time, classifier=query.classifier)
@@ -303,7 +303,7 @@ class Edge:
         return durations(self.critical_count, self.critical_sum, self.critical)
 
 
-def read_edges(query: RollupQuery, *, most: int = MOST_EDGES) -> list[Edge]:
+def read_edges(query: RollupQuery, *, most: int = MAX_EDGES) -> list[Edge]:
     """The busiest edges, of the endpoint of the query if it names one: three statements."""
     hourly = query.resample(max(query.seconds, HOUR))
     ends = Q(sender=query.endpoint) | Q(receiver=query.endpoint) if query.endpoint else Q()
@@ -321,7 +321,7 @@ def read_edges(query: RollupQuery, *, most: int = MOST_EDGES) -> list[Edge]:
     kept = {(each.sender, each.receiver): each for each in best}
     for seconds in sorted({hourly.seconds, DAY}):
         rows = ConversationEdge.objects.using(managed_alias()).filter(hourly.resample(seconds).in_time, ends, kind)
-        if rows.values("pk")[: MOST_SKETCHES + 1].count() <= MOST_SKETCHES:
+        if rows.values("pk")[: MAX_SKETCHES + 1].count() <= MAX_SKETCHES:
             for sender, receiver, sketch in rows.values_list("sender", "receiver", "critical_sketch"):
                 if (sender, receiver) in kept:
                     _merge(kept[sender, receiver].critical, sketch)
@@ -351,14 +351,14 @@ def read_usage(query: RollupQuery) -> UsageReport:
     sums = {"m": Sum("messages"), "f": Sum("failures"), "b": Sum("bytes")}
     days = rows.values("day").annotate(**sums).order_by("day")
     by_day = {datetime.combine(each["day"], time(), UTC): (each["m"], each["f"], each["b"]) for each in days}
-    counted = rows.values("endpoint").annotate(**sums).order_by("-m", "endpoint")[:MOST_ROWS]
+    counted = rows.values("endpoint").annotate(**sums).order_by("-m", "endpoint")[:MAX_ROWS]
     by_endpoint = [(each["endpoint"], each["m"], each["f"], each["b"]) for each in counted]
     totals = {f"sum_{name}": Sum(name) for name in ("taken", "copied", "expired", "unreadable", "bytes")}
     queues = QueueFigures.objects.using(alias).filter(query.in_days).values("queue").annotate(**totals)
     seen = EndpointSeen.objects.using(alias).filter(last_seen__gte=query.begin).order_by("endpoint", "machine", "pk")
     if query.endpoint:
         seen = seen.filter(endpoint=query.endpoint)
-    return UsageReport(by_day, by_endpoint, list(queues.order_by("queue")[:MOST_ROWS]), list(seen[:MOST_ROWS]))
+    return UsageReport(by_day, by_endpoint, list(queues.order_by("queue")[:MAX_ROWS]), list(seen[:MAX_ROWS]))
 
 
 def read_top_messages(query: RollupQuery, kind: str, *, most: int = 20) -> list[NotableMessage]:
@@ -368,7 +368,7 @@ def read_top_messages(query: RollupQuery, kind: str, *, most: int = 20) -> list[
 
 
 # A compacted lake has a few files per queue and day. DuckDB needs seconds to open more files than this.
-MOST_FILES: Final = 20_000
+MAX_FILES: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,10 +405,10 @@ def known_lake(settings: Settings, *, since: date | None = None, until: date | N
                     rows = rows.filter(day__lte=until)
                 if path:
                     rows = rows.filter(path__startswith=path)
-                found = list(rows.order_by("-day", "pk").values_list("path", "rows")[: MOST_FILES + 1])
-                files = (data_file(where, count) for where, count in found[:MOST_FILES])
+                found = list(rows.order_by("-day", "pk").values_list("path", "rows")[: MAX_FILES + 1])
+                files = (data_file(where, count) for where, count in found[:MAX_FILES])
                 known = tuple(each for each in files if each is not None)
-                return KnownLake(lake, known, newest.committed_at, len(found) > MOST_FILES)
+                return KnownLake(lake, known, newest.committed_at, len(found) > MAX_FILES)
     except ConnectionLost:
         raise
     except DatabaseError as error:
@@ -429,4 +429,4 @@ def _list_directory(lake: str, since: date | None, until: date | None, path: str
     except (LakeError, OSError) as error:
         return KnownLake(lake, problem=str(error))
     found.sort(key=lambda each: (each.day, each.path), reverse=True)
-    return KnownLake(lake, tuple(found[:MOST_FILES]), is_cut=len(found) > MOST_FILES, is_empty=not files)
+    return KnownLake(lake, tuple(found[:MAX_FILES]), is_cut=len(found) > MAX_FILES, is_empty=not files)

@@ -28,7 +28,7 @@ _DEEPEST: Final = 50
 
 
 class BodyKind(TextChoices):
-    """How a body is shown."""
+    """The form in which a body is shown."""
 
     JSON = "json", gettext_lazy("JSON, indented")
     XML = "xml", gettext_lazy("XML, indented")

@@ -22,14 +22,14 @@ from sqlqueue_app.browsing.analytics import known_lake
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.lake.columns import FAILURES
 from sqlqueue_app.lake.data_files import LakeEngineMissing, LakeError
-from sqlqueue_app.lake.search import Asked, FoundMessage, search
+from sqlqueue_app.lake.search import FoundMessage, SearchQuery, search
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import message_times
 from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseError, PoisonMessage
 from sqlqueue_app.messages.failure_groups import guid_of, processing_endpoint, unique_message_id
 from sqlqueue_app.messages.headers import Headers, Intent, read_headers
 from sqlqueue_app.messages.types import resolve_enclosed
-from sqlqueue_app.models import CallbackQueue, CopyFate, FailedMessage, FailureStatus, LakeCopy
+from sqlqueue_app.models import CallbackQueue, CopyOutcome, FailedMessage, FailureStatus, LakeCopy
 from sqlqueue_app.models.failures import fitting
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.delayed import instant_of, known_delayed_tables
@@ -103,7 +103,7 @@ class ConversationMessage:
 
     @property
     def found_in(self) -> str:
-        """Where it was found: in the lake, in a table of the database, or only in the index of failures."""
+        """The place where it was found: the lake, a table of the database, or only the index of failures."""
         return "lake" if self.lake else "queue" if self.row_version is not None or self.delayed else "index"
 
     @property
@@ -157,14 +157,14 @@ MIN_SCAN_ROWS: Final = 100
 SCAN_ROWS_PER_AUDIT_QUEUE: Final = 5_000
 # Rows per statement; between statements the time limit is checked.
 SCAN_ROWS_AT_ONCE: Final = 20_000
-MOST_MESSAGES: Final = 1_000
+MAX_MESSAGES: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class ScanExtent:
     """The extent of a scan: the newest `rows` of each queue and the number of `queues`; of `delayed` tables, the rows due first.
 
-    `longer`: by name, the row version where to continue in a queue that has or may have more, 0 for delayed messages. `late`:
+    `longer`: by name, the RowVersion at which to continue in a queue that has or may have more, 0 for delayed messages. `late`:
     tables that were not read in time. `lake` is None without a lake.
     """
 
@@ -179,7 +179,7 @@ class ScanExtent:
 
 @dataclass(frozen=True, slots=True)
 class ConversationResult:
-    """The messages found. `is_cut`: there are more than MOST_MESSAGES. `problems`: sources that could not be read."""
+    """The messages found. `is_cut`: there are more than MAX_MESSAGES. `problems`: sources that could not be read."""
 
     messages: tuple[ConversationMessage, ...]
     extent: ScanExtent
@@ -197,19 +197,19 @@ def read_conversation(settings: Settings, conversation: str) -> ConversationResu
 
     failures = failures_where(Q(conversation_id=fitting("conversation_id", conversation)))
     rows, extent, problems = scan_rows(settings, RowSearch((needle_of(conversation),), fits=fits))
-    lake = read_lake(settings, conversation, most=MOST_MESSAGES)
+    lake = read_lake(settings, conversation, most=MAX_MESSAGES)
     again = {
         unique: each for unique, each in failures.items() if unique not in lake.again or each.status == FailureStatus.UNRESOLVED
     }
     messages = [*_of_index(settings, again, rows), *messages_of_rows(settings, failures, rows)]
     messages += _only_in_lake(lake, failures, messages)
-    is_cut = len(messages) > MOST_MESSAGES or len(failures) >= MOST_MESSAGES
-    return ConversationResult(tuple(messages[:MOST_MESSAGES]), replace(extent, lake=lake.extent), is_cut, problems)
+    is_cut = len(messages) > MAX_MESSAGES or len(failures) >= MAX_MESSAGES
+    return ConversationResult(tuple(messages[:MAX_MESSAGES]), replace(extent, lake=lake.extent), is_cut, problems)
 
 
 # The newest failed messages are examined; at most this many conversations are returned.
 RECENT_FAILURES: Final = 200
-MOST_CONVERSATIONS: Final = 25
+MAX_CONVERSATIONS: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +235,11 @@ def newest_conversations() -> list[FailingConversation]:
         if conversation:
             known = found.get(conversation, FailingConversation(conversation, 0, failed_at, message_type))
             found[conversation] = replace(known, failed=known.failed + 1)
-    return list(found.values())[:MOST_CONVERSATIONS]
+    return list(found.values())[:MAX_CONVERSATIONS]
 
 
 # A message whose cause was handled more often than this links to the first copies only.
-MOST_PARENTS: Final = 10
+MAX_PARENTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ def causes(messages: Sequence[ConversationMessage]) -> list[list[int]]:
     for message in messages:
         named = by_id.get(message.related_to, []) if message.related_to and message.related_to != message.message_id else []
         at_sender = [each for each in named if messages[each].receiving == message.sending]
-        found.append((at_sender or [each for each in named if messages[each].kind is not Kind.EVENT])[:MOST_PARENTS])
+        found.append((at_sender or [each for each in named if messages[each].kind is not Kind.EVENT])[:MAX_PARENTS])
     return found
 
 
@@ -357,7 +357,7 @@ def failures_where(condition: Q) -> dict[UUID, FailedMessage]:
     """The matching failures by id, newest first; none without the tables of `migrate`, which the overview reports."""
     alias = managed_alias()
     with optional_read(alias, "read the failures of a conversation"):
-        found = FailedMessage.objects.using(alias).filter(condition).order_by("-failed_at", "-pk")[:MOST_MESSAGES]
+        found = FailedMessage.objects.using(alias).filter(condition).order_by("-failed_at", "-pk")[:MAX_MESSAGES]
         return {each.pk: each for each in found}
     return {}
 
@@ -429,7 +429,7 @@ class RowSearch:
     """A search for rows: the database finds those that hold one of the texts, `fits` checks their headers.
 
     `bodies`: also search bodies. `most`: the maximum number of rows to return from each table. `queue`: search only this one,
-    from the row version `before` back. `in_time`: whether there is time for another statement.
+    from the RowVersion `before` back. `in_time`: whether there is time for another statement.
     """
 
     texts: tuple[str, ...]
@@ -578,12 +578,12 @@ def _queue_name(settings: Settings, address: str) -> str:
 
 LAKE_SECONDS: Final = 2.0
 _OUTCOME_OF_COPY: Final[Mapping[str, MessageOutcome]] = {
-    CopyFate.WAITING: MessageOutcome.FAILED,
-    CopyFate.RETRIED: MessageOutcome.RETRIED,
-    CopyFate.RESOLVED: MessageOutcome.HANDLED,
-    CopyFate.ARCHIVED: MessageOutcome.ARCHIVED,
-    CopyFate.DELETED: MessageOutcome.GONE,
-    CopyFate.GONE: MessageOutcome.GONE,
+    CopyOutcome.WAITING: MessageOutcome.FAILED,
+    CopyOutcome.RETRIED: MessageOutcome.RETRIED,
+    CopyOutcome.RESOLVED: MessageOutcome.HANDLED,
+    CopyOutcome.ARCHIVED: MessageOutcome.ARCHIVED,
+    CopyOutcome.DELETED: MessageOutcome.GONE,
+    CopyOutcome.GONE: MessageOutcome.GONE,
 }
 
 
@@ -617,7 +617,7 @@ def read_lake(settings: Settings, conversation: str, *, most: int) -> LakeMessag
     if lake.problem:
         return LakeMessages(extent=LakeScanExtent(problem=lake.problem))
     try:
-        found = search(lake.lake, lake.files, Asked(conversation=conversation, size=most, headers=True), seconds=LAKE_SECONDS)
+        found = search(lake.lake, lake.files, SearchQuery(conversation=conversation, size=most, headers=True), seconds=LAKE_SECONDS)
     except (LakeError, LakeEngineMissing) as error:
         return LakeMessages(extent=LakeScanExtent(problem=str(error)))
     problem = "; ".join(found.problems[:3]) or ("the time was over" if found.is_partial else "")

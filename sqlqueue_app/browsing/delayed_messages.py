@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import TextChoices
 from django.utils.translation import gettext_lazy
 
-from sqlqueue_app.browsing.messages import LARGEST_BODY, MessageDetail, MessageSummary, detail_of, summary_of
+from sqlqueue_app.browsing.messages import MAX_BODY_BYTES, MessageDetail, MessageSummary, detail_of, summary_of
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import PoisonMessage
@@ -40,11 +40,11 @@ from sqlqueue_app.tables.queue import PEEKED_BODY_BYTES, QueueTable, chunks_by_t
 from sqlqueue_app.tables.rows import NewRow, PeekedRow
 
 # Limit of a selection: all bodies are in memory together.
-MOST_CHOSEN: Final = 1_000
+MAX_SELECTED: Final = 1_000
 
 
 class DelayKind(TextChoices):
-    """Why a message is delayed: a delayed retry, a saga timeout, or a deferred send."""
+    """The reason for a delay: a delayed retry, a saga timeout, or a deferred send."""
 
     RETRY = "retry", gettext_lazy("delayed retry")
     TIMEOUT = "timeout", gettext_lazy("timeout")
@@ -108,7 +108,7 @@ def read_delayed_message(table: DelayedTable, key: str, *, as_hex: bool = False)
 
 def read_delayed_body(table: DelayedTable, key: str) -> bytes | None:
     """Read the whole body of a message; None if the message does not exist or its body is NULL."""
-    row = _read_row(table, key, LARGEST_BODY)
+    row = _read_row(table, key, MAX_BODY_BYTES)
     return None if row is None else row.body
 
 

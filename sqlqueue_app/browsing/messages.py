@@ -41,7 +41,7 @@ PAGE_SIZES = (25, 50, 100)
 # Messages scanned for a text in their headers: about a tenth of a second.
 SEARCHED_ROWS = 2_000
 # The largest substring length that the databases accept.
-LARGEST_BODY = 2**31 - 1
+MAX_BODY_BYTES = 2**31 - 1
 
 
 class Flag(enum.StrEnum):
@@ -185,7 +185,7 @@ def read_message(table: QueueTable, row_version: int, *, as_hex: bool = False) -
     return detail_of(rows[0], as_hex=as_hex, previous=previous, following=following[0].row_version if following else None)
 
 
-def read_body(table: QueueTable, row_version: int, limit: int = LARGEST_BODY) -> bytes | None:
+def read_body(table: QueueTable, row_version: int, limit: int = MAX_BODY_BYTES) -> bytes | None:
     """Read the body of a message up to `limit` bytes; None if the message does not exist or its body is NULL."""
     if not 0 < row_version <= LAST_ROW_VERSION:
         return None
@@ -207,7 +207,7 @@ _SAVED_AT_ONCE: Final = 200
 def saved_messages(table: QueueTable) -> Iterator[str]:
     """Every message of a queue as a JSON line with all columns, the body in base64. Read in chunks, not as one snapshot."""
     after = 0
-    while rows := table.peek(_SAVED_AT_ONCE, after=after, body_limit=LARGEST_BODY):
+    while rows := table.peek(_SAVED_AT_ONCE, after=after, body_limit=MAX_BODY_BYTES):
         for row in rows:
             line = {
                 "row_version": row.row_version,
@@ -369,14 +369,14 @@ def grouped_headers(headers: Headers) -> tuple[HeaderGroup, ...]:
 
 
 # Each queue costs one or two statements.
-_QUEUES_AT_MOST = 4
+_MAX_QUEUES = 4
 
 _Search = Callable[[QueueTable, str], int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class MessageLocation:
-    """Where a message is: a failed message by unique id, else a row of the queue with this name."""
+    """The location of a message: a failed message by unique id, else a row of the queue with this name."""
 
     failure: UUID | None = None
     queue: str = ""
@@ -399,7 +399,7 @@ def find_sent_message(settings: Settings, message_id: str, message_type: str, se
         (name, queue_table(settings.database, book.of_queue(name)), _row_version)
         for name in _queues(settings, message_type, sent_by)
     ]
-    audits = [queue for queue in known_queues(settings) if queue.kind is QueueKind.AUDIT][:_QUEUES_AT_MOST]
+    audits = [queue for queue in known_queues(settings) if queue.kind is QueueKind.AUDIT][:_MAX_QUEUES]
     searches += [(queue.name, queue_table(settings.database, queue.address), _newest) for queue in audits]
     for name, table, search in searches:
         with optional_read(settings.database, f"look for a message in {table.qualified}"):
@@ -432,23 +432,23 @@ def _queues(settings: Settings, message_type: str, sent_by: str) -> Iterable[str
     routed = Routes(settings.routes).find(message_type)
     if routed is not None:
         return (routed,)
-    return list(dict.fromkeys([*([sent_by] if sent_by in settings.senders else ()), *settings.endpoints]))[:_QUEUES_AT_MOST]
+    return list(dict.fromkeys([*([sent_by] if sent_by in settings.senders else ()), *settings.endpoints]))[:_MAX_QUEUES]
 
 
-class MessageNotThere(SqlQueueError):
+class MessageUnavailable(SqlQueueError):
     """The message was received or deleted, or is locked by another transaction."""
 
 
 def delete_message(table: QueueTable, row_version: int) -> None:
-    """Delete a message permanently. Raises MessageNotThere."""
+    """Delete a message permanently. Raises MessageUnavailable."""
     if not remove_rows(table, [row_version]):
-        raise MessageNotThere(_gone(table, row_version))
+        raise MessageUnavailable(_gone(table, row_version))
 
 
 def move_message(settings: Settings, table: QueueTable, row_version: int, to: str) -> QueueTable:
     """Move a message unchanged to another queue, in one transaction; return that queue's table.
 
-    `to` is the literal name of a table or an address. The remaining time to be received is kept. Raises MessageNotThere,
+    `to` is the literal name of a table or an address. The remaining time to be received is kept. Raises MessageUnavailable,
     QueueNotFound, AddressError for an invalid address, and ValueError if `to` is the same queue.
     """
     target = target_of(settings, to)
@@ -457,7 +457,7 @@ def move_message(settings: Settings, table: QueueTable, row_version: int, to: st
     with transaction.atomic(using=table.alias):
         taken = take_rows(table, [row_version])
         if not taken:
-            raise MessageNotThere(_gone(table, row_version))
+            raise MessageUnavailable(_gone(table, row_version))
         target.send(map(moved_row, taken))
     return target
 

@@ -33,7 +33,7 @@ from sqlqueue_app.browsing.conversations import (
 )
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.lake.data_files import LakeEngineMissing, LakeError
-from sqlqueue_app.lake.search import Asked, FoundMessage, Results, search
+from sqlqueue_app.lake.search import FoundMessage, Results, SearchQuery, search
 from sqlqueue_app.messages.failure_groups import guid_of, unique_message_id
 from sqlqueue_app.messages.headers import write_headers
 from sqlqueue_app.models import TaskResult
@@ -44,9 +44,9 @@ from sqlqueue_app.tables.connections import optional_read
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
 # For all tables together, in equal shares.
-MOST_OF_TABLES: Final = 200
-MOST_OF_THE_ARCHIVE: Final = 50
-MOST_OF_A_GROUP: Final = 200
+MAX_FROM_TABLES: Final = 200
+MAX_FROM_ARCHIVE: Final = 50
+MAX_PER_GROUP: Final = 200
 # The number of tasks read from each backend: finished ones, and others.
 TASKS_READ: Final = 1_000
 # The queues get the first part of the time, the archive the rest.
@@ -94,7 +94,7 @@ def search_messages(
     before: int = LAST_ROW_VERSION,
     clock: Clock = time.monotonic,
 ) -> SearchResult:
-    """Search everything, or one queue from the row version `before` back. Bodies are read only with `bodies`.
+    """Search everything, or one queue from the RowVersion `before` back. Bodies are read only with `bodies`.
 
     Takes at most SECONDS, plus the statement then running; about ten statements. Raises ConnectionLost.
     """
@@ -102,7 +102,7 @@ def search_messages(
     wanted = RowSearch(
         json_texts(text),
         bodies=bodies,
-        most=lambda tables: max(1, MOST_OF_TABLES // tables),
+        most=lambda tables: max(1, MAX_FROM_TABLES // tables),
         queue=queue,
         before=before,
         in_time=lambda: clock() < begun + QUEUE_SECONDS,
@@ -142,7 +142,7 @@ def _grouped(messages: list[ConversationMessage]) -> dict[Place, list[Conversati
     found: dict[Place, list[ConversationMessage]] = {place: [] for place in Place}
     for each in sorted(messages, key=lambda each: (each.ended or each.sent or _LONG_AGO, each.row_version or 0), reverse=True):
         found[_place(each)].append(each)
-    return {place: each[:MOST_OF_A_GROUP] for place, each in found.items() if each}
+    return {place: each[:MAX_PER_GROUP] for place, each in found.items() if each}
 
 
 def _place(each: ConversationMessage) -> Place:
@@ -171,13 +171,13 @@ def _search_archive(
                 break
     except (LakeError, LakeEngineMissing) as error:
         return ArchiveSearch(lake, problem=str(error)), []
-    newest = sorted(found.values(), key=attrgetter("counted_at", "row_version", "path_queue"), reverse=True)[:MOST_OF_THE_ARCHIVE]
+    newest = sorted(found.values(), key=attrgetter("counted_at", "row_version", "path_queue"), reverse=True)[:MAX_FROM_ARCHIVE]
     read = messages_of_lake(newest)
     return ArchiveSearch(lake, results), [*read.handled, *(read.failed or {}).values()]
 
 
-def _archive_queries(text: str, *, bodies: bool) -> Iterator[Asked]:
-    shared = Asked(size=MOST_OF_THE_ARCHIVE, headers=True)
+def _archive_queries(text: str, *, bodies: bool) -> Iterator[SearchQuery]:
+    shared = SearchQuery(size=MAX_FROM_ARCHIVE, headers=True)
     if " " not in text:
         yield replace(shared, message_id=text)
         yield replace(shared, conversation=text)
@@ -204,4 +204,4 @@ def _tasks(settings: Settings, text: str, *, bodies: bool) -> list[TaskResult]:
                 shown += [json.dumps([each.args, each.kwargs, each.return_value], ensure_ascii=False)] if bodies else []
                 if any(folded in value.casefold() for value in shown):
                     found[each.pk] = each
-    return sorted(found.values(), key=lambda each: (each.enqueued_at, each.pk), reverse=True)[:MOST_OF_A_GROUP]
+    return sorted(found.values(), key=lambda each: (each.enqueued_at, each.pk), reverse=True)[:MAX_PER_GROUP]

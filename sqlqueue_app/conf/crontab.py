@@ -18,7 +18,7 @@ from cronsim import CronSim, CronSimError
 _MINUTE: Final = timedelta(minutes=1)
 _STEPS: Final = (timedelta(days=1), timedelta(hours=1), _MINUTE)
 
-# Each field: its title and its values. cronsim takes more than crontab does, such as `L` and `#`: this pattern does not.
+# Each field: its title and its values. cronsim accepts more than crontab does, such as `L` and `#`: this pattern does not.
 _FIELDS: Final = (
     ("minute", "0 to 59"),
     ("hour", "0 to 23"),
@@ -54,17 +54,17 @@ def cron_fault(text: str) -> str | None:
 
 
 def cron_times(text: str) -> CronTimes:
-    """The times of a crontab line; ValueError where `cron_fault` finds a fault."""
+    """The times of a crontab line; ValueError if `cron_fault` finds a fault."""
     if (fault := cron_fault(text)) is not None:
         raise ValueError(f"{text!r}: expected {fault}")
     line = re.sub("[a-z]{3}", lambda name: _NUMBERS[name[0]], " ".join(text.lower().split()))
-    # cronsim takes `5-5/2` for `5/2`, which has no end; crontab takes it for 5.
+    # cronsim reads `5-5/2` as `5/2`, which has no end; crontab reads it as 5.
     return CronTimes(_RANGE_OF_ONE.sub(r"\1", line))
 
 
 @dataclass(frozen=True, slots=True)
 class CronTimes:
-    """When a sound crontab line ticks."""
+    """The ticks of a valid crontab line."""
 
     line: str
 

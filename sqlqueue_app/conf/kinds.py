@@ -19,7 +19,7 @@ from sqlqueue_app.messages.addresses import check_queue_name
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError
 
 # Longer waits overflow the clocks of some platforms, and are never intended.
-_MOST_SECONDS: Final = 10 * 366 * 86_400
+_MAX_SECONDS: Final = 10 * 366 * 86_400
 _UNGUESSABLE: Final = "use an unguessable one, such as from secrets.token_urlsafe()"
 _WEB_ADDRESS: Final = re.compile(
     r"https?://[\w.-]+(:[0-9]{1,5})?(/[^\s?#\\]*)?|https?://\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?(/[^\s?#\\]*)?"
@@ -28,7 +28,7 @@ _HOST_PATTERN: Final = re.compile(r"(\*\.)?[\w-]+(\.[\w-]+)*\.?|\[?[0-9A-Fa-f:.]
 _DOTTED_PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-def must(holds: Callable[[Any], object], code: Code, hint: str = "", *, seen: str = "") -> Callable[[Any, str], Any]:
+def required(holds: Callable[[Any], object], code: Code, hint: str = "", *, seen: str = "") -> Callable[[Any, str], Any]:
     """A reader that returns a value unchanged, and refuses one that does not meet the condition."""
 
     def read(value: object, _: str) -> object:
@@ -39,9 +39,9 @@ def must(holds: Callable[[Any], object], code: Code, hint: str = "", *, seen: st
     return read
 
 
-def whole(least: int) -> ValueKind:
+def integer(least: int) -> ValueKind:
     """An integer of at least `least`."""
-    return ValueKind(f"an integer of at least {least}", (int,), must(lambda value: value >= least, Code.OUT_OF_RANGE))
+    return ValueKind(f"an integer of at least {least}", (int,), required(lambda value: value >= least, Code.OUT_OF_RANGE))
 
 
 def seconds(least: float = 0) -> ValueKind:
@@ -54,8 +54,8 @@ def seconds(least: float = 0) -> ValueKind:
             duration = math.inf
         if duration < least or math.isnan(duration):
             raise Refused(Code.OUT_OF_RANGE)
-        if duration > _MOST_SECONDS:
-            raise Refused(Code.OUT_OF_RANGE, "give seconds, not milliseconds", expected=f"at most {_MOST_SECONDS} seconds")
+        if duration > _MAX_SECONDS:
+            raise Refused(Code.OUT_OF_RANGE, "give seconds, not milliseconds", expected=f"at most {_MAX_SECONDS} seconds")
         return duration
 
     return ValueKind(f"seconds (int, float or timedelta) of at least {least}", (int, float, timedelta), read)
@@ -74,8 +74,8 @@ def has_password(url: str) -> bool:
         return False
 
 
-_not_blank: Final = must(str.strip, Code.BAD_NAME)
-_host: Final = must(_HOST_PATTERN.fullmatch, Code.BAD_PATTERN, "leave out the scheme, the port and the path")
+_not_blank: Final = required(str.strip, Code.BAD_NAME)
+_host: Final = required(_HOST_PATTERN.fullmatch, Code.BAD_PATTERN, "leave out the scheme, the port and the path")
 
 
 def _lake_place(value: str, place: str) -> object:
@@ -123,23 +123,23 @@ def _json_object(value: Mapping[object, object], _: str) -> Mapping[object, obje
     return MappingProxyType(dict(value))
 
 
-_secret: Final = must(
+_secret: Final = required(
     lambda value: value and not any(character.isspace() or not character.isprintable() for character in value),
     Code.BAD_NAME,
     _UNGUESSABLE,
     seen="is blank or has blanks in it",
 )
-_queue_pattern: Final = must(
+_queue_pattern: Final = required(
     lambda value: value.strip() and value == value.strip(), Code.BAD_PATTERN, "remove the entry, or the blanks around it"
 )
-_dotted_path: Final = must(_DOTTED_PATH.fullmatch, Code.BAD_DOTTED_PATH, "write it as in an import statement, without '.py'")
-_web_address: Final = must(
+_dotted_path: Final = required(_DOTTED_PATH.fullmatch, Code.BAD_DOTTED_PATH, "write it as in an import statement, without '.py'")
+_web_address: Final = required(
     _WEB_ADDRESS.fullmatch, Code.BAD_WEB_ADDRESS, "begin with http:// or https://, and leave out a user, a query and blanks"
 )
 
 Flag = Annotated[bool, ValueKind("True or False", (bool,))]
-Count = Annotated[int, whole(1)]
-CountOrZero = Annotated[int, whole(0)]
+Count = Annotated[int, integer(1)]
+CountOrZero = Annotated[int, integer(0)]
 Seconds = Annotated[float, seconds()]
 Text = Annotated[str, text("a string that is not blank")]
 Address = Annotated[str, text("the address of a queue")]
@@ -152,7 +152,7 @@ TypePattern = Annotated[str, ValueKind("the full name of a message type, or 'Nam
 DottedPath = Annotated[str, ValueKind("a dotted path such as 'shop.sales.handlers'", read=_dotted_path)]
 CronLine = Annotated[str, ValueKind("a crontab line of five fields", read=_cron_line)]
 JsonObject = Annotated[Mapping[str, object], ValueKind("a dictionary with string keys", (Mapping,), _json_object)]
-# It travels in a header, and no message shows it.
+# Sent in a header, and shown in no error message.
 Secret = Annotated[str, ValueKind("a string without blanks", read=_secret, hint=_UNGUESSABLE)]
 Network = Annotated[str, ValueKind("an IP network such as '10.0.0.0/8'", read=_network)]
 WebAddress = Annotated[str, ValueKind("an address such as 'https://ops.example.com/admin/'", read=_web_address)]

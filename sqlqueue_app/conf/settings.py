@@ -59,10 +59,10 @@ from sqlqueue_app.conf.validation import (
     Problem,
     check_combinations,
     listed,
-    meant,
     places_of,
     read_section,
     shown_at,
+    suggestion,
 )
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError
@@ -110,7 +110,7 @@ class CustomCheckSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSettings:
-    """One endpoint: what it receives, how, and what happens on failure. Durations are seconds."""
+    """The settings of one endpoint: queues, concurrency, transactions and recoverability. Durations are seconds."""
 
     entry: ClassVar = "endpoint"
     name: Given[str]
@@ -168,7 +168,7 @@ class EndpointSettings:
         satellite = self.satellites.get(queue)
         return endpoint_concurrency if satellite is None else satellite.concurrency(endpoint_concurrency)
 
-    def is_set_apart(self, queue: str) -> bool:
+    def has_own_concurrency(self, queue: str) -> bool:
         """Whether SATELLITES sets the concurrency of the queue."""
         return queue in self.satellites and self.satellites[queue].max_concurrency is not None
 
@@ -204,7 +204,7 @@ class MetricsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
-    """The Spark pipeline: from which queues, to which lake, how much at a time. Durations are seconds."""
+    """The settings of the Spark pipeline: queues, lake, and batch sizes. Durations are seconds."""
 
     lake: LakePlace | None = None
     master: Annotated[str, text("the master of a Spark cluster")] = "local[*]"
@@ -217,13 +217,13 @@ class PipelineSettings:
     peek_only: Flag = False
     spark: Mapping[Annotated[str, text("a setting of Spark")], Text] = field(
         default_factory=_empty,
-        repr=False,  # the keys of stores are here
+        repr=False,  # contains the keys of object stores
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The whole `SQLQUEUE` dictionary, checked and with its defaults filled in. It does not change."""
+    """The whole `SQLQUEUE` dictionary, checked and with its defaults filled in. Immutable."""
 
     database: Annotated[str, text("the name of an alias in DATABASES")] = "default"
     default_schema: SchemaName | None = None
@@ -250,10 +250,10 @@ class Settings:
     """The entries of Django's `TASKS` that name our backend, by alias."""
 
     def endpoint(self, name: str) -> EndpointSettings:
-        """The settings of an endpoint by its exact name; raises ConfigurationError where there is none."""
+        """The settings of an endpoint by its exact name; raises ConfigurationError if there is none."""
         found = self.endpoints.get(name)
         if found is None:
-            near = meant(name, self.endpoints)
+            near = suggestion(name, self.endpoints)
             raise ConfigurationError(f'endpoint {name!r} is not in SQLQUEUE["ENDPOINTS"]{near or ", add it there"}')
         return found
 
@@ -284,15 +284,15 @@ class Settings:
     def queue_addresses(self, dialect: str) -> tuple[QueueAddress, ...]:
         """Every queue that the endpoints require, each once: `queue_names` unchanged, then error and audit addresses.
 
-        The latter are text in the form of the dialect; raises AddressError where one cannot be read. Neither default
-        schemas nor the schema settings are applied: that is the address book's work.
+        The latter are text in the form of the dialect; raises AddressError if one cannot be read. Neither default
+        schemas nor the schema settings are applied: the address book does that.
         """
         literal = [QueueAddress(name, form=dialect) for name in self.queue_names()]
         texts = [text for each in self.endpoints.values() for text in (each.error_queue, each.audit_queue) if text]
         return tuple(dict.fromkeys([*literal, *(QueueAddress.parse(text, dialect) for text in texts)]))
 
     def address_book(self, dialect: str, default_catalog: str | None = None, *, endpoint: str | None = None) -> AddressBook:
-        """How addresses become tables, as `endpoint` reads them in its messages; `default_catalog` on SQL Server only."""
+        """The rules for resolving addresses in messages of `endpoint`; `default_catalog` applies to SQL Server only."""
         reader = self.endpoints.get(endpoint) if endpoint is not None else None
         return AddressBook(
             dialect=dialect,
@@ -315,8 +315,8 @@ def read_settings(raw: object, *, dialects: Mapping[str, str] | None = None) -> 
     """The settings with defaults in place of wrong values, and all problems: single values first, then combinations.
 
     Use the settings only if no problem is an error. `dialects` maps the aliases of DATABASES to "sqlserver", "postgresql" or
-    "sqlite"; its `[]` may raise ConfigurationError for a database that is not supported. Without it the rules about databases are
-    left out.
+    "sqlite"; its `[]` may raise ConfigurationError for an unsupported database. Without it the rules about databases are
+    skipped.
     """
     findings = Findings(places_of(Settings))
     if not isinstance(raw, Mapping):
@@ -399,11 +399,11 @@ def dialect_of(alias: str) -> str:
     """The dialect of an alias: "sqlserver", "postgresql" or "sqlite".
 
     The usual engines are known by name, so that no driver needs to be installed; a wrapper around one of them (such as
-    django_prometheus) is loaded and asked for its vendor. Never connects. Raises ConfigurationError for an unknown
-    alias, an engine that cannot be loaded, and databases that sqlqueue does not know.
+    django_prometheus) is loaded to read its vendor. Never connects. Raises ConfigurationError for an unknown
+    alias, an engine that cannot be loaded, and an unsupported database.
     """
     if alias not in connections.settings:
-        near = meant(alias, connections.settings)
+        near = suggestion(alias, connections.settings)
         raise ConfigurationError(f"the alias {alias!r} is not in DATABASES{near or f', expected {listed(connections.settings)}'}")
     engine = str(connections.settings[alias].get("ENGINE", ""))
     if engine in _BY_ENGINE:
@@ -418,7 +418,7 @@ def dialect_of(alias: str) -> str:
 
 
 class ConfiguredDialects(Mapping[str, str]):
-    """The aliases of DATABASES and, on demand, the dialect of each; `[]` raises what `dialect_of` raises."""
+    """The aliases of DATABASES and, on demand, the dialect of each; `[]` raises the errors of `dialect_of`."""
 
     def __getitem__(self, alias: str) -> str:
         if alias not in connections.settings:

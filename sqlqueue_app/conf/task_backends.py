@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlqueue_app.conf.kinds import CountOrZero, QueueName, Seconds
-from sqlqueue_app.conf.validation import Code, Findings, KeyPath, listed, meant, read_section, shown
+from sqlqueue_app.conf.validation import Code, Findings, KeyPath, listed, read_section, shown, suggestion
 from sqlqueue_app.messages.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TASK_BACKEND: Final = "sqlqueue_app.tasks.SqlQueueBackend"
 TASK_HANDLER: Final = "sqlqueue_app.tasks.handle_task"
 TASK_MESSAGE: Final = "sqlqueue.Task"
-DEFAULT_QUEUE: Final = "default"  # Django's word for the queue of a task that names none
+DEFAULT_QUEUE: Final = "default"  # Django's name for the queue of a task without one
 
 _ROOT: Final = KeyPath(root="TASKS")
 
@@ -37,7 +37,7 @@ class TaskOptions:
 
 @dataclass(frozen=True, slots=True)
 class TaskQueue:
-    """Where the tasks of a queue name go: the literal name of a queue, and the endpoint that receives from it."""
+    """The destination of the tasks of a queue name: the literal name of a queue, and the endpoint that receives from it."""
 
     endpoint: str
     queue: str
@@ -45,7 +45,7 @@ class TaskQueue:
 
 @dataclass(frozen=True, slots=True)
 class TaskBackend:
-    """One entry of `TASKS`. No `queues`: any name will do for the framework."""
+    """One entry of `TASKS`. Without `queues` the framework accepts any name."""
 
     alias: str
     queues: tuple[str, ...]
@@ -68,7 +68,7 @@ class TaskBackend:
         names = [*endpoints, *(name for endpoint in endpoints.values() for name in endpoint.satellites)]
         raise ConfigurationError(
             f'the task queue {queue_name!r} is no queue that an endpoint of SQLQUEUE["ENDPOINTS"] receives from'
-            f"{meant(queue_name, names) or f', expected {listed(names)}'}"
+            f"{suggestion(queue_name, names) or f', expected {listed(names)}'}"
         )
 
     def takes_tasks(self, endpoint: str, endpoints: Mapping[str, EndpointSettings]) -> bool:
@@ -104,7 +104,7 @@ def find_missing_queues(backends: Mapping[str, TaskBackend], endpoints: Mapping[
         wanted = backend.options.endpoint
         if wanted is not None and wanted not in endpoints:
             at = _ROOT / alias / "OPTIONS" / "ENDPOINT"
-            message = f'{at} is {wanted!r}, expected an endpoint of SQLQUEUE["ENDPOINTS"]{meant(wanted, endpoints)}'
+            message = f'{at} is {wanted!r}, expected an endpoint of SQLQUEUE["ENDPOINTS"]{suggestion(wanted, endpoints)}'
             findings.add(at, message, f"the endpoints are {listed(endpoints, last='and')}", Code.TASK_QUEUE)
             continue
         for queue in backend.queues:

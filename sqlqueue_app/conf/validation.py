@@ -1,11 +1,12 @@
-"""The validation of settings: one routine reads a dictionary into a dataclass, then rules look at combinations.
+"""The validation of settings: one routine reads a dictionary into a dataclass, then rules check combinations.
 
-A section is a dataclass. Its fields are its keys, in upper case and without the ending `_seconds`; their types say what they take:
+A section is a dataclass. Its fields are its keys, in upper case and without the ending `_seconds`; their types define the accepted
+values:
 
 - `Annotated[…, ValueKind(…)]` and `Literal` are single values, `tuple` is a list, `Mapping` a dictionary.
-- Another dataclass is a section below. Where a `Mapping` holds several, `entry` is the word for the name of one in messages, and
+- Another dataclass is a section below. If a `Mapping` holds several, `entry` is the term for the name of one in messages, and
   the name becomes the attribute `name`.
-- `| None`, `| Literal["word"]` and `| Callable[…]` allow these values besides.
+- `| None`, `| Literal["word"]` and `| Callable[…]` also allow these values.
 
 A wrong value is reported and left out, and the rest is read, so that one run of the checks shows all problems.
 """
@@ -98,7 +99,7 @@ ROOT: Final = KeyPath()
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of the settings: where, what, what to do, and the id of its check."""
+    """A problem of the settings: its place, its text, the remedy, and the id of its check."""
 
     key_path: KeyPath
     message: str
@@ -140,7 +141,7 @@ def shown_at(value: object, at: KeyPath) -> str:
     return f"a value of {type(value).__name__}" if hidden else shown(value)
 
 
-def meant(word: object, known: Iterable[str]) -> str:
+def suggestion(word: object, known: Iterable[str]) -> str:
     """The end of a sentence about a wrong word: ": did you mean 'x'?", or nothing. Ignores case."""
     if not isinstance(word, str):
         return ""
@@ -179,14 +180,14 @@ class ValueKind:
     expected: str
     types: tuple[type, ...] = (str,)
     read: Callable[[Any, str], object] = lambda value, _: value
-    hint: str = ""  # where the type is wrong
+    hint: str = ""  # shown if the type is wrong
 
 
 def _word(words: tuple[str, ...]) -> ValueKind:
     def read(value: str, _: str) -> str:
         if value not in words:
             hint = "write one of the words as shown, in lower case"
-            raise Refused(Code.UNKNOWN_WORD, hint, expected=listed(words) + meant(value, words))
+            raise Refused(Code.UNKNOWN_WORD, hint, expected=listed(words) + suggestion(value, words))
         return value
 
     return ValueKind(listed(words), read=read)
@@ -229,7 +230,7 @@ keys_of: Final[Callable[[Any], Mapping[str, Setting]]] = cache(_keys_of)
 
 
 def section_of(kind: Any) -> type[Any] | None:
-    """The section that a key holds, or several of by name; None for any other key."""
+    """The section that a key holds, once or several times by name; None for any other key."""
     kind = _parts(kind)[0]
     kind = get_args(kind)[1] if get_origin(kind) is Mapping else kind
     return kind if is_dataclass(kind) and isinstance(kind, type) else None
@@ -346,7 +347,7 @@ def _section(section: Any, value: object, at: KeyPath, findings: Findings) -> ob
     for key in value:
         if key not in known:
             place = findings.places.get(key) if isinstance(key, str) else None
-            instead = f" here, it belongs to {place}" if place else meant(key, known)
+            instead = f" here, it belongs to {place}" if place else suggestion(key, known)
             findings.add(at / key, f"{at / key} is not a setting{instead}", f"the keys of {at} are {keys}", Code.UNKNOWN_KEY)
     attributes = {"name": at.keys[-1]} if hasattr(section, "entry") else {}
     for key, setting in known.items():
@@ -374,7 +375,7 @@ def _find_dialect(alias: str, dialects: Mapping[str, str] | None, findings: Find
     if dialects is None or findings.has_error_at(at):
         return None
     if alias not in dialects:
-        message = f"{at} is {alias!r}, expected an alias of DATABASES{meant(alias, dialects)}"
+        message = f"{at} is {alias!r}, expected an alias of DATABASES{suggestion(alias, dialects)}"
         findings.add(at, message, f"the aliases are {listed(dialects, last='and')}", Code.UNKNOWN_ALIAS)
         return None
     try:
@@ -402,7 +403,7 @@ def _schemas_and_catalogs_fit_database(settings: Settings, dialect: str | None) 
 
 
 def _local_endpoints_have_no_schema(settings: Settings, _: str | None) -> Iterator[Problem]:
-    """NServiceBus throws for it too."""
+    """NServiceBus also rejects these."""
     for kind in ("SCHEMA", "CATALOG"):
         key = f"{kind}_FOR_ENDPOINT"
         for name in getattr(settings, key.lower()):
@@ -475,7 +476,7 @@ def _targets_are_other_queues(endpoint: EndpointSettings, at: KeyPath, dialect: 
 
 
 def _fits_transaction_mode(endpoint: EndpointSettings, at: KeyPath, _: str | None) -> Iterator[Problem]:
-    """NServiceBus refuses to retry without a transaction, too; a message remembered before its work might be dropped undone."""
+    """As in NServiceBus, no retries without a transaction; a message remembered before its work might be dropped unhandled."""
     if endpoint.transaction_mode != "none":
         if endpoint.on_failure_without_transaction != "error_queue":
             place = at / "ON_FAILURE_WITHOUT_TRANSACTION"
@@ -498,7 +499,7 @@ def _fits_transaction_mode(endpoint: EndpointSettings, at: KeyPath, _: str | Non
 
 
 def _is_woken_in_time(endpoint: EndpointSettings, at: KeyPath, dialect: str | None) -> Iterator[Problem]:
-    """Warnings only: settings that production shares with a SQLite for development work there all the same."""
+    """Warnings only: settings shared by production and SQLite for development still work there."""
     if endpoint.peek_delay_seconds > _SLOW_PEEK_SECONDS:
         place = at / "PEEK_DELAY"
         message = f"{place} is {endpoint.peek_delay_seconds:g} seconds: a message may wait that long in an idle queue"

@@ -35,7 +35,7 @@ from sqlqueue_app.models import Analytics, NotableKind, PipelineRun, RunState
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import database_now, guarded_read
 
-LONGEST: Final = 400
+MAX_LENGTH: Final = 400
 
 
 def empty_lake(pages: PageAdmin) -> dict[str, Any]:
@@ -55,9 +55,9 @@ class AnalyticsFilter(ListFilter):
 
     period = forms.CharField(widget=forms.HiddenInput)
     endpoint = forms.CharField(
-        label=gettext_lazy("Endpoint"), max_length=LONGEST, widget=forms.TextInput({**PLAIN_INPUT, "list": "sq-endpoints"})
+        label=gettext_lazy("Endpoint"), max_length=MAX_LENGTH, widget=forms.TextInput({**PLAIN_INPUT, "list": "sq-endpoints"})
     )
-    type = forms.CharField(label=gettext_lazy("Message type"), max_length=LONGEST, widget=forms.TextInput(PLAIN_INPUT))
+    type = forms.CharField(label=gettext_lazy("Message type"), max_length=MAX_LENGTH, widget=forms.TextInput(PLAIN_INPUT))
 
 
 class AnalyticsAdmin(PageAdmin):
@@ -114,7 +114,7 @@ class AnalyticsAdmin(PageAdmin):
 
 
 # A chart is 420 wide: with more points than this a line becomes a band.
-MOST_POINTS: Final = 240
+MAX_POINTS: Final = 240
 
 
 def _messages(query: RollupQuery) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def rollup_charts(read: RollupResult) -> list[Chart]:
 def _drawn(query: RollupQuery, seconds: int) -> RollupQuery:
     """The query with the steps of a chart: a multiple of the stored steps, and no more than can be distinguished."""
     steps = (query.end - query.begin).total_seconds() / seconds
-    return query.resample(seconds * max(1, math.ceil(steps / MOST_POINTS)))
+    return query.resample(seconds * max(1, math.ceil(steps / MAX_POINTS)))
 
 
 def _chart(title: str, lines: Sequence[Series], drawn: RollupQuery, scale: Callable[[Sequence[float]], Scale], top: float) -> Chart:
@@ -219,7 +219,7 @@ def _notable_rows(query: RollupQuery) -> Iterator[tuple[Any, ...]]:
 
 
 # More endpoints cannot be distinguished on a circle.
-MOST_NODES: Final = 24
+MAX_NODES: Final = 24
 RADIUS: Final = 200
 _WIDEST: Final = 7.0
 _HEAD: Final = 15
@@ -249,7 +249,7 @@ def _edge_rows(query: RollupQuery) -> Iterator[tuple[Any, ...]]:
 
 def endpoint_map(edges: Sequence[tuple[str, str, int]]) -> EndpointMap:
     """Draw edges (sender, receiver, count), most frequent first: those of the first endpoints that fit."""
-    names = list(dict.fromkeys(name for *ends, _count in edges for name in ends))[:MOST_NODES]
+    names = list(dict.fromkeys(name for *ends, _count in edges for name in ends))[:MAX_NODES]
     places = {name: cmath.rect(1, math.tau * place / len(names) - math.tau / 4) for place, name in enumerate(sorted(names))}
     most = max((count for _sender, _receiver, count in edges), default=1)
     arrows = [

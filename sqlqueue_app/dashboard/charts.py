@@ -39,7 +39,7 @@ _SHOWN_BY_TIME: Final = timedelta(hours=26)
 # The maximum number of table rows and cursor positions; a chart of a month has 4,320 points.
 TABLE_ROWS: Final = 60
 _READINGS: Final = 210
-_MOST_TICKS: Final = 7
+_MAX_TICKS: Final = 7
 _MINUTES: Final = (1, 2, 3, 5, 10, 15, 30, 60, 120, 180, 360, 720)
 _TICKS: Final = tuple(timedelta(minutes=n) for n in _MINUTES) + tuple(timedelta(days=n) for n in (1, 2, 5, 7, 14, 30, 61, 122))
 # Data has ended after three steps without values; rolled-up samples arrive up to 70 seconds after their time.
@@ -181,7 +181,7 @@ def _path(points: Points, x_of: Callable[[datetime], float], y_of: Callable[[flo
 
 def _ticks(begin: datetime, end: datetime, step: timedelta, zone: tzinfo) -> list[tuple[datetime, str]]:
     """Readable times or days, each once."""
-    every = next((each for each in _TICKS if each >= min(step, _DAY) and (end - begin) / each <= _MOST_TICKS), _TICKS[-1])
+    every = next((each for each in _TICKS if each >= min(step, _DAY) and (end - begin) / each <= _MAX_TICKS), _TICKS[-1])
     form = "H:i" if every < _DAY else "j M"
     # By local time, because daylight saving time shifts it.
     at = begin.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
@@ -261,7 +261,7 @@ def spark_times(begin: datetime, step: timedelta, count: int) -> str:
 
 
 # The page of endpoints has the others; those with failures and the longest queues come first.
-MOST_ENDPOINTS: Final = 30
+MAX_ENDPOINTS: Final = 30
 
 
 def traffic_table(
@@ -271,10 +271,10 @@ def traffic_table(
     now: datetime,
     failures_url_of: Callable[[str], str],
 ) -> dict[str, Any]:
-    """Template variables of the traffic of these endpoints in the last hour, of which at most MOST_ENDPOINTS are shown."""
+    """Template variables of the traffic of these endpoints in the last hour, of which at most MAX_ENDPOINTS are shown."""
     begin = MINUTE.begin_of(now) - (STEPS - 1) * STEP
     rows = []
-    for name, queues in list(endpoints.items())[:MOST_ENDPOINTS]:
+    for name, queues in list(endpoints.items())[:MAX_ENDPOINTS]:
         found = traffic_of(name, queues, traffic, now)
         drawn = (
             (_("In"), found.came, per_second),
@@ -291,7 +291,7 @@ def traffic_table(
             "lines": [sparkline(Series(title, [*points.items()]), begin, STEP, STEPS, scale([])) for title, points, scale in drawn],
         }
         rows.append(row)
-    return {"rows": rows, "times": spark_times(begin, STEP, STEPS), "left_out": max(0, len(endpoints) - MOST_ENDPOINTS)}
+    return {"rows": rows, "times": spark_times(begin, STEP, STEPS), "left_out": max(0, len(endpoints) - MAX_ENDPOINTS)}
 
 
 class Period(NamedTuple):

@@ -22,7 +22,7 @@ from sqlqueue_app.dashboard.page import PageAdmin
 from sqlqueue_app.failures.operations import is_worker_alive
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import CheckResult
-from sqlqueue_app.monitoring.check_results import ask_to_run, can_be_run_now, is_muted, is_stale, mute
+from sqlqueue_app.monitoring.check_results import can_be_run_now, is_muted, is_stale, mute, request_check_run
 from sqlqueue_app.monitoring.checks import advice_in_words, finding_in_words, label_of
 from sqlqueue_app.monitoring.health import current_results
 from sqlqueue_app.monitoring.snapshot import Snapshot
@@ -113,7 +113,7 @@ class RunCheck(CheckAction):
             self.blocked = _("No worker is alive.")
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        ask_to_run(managed_alias(), self.result.name)
+        request_check_run(managed_alias(), self.result.name)
         return ActionOutcome(_("A worker runs it within 20 seconds."), self.back_url)
 
 

@@ -22,8 +22,8 @@ from sqlqueue_app.failures.index import catch_up_for_page
 from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, Queue, Search
 
 # The number of messages in a diagram and on one page of the table.
-MOST_DRAWN: Final = 100
-LONGEST_ID: Final = 400
+MAX_DRAWN: Final = 100
+MAX_ID_LENGTH: Final = 400
 _GRADES: Final = {MessageOutcome.HANDLED: Grade.OK, MessageOutcome.FAILED: Grade.ERROR, MessageOutcome.GONE: Grade.WARNING}
 OUTCOME_STATES: Final = {each: State(_GRADES.get(each, Grade.INFO), each.label) for each in MessageOutcome}
 # Final outcomes.
@@ -44,7 +44,7 @@ class ConversationAdmin(PageAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The newest conversations with failures. An id is searched for everywhere."""
         if wanted := request.GET.get("id", "").strip():
-            return HttpResponseRedirect(f"{self.url_of(Search)}?{urlencode({'q': wanted[:LONGEST_ID]})}")
+            return HttpResponseRedirect(f"{self.url_of(Search)}?{urlencode({'q': wanted[:MAX_ID_LENGTH]})}")
         # Keeps the list correct even if no worker is alive.
         catch_up_for_page(get_settings(), timezone.now(), queues_at_most=1)
         columns: list[TableColumn[conversations.FailingConversation]] = [
@@ -73,13 +73,13 @@ class ConversationAdmin(PageAdmin):
             read=read,
             extent=read.extent,
             longer=list(read.extent.longer.items()),
-            most=conversations.MOST_MESSAGES,
+            most=conversations.MAX_MESSAGES,
             **(self._drawn(request, whole) if read.messages else {}),
         )
 
     def _drawn(self, request: HttpRequest, whole: Forest) -> dict[str, Any]:
         urgent = [place for place, each in enumerate(whole.branches) if each.message.outcome not in _OVER]
-        drawn = conversations.cut(whole, MOST_DRAWN, first=urgent)
+        drawn = conversations.cut(whole, MAX_DRAWN, first=urgent)
         count, shown, flow, sequence = len(whole.branches), self._nodes(drawn, 0), flow_diagram(drawn), sequence_diagram(drawn)
         begin = min(max(number_of(request.GET.get("from", "")) - 1, 0), count - 1)
         return {
@@ -91,8 +91,8 @@ class ConversationAdmin(PageAdmin):
             "drawn": len(shown),
             "left_out": count - len(shown),
             "rows": self._nodes(whole, begin),
-            "previous_url": f"?from={max(begin - MOST_DRAWN, 0) + 1}" if begin else "",
-            "next_url": f"?from={begin + MOST_DRAWN + 1}" if begin + MOST_DRAWN < count else "",
+            "previous_url": f"?from={max(begin - MAX_DRAWN, 0) + 1}" if begin else "",
+            "next_url": f"?from={begin + MAX_DRAWN + 1}" if begin + MAX_DRAWN < count else "",
         }
 
     def _nodes(self, found: Forest, begin: int) -> list[Node]:
@@ -102,7 +102,7 @@ class ConversationAdmin(PageAdmin):
             causes[effect].append(cause + 1)
         return [
             Node(place + 1, each, message_url(self, each.message), OUTCOME_STATES[each.message.outcome], causes[place])
-            for place, each in enumerate(found.branches[begin : begin + MOST_DRAWN], begin)
+            for place, each in enumerate(found.branches[begin : begin + MAX_DRAWN], begin)
         ]
 
 
@@ -144,7 +144,7 @@ _FIRST_ROW: Final = 76
 _LOOP: Final = 36
 # An arrow without a begin, for an unknown sender.
 _STUB: Final = 70
-_LEAST_BAR: Final = 18
+_MIN_BAR: Final = 18
 # The maximum width of a letter in labels, and the letters reserved for a state and its separator.
 _LETTER: Final = 8
 _STATE_LETTERS: Final = 11
@@ -221,7 +221,7 @@ def sequence_diagram(forest: Forest) -> SequenceDiagram:
         y = _FIRST_ROW + place * ROW_HEIGHT
         open_until[receiving] = [end for end in open_until[receiving] if end >= y]
         nested = min(len(open_until[receiving]), 3)
-        height = max(_LEAST_BAR, (last_effects.get(place, place) - place) * ROW_HEIGHT + 8)
+        height = max(_MIN_BAR, (last_effects.get(place, place) - place) * ROW_HEIGHT + 8)
         bar = (lanes[receiving] - BAR_WIDTH // 2 + nested * 4, y - 2, height)
         open_until[receiving].append(y + height)
         taken = 0 if branch.message.outcome is MessageOutcome.HANDLED else _STATE_LETTERS

@@ -56,7 +56,7 @@ class DelayedAction(Action):
             raise not_found(self.request, self.permission, str(error)) from error
         asked = self.request.POST.getlist("ids") or self.request.GET.getlist("ids")
         keys = dict.fromkeys(found for text in asked if (found := key_of(table, text)) is not None)
-        self.keys = list(keys)[: delayed_messages.MOST_CHOSEN]
+        self.keys = list(keys)[: delayed_messages.MAX_SELECTED]
         self.target = f"{known.name} #{self.keys[0]}" if len(self.keys) == 1 else known.name
         self.back_url = pages.table_url(known)
         self.crumbs = (Crumb(known.name, self.back_url),)

@@ -457,11 +457,11 @@ def unreceived_state(names: Collection[str], instances: Iterable[InstanceStatus]
 
 def paused_html(state: State, instances: Iterable[InstanceStatus], names: Collection[str]) -> SafeString:
     """The state of a queue or an endpoint; for a pause, with the operator and the time."""
-    paused = [each for each in instances if each.endpoint in names and each.alive and each.paused and each.asked_to_pause_at]
+    paused = [each for each in instances if each.endpoint in names and each.alive and each.paused and each.pause_requested_at]
     if state not in (PAUSED, PARTLY_PAUSED) or not paused:
         return cell_html(state)
     who = ", ".join(sorted({each.paused_by or _("unknown") for each in paused}))
-    since = min(each.asked_to_pause_at for each in paused if each.asked_to_pause_at)
+    since = min(each.pause_requested_at for each in paused if each.pause_requested_at)
     return with_notes(state, format_html(_("by {user} since {time}"), user=who, time=formats.stamp_html(since)))
 
 
@@ -517,7 +517,9 @@ def _threads(each: InstanceStatus) -> SafeString | None:
 
 def _request(each: InstanceStatus) -> str:
     """A request that the process has not followed yet, and the time when it will."""
-    asked = "" if each.asked_ago is None else _("requested %(age)s ago") % {"age": duration(max(each.asked_ago, timedelta()))}
+    asked = (
+        "" if each.requested_ago is None else _("requested %(age)s ago") % {"age": duration(max(each.requested_ago, timedelta()))}
+    )
     if each.state not in (InstanceState.PAUSING, InstanceState.RESUMING):
         # Other requests, such as another concurrency, are in the row immediately.
         return _("%(requested)s, not followed yet") % {"requested": asked} if asked and each.alive else ""

@@ -27,7 +27,7 @@ from sqlqueue_app.failures import editing
 from sqlqueue_app.failures.operation_batches import OperationRefused
 from sqlqueue_app.failures.operation_kinds import FAILURE_KINDS, FailureKind, error_queue_refusal
 from sqlqueue_app.failures.operations import Preview, preview
-from sqlqueue_app.failures.selection import MOST_IDS, FailureSelection
+from sqlqueue_app.failures.selection import MAX_IDS, FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus, Redirect
 from sqlqueue_app.receiving.instances import managed_alias
@@ -127,10 +127,10 @@ def _selection_of(request: HttpRequest, statuses: Collection[int]) -> FailureSel
     selection, wanted = FailureSelection.from_query(query), request.GET.get("sample", "").strip()
     if not wanted or selection.ids:
         return selection
-    count = number_of(wanted, MOST_IDS)
+    count = number_of(wanted, MAX_IDS)
     if not count:
         text = _("“%(value)s” is not a number of messages: expected 1 to %(most)d.")
-        return selection.with_problems(text % {"value": wanted[:80], "most": MOST_IDS})
+        return selection.with_problems(text % {"value": wanted[:80], "most": MAX_IDS})
     last = selection.or_statuses(*map(FailureStatus, statuses)).queryset().order_by("-failed_at", "-pk")
     ids = tuple(last.values_list("pk", flat=True)[:count])
     return FailureSelection(ids=ids) if ids else selection
@@ -217,7 +217,7 @@ def _bulk_action(kind: FailureKind) -> type[BulkAction]:
 
 # The form field that confirms the differences.
 SEEN: Final = "seen"
-_MOST_COMPARED: Final = 4_000
+_MAX_COMPARED: Final = 4_000
 
 
 class EditForm(forms.Form):
@@ -324,7 +324,7 @@ def _bodies(before: editing.Editable, after: editing.Editable) -> tuple[str, str
 
 def _changes(before: str, after: str) -> Iterator[tuple[str, str]]:
     old, new = before.splitlines(), after.splitlines()
-    if old != new and max(len(old), len(new)) > _MOST_COMPARED:
+    if old != new and max(len(old), len(new)) > _MAX_COMPARED:
         # Comparing them could take minutes.
         yield "-", _("%(count)s lines") % {"count": number(len(old))}
         yield "+", _("%(count)s lines, too many to be compared one by one") % {"count": number(len(new))}
@@ -335,13 +335,15 @@ def _changes(before: str, after: str) -> Iterator[tuple[str, str]]:
 
 # --- Notes on groups --------------------------------------------------------------------------------------------------
 
-LONGEST_NOTE: Final = 4_000
+MAX_NOTE_LENGTH: Final = 4_000
 
 
 class NoteForm(forms.Form):
     """The note of a group; empty for none."""
 
-    note = forms.CharField(label=gettext_lazy("Note"), required=False, max_length=LONGEST_NOTE, widget=forms.Textarea({"rows": 8}))
+    note = forms.CharField(
+        label=gettext_lazy("Note"), required=False, max_length=MAX_NOTE_LENGTH, widget=forms.Textarea({"rows": 8})
+    )
 
 
 class WriteNote(Action):

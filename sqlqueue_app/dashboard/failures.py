@@ -35,8 +35,8 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, Tab, query_of
 from sqlqueue_app.failures import queries
 from sqlqueue_app.failures.index import IndexState, catch_up_for_page
 from sqlqueue_app.failures.operation_kinds import error_queue_refusal
-from sqlqueue_app.failures.queries import FailureDetail, GroupRow, PageKey, RetryLocation, Whereabouts
-from sqlqueue_app.failures.selection import LONGEST, MOST_IDS, FailureSelection, read_query, write_query
+from sqlqueue_app.failures.queries import FailureDetail, GroupRow, PageKey, RetryLocation, RetryPlace
+from sqlqueue_app.failures.selection import MAX_IDS, MAX_QUERY_LENGTH, FailureSelection, read_query, write_query
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Operation, Search
@@ -171,7 +171,7 @@ class FailureAdmin(PageAdmin):
             sample_url=self.url("retry"),
             sample_refused=refusal(request, Permission.RETRY) or error_queue_refusal(get_settings()),
             sample=SAMPLE,
-            most=MOST_IDS,
+            most=MAX_IDS,
         )
 
     def list_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
@@ -310,7 +310,7 @@ _STATUSES: Final[Mapping[int, Grade]] = {
     FailureStatus.RESOLVED: Grade.OK,
     FailureStatus.GONE: Grade.WARNING,
 }
-_PLACES: Final = {Whereabouts.TAKEN: Grade.WARNING, Whereabouts.NO_QUEUE: Grade.ERROR, Whereabouts.UNREADABLE: Grade.ERROR}
+_PLACES: Final = {RetryPlace.TAKEN: Grade.WARNING, RetryPlace.NO_QUEUE: Grade.ERROR, RetryPlace.UNREADABLE: Grade.ERROR}
 _LONGEST_BAR = 20
 
 
@@ -427,7 +427,7 @@ def _search_link(pages: PageAdmin, message_id: str, text: str) -> SafeString:
 # The parameter of the query bar; without it the URL contains the parts of a selection.
 BAR: Final = "q"
 # More than the query bar accepts, so that it reports a too long query.
-LONGEST_BAR: Final = 2 * LONGEST
+MAX_BAR_LENGTH: Final = 2 * MAX_QUERY_LENGTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,7 +442,7 @@ class ListRequest:
     @classmethod
     def read(cls, query: QueryDict, now: datetime, *statuses: FailureStatus, fixed: bool = False) -> ListRequest:
         """Parse a query string. `statuses` are the default, or with `fixed` always used."""
-        text = query.get(BAR, "").strip()[:LONGEST_BAR]
+        text = query.get(BAR, "").strip()[:MAX_BAR_LENGTH]
         said = read_query(text, now) if BAR in query else FailureSelection.from_query(query)
         found = cls.of(said, query, *statuses)
         selection = replace(said, statuses=statuses) if fixed else found.selection

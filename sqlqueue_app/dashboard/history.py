@@ -19,7 +19,7 @@ from sqlqueue_app.dashboard.lists import NUMBER, WIDE, DaysFilter, ListAdmin, Ta
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.monitoring.checks import finding_in_words, label_of
-from sqlqueue_app.status.events import CATALOGUE, About
+from sqlqueue_app.status.events import CATALOGUE, SubjectKind
 from sqlqueue_app.status.retention import EVENTS_KEPT
 from sqlqueue_app.status.texts import Words
 
@@ -79,14 +79,14 @@ def _url(pages: PageAdmin, event: models.Event) -> str:
     if kind is None:
         return ""
     details = event.details if isinstance(event.details, dict) else {}
-    pages_about: Mapping[About, tuple[Any, ...]] = {
-        About.GROUP: (models.FailedMessage, "group", guid_of(str(details.get("group")))),
-        About.OPERATION: (models.Operation, "operation", guid_of(str(details.get("operation")))),
-        About.QUEUE: (models.Queue, "messages", path_of(event.subject)),
-        About.ENDPOINT: (models.Endpoint, "endpoint", path_of(str(details.get("endpoint") or event.subject))),
-        About.SCHEDULE: (models.Schedule, "changelist"),
-        About.CHECK: (models.CheckResult, "changelist"),
-        About.NOTIFICATION: (models.NotificationRule, "deliveries"),
+    pages_about: Mapping[SubjectKind, tuple[Any, ...]] = {
+        SubjectKind.GROUP: (models.FailedMessage, "group", guid_of(str(details.get("group")))),
+        SubjectKind.OPERATION: (models.Operation, "operation", guid_of(str(details.get("operation")))),
+        SubjectKind.QUEUE: (models.Queue, "messages", path_of(event.subject)),
+        SubjectKind.ENDPOINT: (models.Endpoint, "endpoint", path_of(str(details.get("endpoint") or event.subject))),
+        SubjectKind.SCHEDULE: (models.Schedule, "changelist"),
+        SubjectKind.CHECK: (models.CheckResult, "changelist"),
+        SubjectKind.NOTIFICATION: (models.NotificationRule, "deliveries"),
     }
     model, page, *key = pages_about[kind.about]
     return pages.url_of(model, page, *key) if all(key) else ""

@@ -67,13 +67,13 @@ def tagged(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase
 # Share of a process: costs a worker less than 3 % of its rate (`benchmarks/dashboard.py`).
 PART_OF_TIME: Final = 0.01
 # The maximum time for which an answer is kept, whatever its cost.
-LONGEST_SECONDS: Final = 30.0
+MAX_SECONDS: Final = 30.0
 # Pages made within this time share their reads of queues.
-LOOKS_SECONDS: Final = 2.0
+SNAPSHOT_SECONDS: Final = 2.0
 # Bounds the memory for many different URLs.
-KEPT_AT_MOST: Final = 100
+MAX_KEPT: Final = 100
 # Log-ins with a page, as (session cookie, path)
-_READERS_AT_MOST: Final = 1_000
+_MAX_READERS: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -114,10 +114,10 @@ class LiveAnswers:
             if self._clock() < known.until:
                 self._remember(request, known)
                 return self._nothing_new(request, known) or _with_content(request, known)
-            began, looks_seconds = self._clock(), LOOKS_SECONDS if self.part else 0.0
+            began, snapshot_age = self._clock(), SNAPSHOT_SECONDS if self.part else 0.0
             # Rounded like the value of the header.
-            as_of = round(self._now() - looks_seconds, 3)
-            with self._snapshots.used(looks_seconds):
+            as_of = round(self._now() - snapshot_age, 3)
+            with self._snapshots.used(snapshot_age):
                 response = make()
                 if isinstance(response, TemplateResponse):
                     response.render()
@@ -130,7 +130,7 @@ class LiveAnswers:
         """304 or 204 for a session that received the kept answer, without a database query; otherwise None.
 
         It reveals nothing. A user who has lost a permission or has logged out notices when the page is made again, after at most
-        LONGEST_SECONDS.
+        MAX_SECONDS.
         """
         known, as_of = self._readers.get(_reader(request), (None, 0.0))
         if known is None or not known.lock.acquire(blocking=False):
@@ -155,7 +155,7 @@ class LiveAnswers:
         if settings.SESSION_COOKIE_NAME not in request.COOKIES:
             return
         with self._lock:
-            if len(self._readers) >= _READERS_AT_MOST:
+            if len(self._readers) >= _MAX_READERS:
                 self._readers.clear()
             self._readers[_reader(request)] = (known, known.as_of)
 
@@ -166,7 +166,7 @@ class LiveAnswers:
         except ValueError:
             return 0.0
         # Nothing compares with "nan".
-        return as_of if as_of <= self._now() + LONGEST_SECONDS else 0.0
+        return as_of if as_of <= self._now() + MAX_SECONDS else 0.0
 
     def _keep(self, known: _Answer, response: HttpResponseBase, as_of: float, cost_seconds: float) -> bool:
         """Keep a page that refreshes itself; returns whether it does."""
@@ -178,12 +178,12 @@ class LiveAnswers:
             response["ETag"] = etag_of(response.content)
             known.headers = {"ETag": response["ETag"], MADE_HEADER: f"{as_of:.3f}"}
             known.as_of, known.cost_seconds = as_of, cost_seconds
-            since = self._clock() - LONGEST_SECONDS
+            since = self._clock() - MAX_SECONDS
             with self._lock:
                 others = [each.cost_seconds for each in self._answers.values() if each is not known and each.until > since]
             # The cost of this page and all recently requested pages.
             cost_of_all = cost_seconds + sum(others)
-            seconds = min(max(seconds, cost_of_all / PART_OF_TIME), LONGEST_SECONDS)
+            seconds = min(max(seconds, cost_of_all / PART_OF_TIME), MAX_SECONDS)
             # All pages expire at the same instants, so that they share the reads of queues.
             known.until = (self._clock() // seconds + 1) * seconds
         return bool(seconds)
@@ -194,7 +194,7 @@ class LiveAnswers:
         with self._lock:
             known = self._answers.get(key)
             if known is None:
-                if len(self._answers) >= KEPT_AT_MOST:
+                if len(self._answers) >= MAX_KEPT:
                     self._answers.clear()
                 known = self._answers[key] = _Answer()
             return known

@@ -23,7 +23,7 @@ from sqlqueue_app.tables.queue import LAST_ROW_VERSION, QueueTable
 
 # A jump reads the index from its start: a few tenths of a second for a million rows.
 FARTHEST_JUMP: Final = 1_000_000
-LONGEST_SEARCH: Final = 200
+MAX_SEARCH_LENGTH: Final = 200
 
 
 def _header_groups(detail: MessageDetail, wanted: str) -> list[tuple[str, list[tuple[str, str | None]]]]:
@@ -85,7 +85,7 @@ def read_page_query(query: Mapping[str, str], table: QueueTable) -> PageQuery:
         return number_of(query.get(name, ""), most) or None
 
     size = number("size")
-    page = PageQuery(size=size if size in PAGE_SIZES else PAGE_SIZES[0], header=query.get("header", "").strip()[:LONGEST_SEARCH])
+    page = PageQuery(size=size if size in PAGE_SIZES else PAGE_SIZES[0], header=query.get("header", "").strip()[:MAX_SEARCH_LENGTH])
     at = number("at", FARTHEST_JUMP)
     found = None if at is None else table.row_version_at(at - 1)
     if found is not None:

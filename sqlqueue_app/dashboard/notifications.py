@@ -52,7 +52,7 @@ class SecretForm(forms.Form):
 class RuleForm(forms.Form):
     """A rule. Its secret may stay empty if it was initially: then one is stored."""
 
-    name = forms.CharField(label=gettext_lazy("Name"), max_length=rules.LONGEST_NAME, validators=[_one_line])
+    name = forms.CharField(label=gettext_lazy("Name"), max_length=rules.MAX_NAME_LENGTH, validators=[_one_line])
     kind = forms.ChoiceField(
         label=gettext_lazy("Condition"), choices=[(value, capfirst(label)) for value, label in NotificationKind.choices]
     )
@@ -72,7 +72,7 @@ class RuleForm(forms.Form):
         help_text=gettext_lazy("Email addresses, one per line; or the URL of a webhook, which begins with https://."),
     )  # fmt: skip
     throttle_seconds = forms.IntegerField(
-        label=gettext_lazy("Minimum interval (s)"), min_value=0, max_value=rules.MOST_THROTTLE_SECONDS,
+        label=gettext_lazy("Minimum interval (s)"), min_value=0, max_value=rules.MAX_THROTTLE_SECONDS,
         initial=rules.DEFAULT_THROTTLE_SECONDS,
         help_text=gettext_lazy("Changes within the interval are collected into the next notification."),
     )  # fmt: skip
@@ -147,7 +147,7 @@ class MakeRule(RuleAction):
         self.target, self.back_url = self.request.POST.get("name", ""), self.pages.url()
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        made = rules.make_rule(_values(data), data["secret"], by=actor_of(self.request).name)
+        made = rules.create_rule(_values(data), data["secret"], by=actor_of(self.request).name)
         return ActionOutcome(_("The rule is created."), self.pages.url("rule", made.pk))
 
 
@@ -417,7 +417,7 @@ class DeliveryAdmin(WithRecipients):
             TableColumn(_("Text"), lambda each: template_html("news", news=news_of(each), sentences=sentences_of(each)), WIDE),
             TableColumn(_("Recipients"), lambda each: _to(request, each), WIDE),
             TableColumn(_("State"), _delivery_notes, WIDE),
-            TableColumn(_("Attempts"), lambda each: of % {"count": number(each.attempts), "most": number(notifying.MOST_ATTEMPTS)}),
+            TableColumn(_("Attempts"), lambda each: of % {"count": number(each.attempts), "most": number(notifying.MAX_ATTEMPTS)}),
             TableColumn(_("Actions"), again),
         ]
 

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app import models
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.charts import MOST_ENDPOINTS, PERIODS, Chart, Period, Series, line_chart, period_of, traffic_table
+from sqlqueue_app.dashboard.charts import MAX_ENDPOINTS, PERIODS, Chart, Period, Series, line_chart, period_of, traffic_table
 from sqlqueue_app.dashboard.endpoints import endpoint_url, failures_url
 from sqlqueue_app.dashboard.formats import Grade, ago_html, bounded_number, counts, depth_number, duration, number
 from sqlqueue_app.dashboard.history import ActionAdmin, EventAdmin, severity_state
@@ -51,7 +51,7 @@ class DashboardAdmin(PageAdmin):
             _catch_up(status, now)
             failed, minimums, running = failed_and_minimums(alias, list(endpoint_queues(status, {})))
             endpoints = endpoint_queues(status, failed)
-            charts, traffic = _traffic(status, dict(list(endpoints.items())[:MOST_ENDPOINTS]), period, now)
+            charts, traffic = _traffic(status, dict(list(endpoints.items())[:MAX_ENDPOINTS]), period, now)
             results = read_results(alias, now)
             shown = {
                 "charts": charts,

@@ -35,7 +35,7 @@ from sqlqueue_app.dashboard.access import Permission, may
 from sqlqueue_app.dashboard.formats import Number, bounded_number, number
 from sqlqueue_app.dashboard.live import is_live, live_answers, tagged
 from sqlqueue_app.dialects.dialect import DIALECTS, dialect
-from sqlqueue_app.failures.queries import COUNTED_AT_MOST
+from sqlqueue_app.failures.queries import MAX_COUNTED
 from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost
 from sqlqueue_app.models import CheckResult, Conversation, FailedMessage, FailureStatus, Queue
 from sqlqueue_app.receiving.instances import managed_alias
@@ -386,13 +386,13 @@ def _counted(alias: str) -> tuple[int, tuple[int, bool]]:
     """Alerts that a worker has written, and unresolved failures as `count_failures` counts them. One statement."""
     failing = CheckResult.objects.using(alias).filter(failing=True).exclude(muted_until__gt=timezone.now())
     unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED)
-    first = unresolved.order_by()[: COUNTED_AT_MOST + 1].values("pk")
+    first = unresolved.order_by()[: MAX_COUNTED + 1].values("pk")
     alerts, failed = (
         found.order_by().values(what=Value(what)).annotate(number=Count("pk")).values_list("what", "number")
         for what, found in (("alerts", failing), ("failed", FailedMessage.objects.using(alias).filter(pk__in=first)))
     )
     counts = dict(alerts.union(failed, all=True))
-    return counts["alerts"], (min(counts["failed"], COUNTED_AT_MOST), counts["failed"] <= COUNTED_AT_MOST)
+    return counts["alerts"], (min(counts["failed"], MAX_COUNTED), counts["failed"] <= MAX_COUNTED)
 
 
 def order_menu(site: AdminSite) -> None:

@@ -385,7 +385,7 @@ class QueueAdmin(PageAdmin):
     def message_body_view(self, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
         """The body of a message as a file."""
         require(request, Permission.EXPORT, Permission.VIEW_BODY)
-        return body_file(messages.read_body(self.found(name)[1], row_version, messages.LARGEST_BODY), row_version)
+        return body_file(messages.read_body(self.found(name)[1], row_version, messages.MAX_BODY_BYTES), row_version)
 
     def save_view(self, request: HttpRequest, name: str) -> StreamingHttpResponse:
         """All messages of a queue as a file."""

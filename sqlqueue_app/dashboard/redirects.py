@@ -17,7 +17,7 @@ from sqlqueue_app.dashboard.actions import PLAIN_INPUT, Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, State
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, ListAdmin, TableColumn, cell_html, link_html, text_html, with_notes
 from sqlqueue_app.dashboard.page import PageAdmin, found_or_404
-from sqlqueue_app.failures.retrying import change_redirect, make_redirect, remove_redirect
+from sqlqueue_app.failures.retrying import change_redirect, create_redirect, remove_redirect
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import AddressError
 from sqlqueue_app.models import FailedMessage, FailureStatus, Redirect
@@ -77,7 +77,7 @@ class MakeRedirect(RedirectAction):
         self.back_url = self.pages.url()
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        made = make_redirect(get_settings(), data["from"], data["to"], by=actor_of(self.request).name)
+        made = create_redirect(get_settings(), data["from"], data["to"], by=actor_of(self.request).name)
         return self.redirected(made.from_address, made.to_address)
 
 

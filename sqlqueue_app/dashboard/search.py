@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _, gettext_lazy
 from sqlqueue_app.browsing.analytics import KnownLake, known_lake
 from sqlqueue_app.browsing.conversations import ConversationMessage, MessageOutcome
 from sqlqueue_app.browsing.messages import detail_of_lake
-from sqlqueue_app.browsing.search import MOST_OF_A_GROUP, SearchResult, search_messages
+from sqlqueue_app.browsing.search import MAX_PER_GROUP, SearchResult, search_messages
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard import lists
 from sqlqueue_app.dashboard.access import Permission, may, refusal, refusal_text
@@ -32,19 +32,19 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, text_of_path
 from sqlqueue_app.dashboard.tasks import task_state
 from sqlqueue_app.lake.columns import FAILURES, MESSAGES
 from sqlqueue_app.lake.data_files import SEARCHED, LakeEngineMissing, LakeError
-from sqlqueue_app.lake.search import SECONDS, Asked, Cursor, FoundMessage, Results, read_message, search
+from sqlqueue_app.lake.search import SECONDS, Cursor, FoundMessage, Results, SearchQuery, read_message, search
 from sqlqueue_app.models import TaskResult
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
 _Found = TypeVar("_Found")
 
-LONGEST: Final = 400
+MAX_LENGTH: Final = 400
 
 
 class SearchForm(forms.Form):
     """The text, and the queue to search further back."""
 
-    q = forms.CharField(required=False, max_length=LONGEST)
+    q = forms.CharField(required=False, max_length=MAX_LENGTH)
     queue = forms.CharField(required=False)
     before = forms.IntegerField(required=False, min_value=1, max_value=LAST_ROW_VERSION)
 
@@ -104,7 +104,7 @@ def _state(each: ConversationMessage) -> object:
 
 
 def _caption(title: object, rows: int) -> str:
-    if rows < MOST_OF_A_GROUP:
+    if rows < MAX_PER_GROUP:
         return str(title)
     return _("%(place)s (the newest %(count)s)") % {"place": title, "count": number(rows)}
 
@@ -233,7 +233,7 @@ KINDS: Final = lists.choices(
 
 
 def _text(label: Any, **attributes: str) -> forms.CharField:
-    return forms.CharField(label=label, max_length=LONGEST, widget=forms.TextInput({**PLAIN_INPUT, **attributes}))
+    return forms.CharField(label=label, max_length=MAX_LENGTH, widget=forms.TextInput({**PLAIN_INPUT, **attributes}))
 
 
 class LakeSearchForm(lists.DaysFilter):
@@ -262,13 +262,13 @@ class LakeSearchForm(lists.DaysFilter):
             self.fields["text"].label = _("Text in headers")
             self.fields["text"].help_text = _("Bodies are not searched.") + " " + refusal_text(Permission.VIEW_BODY)
 
-    def asked(self, now: datetime, after: Cursor | None, size: int) -> Asked:
+    def asked(self, now: datetime, after: Cursor | None, size: int) -> SearchQuery:
         """The query of a valid form."""
         values = self.cleaned_data
         since, until = values["since"], values["until"]
         length = next((each.length for each in LONG_PERIODS if each.name == values["period"]), None)
         begin = None if length is None or since is not None or until is not None else now - length
-        return Asked(
+        return SearchQuery(
             values["conversation"],
             values["id"],
             values["type"],

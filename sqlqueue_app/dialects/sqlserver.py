@@ -56,8 +56,8 @@ def has_mars(options: Mapping[str, Any]) -> bool:
 
     The server rolls it back there (error 3997). mssql-django enables them for pyodbc on Windows unless `extra_params` sets them.
     """
-    if said := _MARS.search(options.get("extra_params") or ""):
-        return said[1].lower() == "yes"
+    if match := _MARS.search(options.get("extra_params") or ""):
+        return match[1].lower() == "yes"
     return sys.platform == "win32" and options.get("python_driver") != "mssql_python"
 
 

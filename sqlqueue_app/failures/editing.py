@@ -41,7 +41,7 @@ from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import TakenRow, take_rows
 
 # A form may send 2.5 MiB (DATA_UPLOAD_MAX_MEMORY_SIZE), and encoding multiplies the bytes of a character.
-LARGEST_BODY: Final = 512 * 1024
+MAX_BODY_BYTES: Final = 512 * 1024
 
 # As in ServiceControl: headers that route a message or describe its failure.
 LOCKED: Final = frozenset(
@@ -119,10 +119,10 @@ def read_editable(settings: Settings, failure_id: uuid.UUID) -> Editable:
     _check(settings, failure)
     number = failure.row_version or 0
     table = RetryTargets(settings).error_table(failure.queue)
-    row = next(iter(table.peek(1, after=number - 1, body_limit=LARGEST_BODY + 1)), None) if table is not None else None
+    row = next(iter(table.peek(1, after=number - 1, body_limit=MAX_BODY_BYTES + 1)), None) if table is not None else None
     if row is None or row.row_version != number:
         raise EditRefused(_not_there())
-    if (row.body_length or 0) > LARGEST_BODY:
+    if (row.body_length or 0) > MAX_BODY_BYTES:
         raise EditRefused(_("The body is larger than 512 KiB: it cannot be edited here."))
     try:
         headers = read_headers(row.headers)

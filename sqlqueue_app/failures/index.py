@@ -1,9 +1,9 @@
 """The index of failed messages, kept in step with the error queues: new failures, removed rows, successful retries.
 
-Rows are identified by their RowVersions. Each update compares the last TAIL numbers, because a row can be committed after one with
-a higher number, and the next STRETCH of all others, which finds rows that were removed by hand. It reads the last known row again,
-to detect a table that was recreated. That is six statements per error queue over index ranges of a thousand rows, whatever its
-length.
+Rows are identified by their RowVersions. Each update compares the last TAIL RowVersions, because a row can be committed after one
+with a higher RowVersion, and the next STRETCH of all others, which finds rows that were removed by hand. It reads the last known
+row again, to detect a table that was recreated. That is six statements per error queue over index ranges of a thousand rows,
+whatever its length.
 
 Attempts of a message are distinguished by their time of failure, as in ServiceControl: a copy of the same failure is not another
 attempt. The index is written in one transaction, by one process of the cluster at a time.
@@ -46,16 +46,16 @@ from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, Fail
 from sqlqueue_app.models.failures import fitting
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.instances import claim, managed_alias, one_at_a_time
-from sqlqueue_app.status.events import EventKind, Happening, record_events
+from sqlqueue_app.status.events import EventKind, NewEvent, record_events
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, known_queues
-from sqlqueue_app.status.retention import RETENTION_SECONDS, forget_what_is_old
+from sqlqueue_app.status.retention import RETENTION_SECONDS, delete_old_rows
 from sqlqueue_app.status.samples import begin_of
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, guarded_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import headers_of_rows, remove_rows
 from sqlqueue_app.tables.rows import PeekedRow, without_nul
 
-# Row numbers compared by each update: at the end of a queue, and of the rest.
+# RowVersions compared by each update: at the end of a queue, and of the rest.
 TAIL: Final = 1_000
 STRETCH: Final = 1_000
 # Rows that are read with their headers by one statement.
@@ -202,7 +202,7 @@ class _QueueIndex:
         return IndexState(gone=gone)
 
     def _compare_stretch(self, until: int) -> tuple[list[list[int]], set[int]]:
-        """Compare the next stretch of numbers up to `until`: runs of unknown rows, and known rows that are missing."""
+        """Compare the next stretch of RowVersions up to `until`: runs of unknown rows, and known rows that are missing."""
         key = (self._table.alias, self._table.qualified)
         with _cursors_lock:
             start = _cursors.get(key, 0)
@@ -242,7 +242,7 @@ class _QueueIndex:
 
 
 def _runs(there: Iterable[int], known: set[int]) -> Iterator[list[int]]:
-    """The unknown numbers, grouped into runs that are consecutive in the queue."""
+    """The unknown RowVersions, grouped into runs that are consecutive in the queue."""
     run: list[int] = []
     for number in there:
         if number not in known:
@@ -255,7 +255,7 @@ def _runs(there: Iterable[int], known: set[int]) -> Iterator[list[int]]:
 
 
 def _chunks(runs: Iterable[list[int]], limit: int, size: int) -> Iterator[list[int]]:
-    """The runs in chunks of `size`, together at most `limit` numbers."""
+    """The runs in chunks of `size`, together at most `limit` RowVersions."""
     left = limit
     for run in runs:
         for start in range(0, len(run), size):
@@ -297,7 +297,7 @@ class FailureIndexing:
                 return IndexState()
             state = self._catch_up(now)
             if is_whole and claim(self._alias, "retention of failures", begin_of(now, RETENTION_SECONDS)):
-                forget_what_is_old(self._alias, now)
+                delete_old_rows(self._alias, now)
         return state
 
     def _catch_up(self, now: datetime) -> IndexState:
@@ -365,9 +365,9 @@ class FailureRecords:
         with self._writing(now):
             messages = FailedMessage.objects.using(self._alias)
             known = set(messages.filter(pk__in={each.id for each in found}).values_list("pk", flat=True))
-            meant = [each for each in found if each.is_certain or each.id in known]
-            removed = set(remove_rows(self._table, [each.row_version for each in meant]))
-            ids = {each.id for each in meant if each.row_version in removed}
+            acknowledgements = [each for each in found if each.is_certain or each.id in known]
+            removed = set(remove_rows(self._table, [each.row_version for each in acknowledgements]))
+            ids = {each.id for each in acknowledgements if each.row_version in removed}
             resolved = 0
             # A copy names its original in a header, which is untrusted: a cycle ends when none is left to resolve.
             while ids:
@@ -376,7 +376,7 @@ class FailureRecords:
                     status=FailureStatus.RESOLVED, status_at=now
                 )
                 ids = {each.edit_of for each in waiting if each.edit_of is not None}
-        return resolved, [each.row_version for each in found if each not in meant]
+        return resolved, [each.row_version for each in found if each not in acknowledgements]
 
     def gone(self, row_versions: Iterable[int], now: datetime) -> int:
         """Note that these rows are no longer in the queue; returns how many messages are gone with them."""
@@ -420,15 +420,15 @@ class FailureRecords:
         ]
         stored.bulk_create(made, batch_size=_WRITTEN_AT_ONCE)
         # A row that is not later than the last known failure was put back, or is a copy.
-        failed_anew = [
+        failed_again = [
             each
             for each in rows
             if each.id not in messages or _comparable(each.failed_at) > _comparable(messages[each.id].failed_at)
         ]
-        back = self._reopened({group.id for row in failed_anew for group in row.groups} - missing)
+        back = self._reopened({group.id for row in failed_again for group in row.groups} - missing)
         record_events(
             [
-                Happening(EventKind.GROUP_NEW if key in missing else EventKind.GROUP_BACK, groups[key].title, {"group": str(key)})
+                NewEvent(EventKind.GROUP_NEW if key in missing else EventKind.GROUP_BACK, groups[key].title, {"group": str(key)})
                 for key in groups
                 if groups[key].classifier is _EVENT_CLASSIFIER and (key in missing or key in back)
             ],

@@ -57,8 +57,8 @@ def within_memory(rows: Sequence[Row], limit: int, size_of: Callable[[Row], int]
 
 
 # Error texts can differ for each message: further reasons are counted together.
-MOST_REASONS: Final = 100
-_LONGEST_DETAIL: Final = 500
+MAX_REASONS: Final = 100
+_MAX_DETAIL_LENGTH: Final = 500
 
 
 class Reason(enum.StrEnum):
@@ -118,11 +118,11 @@ class BatchOutcome:
 
     def skip(self, reason: Reason, detail: str = "", count: int = 1) -> None:
         """Count messages that were left unchanged."""
-        self.skipped[reason, detail[:_LONGEST_DETAIL]] += count
+        self.skipped[reason, detail[:_MAX_DETAIL_LENGTH]] += count
 
     def fail(self, reason: Reason, detail: str = "", count: int = 1) -> None:
         """Count messages that could not be processed."""
-        self.failed[reason, detail[:_LONGEST_DETAIL]] += count
+        self.failed[reason, detail[:_MAX_DETAIL_LENGTH]] += count
 
     @property
     def total(self) -> int:
@@ -138,7 +138,7 @@ def merged_log(log: object, outcome: BatchOutcome) -> list[dict[str, Any]]:
     for what, reasons in (("skipped", outcome.skipped), ("failed", outcome.failed)):
         for (reason, detail), count in reasons.items():
             key = (what, str(reason), detail)
-            counts[key if key in counts or len(counts) < MOST_REASONS else (what, str(Reason.OTHER), "")] += count
+            counts[key if key in counts or len(counts) < MAX_REASONS else (what, str(Reason.OTHER), "")] += count
     return [{"what": what, "reason": reason, "detail": detail, "count": count} for (what, reason, detail), count in counts.items()]
 
 

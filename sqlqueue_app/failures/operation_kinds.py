@@ -126,11 +126,11 @@ class QueueOperation:
     def check(self, settings: Settings) -> None:
         """Every queue is allowed."""
 
-    def scope(self, asked: Scope) -> QueueScope:
+    def scope(self, wanted: Scope) -> QueueScope:
         """The requested scope. Raises OperationRefused if it is not a QueueScope of this kind."""
-        if not isinstance(asked, QueueScope) or (asked.target is not None) is not self.moves:
+        if not isinstance(wanted, QueueScope) or (wanted.target is not None) is not self.moves:
             raise _unreadable()
-        return asked
+        return wanted
 
     def total(self, settings: Settings, scope: object) -> int:
         """The current number of messages; an estimate for a long queue."""
@@ -216,13 +216,13 @@ class FailureKind:
         if self.takes and (reason := error_queue_refusal(settings)):
             raise OperationRefused(reason)
 
-    def scope(self, asked: Scope) -> FailureSelection:
+    def scope(self, wanted: Scope) -> FailureSelection:
         """The selection, limited to `statuses` unless it names statuses. Raises OperationRefused if it has problems."""
-        if not isinstance(asked, FailureSelection):
+        if not isinstance(wanted, FailureSelection):
             raise _unreadable()
-        if asked.problems:
-            raise OperationRefused(" ".join(asked.problems))
-        return asked.or_statuses(*self.statuses)
+        if wanted.problems:
+            raise OperationRefused(" ".join(wanted.problems))
+        return wanted.or_statuses(*self.statuses)
 
     def read(self, scope: object) -> FailureSelection:
         """The selection of the row of an operation. Raises OperationRefused if it cannot be read."""

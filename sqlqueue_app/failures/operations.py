@@ -49,7 +49,7 @@ from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
 
 # Further queues are not checked; their messages count as eligible.
-_MOST_QUEUES: Final = 50
+_MAX_QUEUES: Final = 50
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ def preview(settings: Settings, kind: str, selection: FailureSelection) -> Previ
             found.eligible += count
         else:
             queues.add(more[0])
-            known = targets if len(queues) <= _MOST_QUEUES else None
+            known = targets if len(queues) <= _MAX_QUEUES else None
             add = _add_moves if chosen.name == "redirect" else _add_retries
             add(found, known, *more, count=count)
     return found
@@ -150,7 +150,7 @@ LEASE_SECONDS: Final = 20.0
 # Gives other writers a chance between two batches, also on SQLite.
 PAUSE_SECONDS: Final = 0.02
 _ASK_AGAIN_SECONDS: Final = 1.0
-_LONGEST_ERROR: Final = 1_000
+_MAX_ERROR_LENGTH: Final = 1_000
 _EVENTS: Final = {
     OperationState.COMPLETED: EventKind.OPERATION_COMPLETED,
     OperationState.FAILED: EventKind.OPERATION_FAILED,
@@ -322,7 +322,7 @@ class OperationRunner:
         row.state, row.error, row.finished_at, row.lease_until = state, error, now, None
         row.save(using=self.alias, update_fields=["state", "error", "finished_at", "lease_until"])
         counts = {"done": row.done, "skipped": row.skipped, "failed": row.failed}
-        details = {"operation": str(row.pk), "kind": row.kind, "error": error[:_LONGEST_ERROR], **counts}
+        details = {"operation": str(row.pk), "kind": row.kind, "error": error[:_MAX_ERROR_LENGTH], **counts}
         record_event(_EVENTS[state], row.description, details, now=now)
         text = "operation %s (%s) %s: %s done, %s skipped, %s failed%s"
         numbers = row.done, row.skipped, row.failed
@@ -393,7 +393,13 @@ REQUEST_SECONDS: Final = 10.0
 
 
 def create_operation(
-    settings: Settings, kind: str, asked: Scope, *, actor: Actor, runner: OperationRunner, now: Callable[[], datetime] | None = None
+    settings: Settings,
+    kind: str,
+    wanted: Scope,
+    *,
+    actor: Actor,
+    runner: OperationRunner,
+    now: Callable[[], datetime] | None = None,
 ) -> Operation:
     """Write the row of an operation, leased to the runner; nothing runs yet.
 
@@ -401,7 +407,7 @@ def create_operation(
     """
     chosen = kind_of(kind)
     chosen.check(settings)
-    scope = chosen.scope(asked)
+    scope = chosen.scope(wanted)
     alias = managed_alias()
     with database_errors(dialect_of_connection(connection_of(alias)), "begin an operation"):
         words = scope.in_words()
@@ -427,7 +433,7 @@ def create_operation(
 def request_operation(
     settings: Settings,
     kind: str,
-    asked: Scope,
+    wanted: Scope,
     *,
     actor: Actor,
     batch: int = BATCH,
@@ -440,7 +446,7 @@ def request_operation(
     unavailable. Raises as `create_operation`.
     """
     runner = OperationRunner(settings, now=now, batch=batch)
-    operation = create_operation(settings, kind, asked, actor=actor, runner=runner, now=now)
+    operation = create_operation(settings, kind, wanted, actor=actor, runner=runner, now=now)
     try:
         runner.claim(operation.pk)
         end = clock() + REQUEST_SECONDS
@@ -456,7 +462,7 @@ def request_operation(
 def run_operation(
     settings: Settings,
     kind: str,
-    asked: Scope,
+    wanted: Scope,
     *,
     actor: Actor,
     progress: Callable[[Operation], None] | None = None,
@@ -464,7 +470,7 @@ def run_operation(
 ) -> Operation:
     """Start an operation and run it here to its end; Control-C cancels it. Raises as `create_operation`."""
     runner = OperationRunner(settings, now=now)
-    operation = create_operation(settings, kind, asked, actor=actor, runner=runner, now=now)
+    operation = create_operation(settings, kind, wanted, actor=actor, runner=runner, now=now)
     pause = threading.Event()
     try:
         return runner.run(operation.pk, wait=pause.wait, progress=progress, follow=True) or operation
@@ -475,8 +481,8 @@ def run_operation(
 
 def cancel_operation(operation_id: uuid.UUID) -> bool:
     """Cancel before the next batch; False if the operation has ended. Waits for the batch that runs."""
-    asked = Operation.objects.using(managed_alias()).filter(pk=operation_id, state__in=OPEN)
-    return asked.update(cancel_requested=True) == 1
+    operations = Operation.objects.using(managed_alias()).filter(pk=operation_id, state__in=OPEN)
+    return operations.update(cancel_requested=True) == 1
 
 
 def is_worker_alive() -> bool:

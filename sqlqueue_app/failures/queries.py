@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy as _
 from sqlqueue_app.browsing.messages import MessageDetail, detail_of
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.failures.index import FailureRecords, catch_up, error_queues, read_error_row
-from sqlqueue_app.failures.selection import MOST_IDS, FailureSelection
+from sqlqueue_app.failures.selection import MAX_IDS, FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import AddressError, DatabaseError, QueueNotFound
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
@@ -34,7 +34,7 @@ from sqlqueue_app.tables.connections import database_now, guarded_read, optional
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import find_ids
 
-COUNTED_AT_MOST: Final = 10_000
+MAX_COUNTED: Final = 10_000
 GROUPS_PER_PAGE: Final = 50
 PAGE_SIZES: Final = (50, 25, 100, 200)
 # The trend of a group covers 24 hours in pieces of two hours.
@@ -89,8 +89,8 @@ def read_failures(messages: QuerySet[FailedMessage], *, after: PageKey | None, s
 
 def count_failures(messages: QuerySet[FailedMessage]) -> tuple[int, bool]:
     """The number of messages and whether it is exact: counting stops at 10,000. One statement."""
-    found = messages.order_by()[: COUNTED_AT_MOST + 1].values("pk").count()
-    return min(found, COUNTED_AT_MOST), found <= COUNTED_AT_MOST
+    found = messages.order_by()[: MAX_COUNTED + 1].values("pk").count()
+    return min(found, MAX_COUNTED), found <= MAX_COUNTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def read_trends(
     return {tuple(row[field] for field in fields): tuple(row[name] for name in pieces) for row in rows}
 
 
-ATTEMPTS_AT_MOST: Final = 100
+MAX_ATTEMPTS: Final = 100
 _PYTHON: Final = "Traceback (most recent call last):"
 
 
@@ -225,7 +225,7 @@ def read_failure(settings: Settings, unique: UUID, *, as_hex: bool = False) -> F
     message = FailedMessage.objects.using(alias).filter(pk=unique).first()
     if message is None:
         return None
-    attempts = tuple(message.history.order_by("-failed_at", "-pk")[:ATTEMPTS_AT_MOST])
+    attempts = tuple(message.history.order_by("-failed_at", "-pk")[:MAX_ATTEMPTS])
     named = {getattr(message, each.field): key for key, each in CLASSIFIERS.items()}
     groups = FailureGroup.objects.using(alias).filter(pk__in=[each for each in named if each is not None])
     queue = next((each for each in error_queues(settings) if each.name == message.queue), None)
@@ -252,7 +252,7 @@ def _read_row(table: QueueTable, message: FailedMessage, as_hex: bool) -> tuple[
             rows = table.peek(1, after=message.row_version - 1)
     except DatabaseError as error:
         return None, str(error)
-    # If the table was recreated, another message can have this number.
+    # If the table was recreated, another message can have this RowVersion.
     if not rows or rows[0].row_version != message.row_version:
         return None, ""
     if read_error_row(message.queue, rows[0], timezone.now())[1].id != message.pk:
@@ -288,7 +288,7 @@ def read_operations(selection: FailureSelection, *, most: int) -> list[Operation
 def find_messages(text: str) -> list[UUID]:
     """The unique ids of failed messages with this message id or unique id. One statement."""
     found = FailureSelection(message_id=text.strip()).queryset().order_by("-failed_at", "-pk")
-    return list(found.values_list("pk", flat=True)[:MOST_IDS])
+    return list(found.values_list("pk", flat=True)[:MAX_IDS])
 
 
 def failures_of_rows(queue: str, row_versions: Collection[int]) -> dict[int, UUID]:
@@ -306,11 +306,11 @@ def group_exists(group: UUID) -> bool:
 
 
 # Bounds for one page: queues to search, and rows to read in a queue without an index of ids.
-QUEUES_AT_MOST: Final = 5
-ROWS_AT_MOST: Final = 10_000
+MAX_QUEUES: Final = 5
+MAX_ROWS: Final = 10_000
 
 
-class Whereabouts(TextChoices):
+class RetryPlace(TextChoices):
     """The place of a retried message; its label is a sentence with placeholders."""
 
     WAITING = "waiting", _("It waits in “%(queue)s” as number %(number)s.")
@@ -329,9 +329,9 @@ class Whereabouts(TextChoices):
 
 @dataclass(frozen=True, slots=True)
 class RetryLocation:
-    """The place of a retried message; `row_version` is its number in the queue, `detail` a database error."""
+    """The place of a retried message; `row_version` is its RowVersion in the queue, `detail` a database error."""
 
-    where: Whereabouts
+    where: RetryPlace
     row_version: int | None = None
     detail: str = ""
 
@@ -346,8 +346,8 @@ def find_retries(settings: Settings, messages: Iterable[FailedMessage]) -> Mappi
         by_queue[message.retried_to].append(message)
     found: dict[uuid.UUID, RetryLocation] = {}
     for number, (queue, members) in enumerate(by_queue.items()):
-        located = _locate(settings, queue, members) if number < QUEUES_AT_MOST else {}
-        found |= {each.pk: located.get(each.pk, RetryLocation(Whereabouts.UNKNOWN)) for each in members}
+        located = _locate(settings, queue, members) if number < MAX_QUEUES else {}
+        found |= {each.pk: located.get(each.pk, RetryLocation(RetryPlace.UNKNOWN)) for each in members}
     return found
 
 
@@ -358,18 +358,17 @@ def _locate(settings: Settings, queue: str, messages: list[FailedMessage]) -> di
     try:
         table = queue_table(settings.database, address_book_of(settings).parse(queue))
         with guarded_read(table.alias, f"look for messages in {table.qualified}"):
-            there = find_ids(table, set(ids.values()), limit=ROWS_AT_MOST)
+            there = find_ids(table, set(ids.values()), limit=MAX_ROWS)
             missing = len(there) < len(set(ids.values()))
             # Only PostgreSQL has an index of ids.
-            is_whole = table.dialect.name == "postgresql" or (missing and len(table.row_versions(ROWS_AT_MOST + 1)) <= ROWS_AT_MOST)
+            is_whole = table.dialect.name == "postgresql" or (missing and len(table.row_versions(MAX_ROWS + 1)) <= MAX_ROWS)
     except QueueNotFound:
-        return dict.fromkeys(ids, RetryLocation(Whereabouts.NO_QUEUE))
+        return dict.fromkeys(ids, RetryLocation(RetryPlace.NO_QUEUE))
     except (AddressError, DatabaseError) as error:
-        return dict.fromkeys(ids, RetryLocation(Whereabouts.UNREADABLE, detail=str(error)))
-    elsewhere = RetryLocation(Whereabouts.TAKEN if is_whole else Whereabouts.NOT_FOUND)
+        return dict.fromkeys(ids, RetryLocation(RetryPlace.UNREADABLE, detail=str(error)))
+    elsewhere = RetryLocation(RetryPlace.TAKEN if is_whole else RetryPlace.NOT_FOUND)
     return {
-        unique: RetryLocation(Whereabouts.WAITING, there[row_id]) if row_id in there else elsewhere
-        for unique, row_id in ids.items()
+        unique: RetryLocation(RetryPlace.WAITING, there[row_id]) if row_id in there else elsewhere for unique, row_id in ids.items()
     }
 
 

@@ -31,7 +31,7 @@ from sqlqueue_app.failures.operation_batches import (
     older_rows,
     write_columns,
 )
-from sqlqueue_app.failures.queries import ROWS_AT_MOST
+from sqlqueue_app.failures.queries import MAX_ROWS
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.envelope import columns_of, complete_headers, new_message_id
@@ -296,7 +296,7 @@ def redirect_id(from_address: str) -> uuid.UUID:
     return uuid.UUID(bytes_le=hashlib.md5(from_address.encode(), usedforsecurity=False).digest())
 
 
-def make_redirect(
+def create_redirect(
     settings: Settings, from_address: str, to_address: str, *, by: str = "", now: Callable[[], datetime] | None = None
 ) -> Redirect:
     """Redirect future retries of messages that failed in one queue to another queue.
@@ -323,7 +323,7 @@ def make_redirect(
 
 
 def change_redirect(settings: Settings, redirect: Redirect, to_address: str) -> None:
-    """Change the target of a redirect. Raises as `make_redirect`, and if the redirect is gone."""
+    """Change the target of a redirect. Raises as `create_redirect`, and if the redirect is gone."""
     book = address_book_of(settings)
     target = _address(book, to_address)
     alias = managed_alias()
@@ -419,5 +419,5 @@ def _take(
         return []
     if not wanted or not table.exists():
         return []
-    numbers = find_ids(table, set(wanted), limit=ROWS_AT_MOST)
+    numbers = find_ids(table, set(wanted), limit=MAX_ROWS)
     return [(wanted[row.id], row) for row in take_rows(table, numbers.values()) if row.id in wanted]

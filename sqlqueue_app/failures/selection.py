@@ -27,10 +27,10 @@ from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus
 from sqlqueue_app.receiving.instances import managed_alias
 
 # The maximum that a URL and one statement can hold.
-MOST_IDS: Final = 500
+MAX_IDS: Final = 500
 # Each word is compared with every searched column and each part of a pattern is a value: SQL Server takes 2,100 in a statement.
-MOST_WORDS: Final = 50
-MOST_PARTS: Final = 20
+MAX_WORDS: Final = 50
+MAX_PARTS: Final = 20
 # Names of ServiceControl's classifiers by the short names that URLs use.
 CLASSIFIERS: Final[Mapping[str, str]] = {key: each.name for key, each in failure_groups.CLASSIFIERS.items()}
 # With this parameter only the ids count, even if none was checked in the form.
@@ -278,11 +278,11 @@ def _read(cls: type[FailureSelection], lists: Mapping[str, list[str]]) -> Any:
 
 
 def _too_much(values: Mapping[str, str]) -> Iterator[str]:
-    if len(_words(values["text"])) > MOST_WORDS:
-        yield _("Search for at most %(most)d words at once.") % {"most": MOST_WORDS}
+    if len(_words(values["text"])) > MAX_WORDS:
+        yield _("Search for at most %(most)d words at once.") % {"most": MAX_WORDS}
     for text in (values[name] for name in _TEXTS if name != "text"):
-        if len([part for part in text.split("*") if part]) > MOST_PARTS:
-            yield _("“%(value)s” has more than %(most)d parts between asterisks.") % {"value": text[:80], "most": MOST_PARTS}
+        if len([part for part in text.split("*") if part]) > MAX_PARTS:
+            yield _("“%(value)s” has more than %(most)d parts between asterisks.") % {"value": text[:80], "most": MAX_PARTS}
 
 
 def _several(lists: Mapping[str, list[str]], name: str) -> list[str]:
@@ -294,8 +294,8 @@ def _last(lists: Mapping[str, list[str]], name: str) -> str:
 
 
 def _read_ids(texts: list[str], problems: list[str]) -> tuple[UUID, ...]:
-    if len(texts) > MOST_IDS:
-        problems.append(_("Choose at most %(most)d messages at once, or a group or filter.") % {"most": MOST_IDS})
+    if len(texts) > MAX_IDS:
+        problems.append(_("Choose at most %(most)d messages at once, or a group or filter.") % {"most": MAX_IDS})
         return ()
     found = []
     for text in texts:
@@ -371,7 +371,7 @@ KEYS: Final[Mapping[str, str]] = {
     "retried": "retried_to",
 }
 ANY_STATUS: Final = "any"
-LONGEST: Final = 2_000
+MAX_QUERY_LENGTH: Final = 2_000
 _FAILED: Final = "failed"
 _TOKEN: Final = re.compile(r'(?:(?P<key>[A-Za-z]+):)?(?P<value>"[^"]*"|\S+)')
 _AGO: Final = re.compile(r"-([0-9]{1,6})([smhdw])")
@@ -387,9 +387,9 @@ def read_query(text: str, now: datetime) -> FailureSelection:
     query = QueryDict(mutable=True)
     words: list[str] = []
     problems: list[str] = []
-    if len(text) > LONGEST:
-        problems.append(_("The query is longer than %(most)d characters.") % {"most": LONGEST})
-    for token in _TOKEN.finditer(text[:LONGEST]):
+    if len(text) > MAX_QUERY_LENGTH:
+        problems.append(_("The query is longer than %(most)d characters.") % {"most": MAX_QUERY_LENGTH})
+    for token in _TOKEN.finditer(text[:MAX_QUERY_LENGTH]):
         key, value = (token["key"] or "").lower(), token["value"]
         if key == _FAILED:
             _read_times(value.strip('"'), now, query, problems)

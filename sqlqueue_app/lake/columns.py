@@ -36,7 +36,7 @@ class LakeTable:
         return _ddl(self.columns)
 
     @property
-    def whole_ddl(self) -> str:
+    def full_ddl(self) -> str:
         """The file and partition columns as Spark DDL."""
         return _ddl(self.columns + self.partitions)
 

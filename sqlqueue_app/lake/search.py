@@ -25,7 +25,7 @@ from sqlqueue_app.lake.data_files import SEARCHED, DataFile, LakeEngineMissing, 
 
 SECONDS: Final = 2.0
 READ_SECONDS: Final = 10.0
-# The queue exists only in the file path; it distinguishes rows with the same time and row version.
+# The queue exists only in the file path; it distinguishes rows with the same time and RowVersion.
 QUEUE: Final = r"regexp_extract(filename, 'queue=([^/]*)', 1)"
 _TIMES: Final = ("counted_at", "sent_at", "started_at", "ended_at", "expires")
 _TEXTS: Final = (
@@ -40,7 +40,7 @@ _CURSOR: Final = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,19})\.(.{0,400})", re.DO
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SearchQuery:
     """The query of a search; empty fields do not filter.
 
     In `message_type` and `endpoint`, ``*`` matches any characters. `text` is matched in headers and, with `bodies`, in bodies,
@@ -166,7 +166,12 @@ class Results:
 
 
 def search(
-    lake: str, files: Sequence[DataFile], query: Asked, *, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic
+    lake: str,
+    files: Sequence[DataFile],
+    query: SearchQuery,
+    *,
+    seconds: float = SECONDS,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Results:
     """Search these files of the lake for at most `seconds`. Thread-safe; leaves nothing open.
 
@@ -203,7 +208,7 @@ def read_message(
     with engine(root, wait=seconds) as db:
         scan = _Scan(db, root, wanted, seconds, time.monotonic)
         more = ("headers", "body") if with_body else ("headers",)
-        # A recreated table reuses row versions: the newest message counts.
+        # A recreated table reuses RowVersions: the newest message counts.
         found = _select(scan, wanted, Conditions(["row_version = ?"], [row_version]), 1, more=more)
     if not found and scan.problems:
         raise FileProblem("; ".join(scan.problems))
@@ -266,12 +271,12 @@ _MICRO: Final = timedelta(microseconds=1)
 _FIRST_SPAN: Final = timedelta(minutes=10)
 _SPAN_SECONDS: Final = 0.25
 # Seconds after which a span of a text search is abandoned and made shorter.
-_SPAN_AT_MOST: Final = 0.75
-_LEAST_SPAN: Final = timedelta(seconds=1)
-_MOST_SPAN: Final = timedelta(days=4_000)
+_MAX_SPAN_SECONDS: Final = 0.75
+_MIN_SPAN: Final = timedelta(seconds=1)
+_MAX_SPAN: Final = timedelta(days=4_000)
 
 
-def _fill(scan: _Scan, query: Asked, results: Results) -> None:
+def _fill(scan: _Scan, query: SearchQuery, results: Results) -> None:
     """Read a page plus one message, which shows whether another page follows."""
     try:
         if query.is_by_id:
@@ -292,7 +297,7 @@ def _fill(scan: _Scan, query: Asked, results: Results) -> None:
     results.problems += scan.problems
 
 
-def _walk(scan: _Scan, query: Asked, results: Results) -> None:
+def _walk(scan: _Scan, query: SearchQuery, results: Results) -> None:
     days = sorted({each.day for each in scan.files})
     span = _FIRST_SPAN if query.text else _DAY
     end = min(each for each in (query.until, query.after and query.after.counted_at + _MICRO, _begin(days[-1]) + _DAY) if each)
@@ -306,7 +311,7 @@ def _walk(scan: _Scan, query: Asked, results: Results) -> None:
         try:
             found = _newest(scan, query, begin, end)
         except OutOfTime:
-            if scan.left() <= 0 or span <= _LEAST_SPAN:
+            if scan.left() <= 0 or span <= _MIN_SPAN:
                 raise
             span /= 8
             continue
@@ -317,15 +322,15 @@ def _walk(scan: _Scan, query: Asked, results: Results) -> None:
 
 def _next_span(span: timedelta, seconds: float) -> timedelta:
     if seconds < _SPAN_SECONDS:
-        return min(span * (8 if seconds < _SPAN_SECONDS / 4 else 2), _MOST_SPAN)
-    return max(span / 2, _LEAST_SPAN) if seconds > 2 * _SPAN_SECONDS else span
+        return min(span * (8 if seconds < _SPAN_SECONDS / 4 else 2), _MAX_SPAN)
+    return max(span / 2, _MIN_SPAN) if seconds > 2 * _SPAN_SECONDS else span
 
 
 def _begin(day: date) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 
-def _is_in_range(file: DataFile, query: Asked) -> bool:
+def _is_in_range(file: DataFile, query: SearchQuery) -> bool:
     if query.since is not None and file.day < query.since.astimezone(UTC).date():
         return False
     last = min((each for each in (query.until, query.after and query.after.counted_at) if each), default=None)
@@ -335,7 +340,7 @@ def _is_in_range(file: DataFile, query: Asked) -> bool:
 _FROM: Final = "FROM read_parquet(?, filename = true, hive_partitioning = false)"
 
 
-def _newest(scan: _Scan, query: Asked, begin: datetime | None, end: datetime | None) -> list[FoundMessage]:
+def _newest(scan: _Scan, query: SearchQuery, begin: datetime | None, end: datetime | None) -> list[FoundMessage]:
     """The newest matches of a time span, one more than the page size."""
     found: list[FoundMessage] = []
     inside = [each for each in scan.files if _touches(each, begin, end)]
@@ -343,7 +348,7 @@ def _newest(scan: _Scan, query: Asked, begin: datetime | None, end: datetime | N
         of_table = [each for each in inside if each.table == table]
         if not of_table:
             continue
-        limit_seconds = _SPAN_AT_MOST if query.text else scan.left()
+        limit_seconds = _MAX_SPAN_SECONDS if query.text else scan.left()
         first = begin
         if not query.is_by_id and not query.text:
             # Find the times first, so that the other columns are only read for the rows of the page.
@@ -392,7 +397,7 @@ def _message(table: str, names: Sequence[str], row: Sequence[Any]) -> FoundMessa
     return FoundMessage(table=table, path_queue=row[-1], **times, **values)
 
 
-def _count(scan: _Scan, query: Asked, results: Results) -> int | None:
+def _count(scan: _Scan, query: SearchQuery, results: Results) -> int | None:
     """The number of matches, on the first page only and within the remaining time."""
     if query.after is not None or query.text or results.is_partial:
         return None
@@ -424,7 +429,7 @@ class Conditions:
         return " AND ".join(self.sql) or "TRUE"
 
 
-def conditions_of(query: Asked, begin: datetime | None, end: datetime | None) -> Conditions:
+def conditions_of(query: SearchQuery, begin: datetime | None, end: datetime | None) -> Conditions:
     """The conditions of a query between `begin` (inclusive) and `end` (exclusive)."""
     found = Conditions([], [])
     if begin is not None:

@@ -100,7 +100,7 @@ ORIGINATING_ADDRESS: Final = "NServiceBus.OriginatingAddress"
 # Delayed delivery (docs/internals/wire.md#delayed-delivery).
 FORWARDS: Final = "SqlQueue.Forwards"
 """The number of times that handlers have forwarded the message; specific to sqlqueue."""
-MOST_FORWARDS: Final = 50
+MAX_FORWARDS: Final = 50
 FORWARD_DESTINATION: Final = "NServiceBus.SqlServer.ForwardDestination"
 TIMEOUT_EXPIRE: Final = "NServiceBus.Timeout.Expire"
 TIMEOUT_ROUTE_TO: Final = "NServiceBus.Timeout.RouteExpiredTimeoutTo"

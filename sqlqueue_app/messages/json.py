@@ -55,7 +55,7 @@ Reader = Callable[[Any], Any]
 """Converts a decoded JSON value to the typed value; raises ConversionError if it does not fit."""
 
 # A whole number written as 1e999999999 would exhaust the memory as an int.
-_LONGEST_INTEGER: Final = 40
+_MAX_INTEGER_DIGITS: Final = 40
 # Written as text by Newtonsoft, because JSON has no such numbers.
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 
@@ -333,7 +333,7 @@ def _exactly(kind: type, what: str) -> Reader:
 def _integer(value: Any) -> int:
     if type(value) is int:
         return value
-    if type(value) is Decimal and value.adjusted() < _LONGEST_INTEGER and value == value.to_integral_value():
+    if type(value) is Decimal and value.adjusted() < _MAX_INTEGER_DIGITS and value == value.to_integral_value():
         return int(value)
     raise _expected("a whole number", value)
 

@@ -15,7 +15,7 @@ _LENGTH: Final = 28
 _FIELDS: Final = (slice(0, 4), slice(5, 7), slice(8, 10), slice(11, 13), slice(14, 16), slice(17, 19), slice(20, 26))
 
 # TimeSpan counts 100 ns in 64 bits: more days do not fit. The last fraction is 0.4775807 s.
-_LONGEST: Final = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477580)
+_MAX_TIMESPAN: Final = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477580)
 
 _TIMESPAN: Final = re.compile(
     r"(?P<minus>-)?(?:(?P<days>[0-9]{1,8})\.)?(?P<hours>[0-9]{1,2}):(?P<minutes>[0-9]{1,2})"
@@ -89,16 +89,16 @@ def parse_timespan(text: str) -> timedelta:
         raise WireFormatError(f"the duration {text!r} has hours above 23, or minutes or seconds above 59")
     fraction = int((match["fraction"] or "").ljust(7, "0")) // 10
     size = timedelta(int(match["days"] or 0), seconds, fraction, minutes=minutes, hours=hours)
-    if size > _LONGEST:
-        raise WireFormatError(f"the duration {text!r} is longer than .NET can hold ({_LONGEST!r})")
+    if size > _MAX_TIMESPAN:
+        raise WireFormatError(f"the duration {text!r} is longer than .NET can hold ({_MAX_TIMESPAN!r})")
     return -size if match["minus"] else size
 
 
 def _parts(duration: timedelta) -> tuple[timedelta, int, int, int]:
     """The absolute duration, and its hours, minutes and seconds besides days; WireFormatError beyond the range of .NET."""
     size = abs(duration)
-    if size > _LONGEST:
-        raise WireFormatError(f"the duration {duration!r} is longer than .NET can hold ({_LONGEST!r})")
+    if size > _MAX_TIMESPAN:
+        raise WireFormatError(f"the duration {duration!r} is longer than .NET can hold ({_MAX_TIMESPAN!r})")
     minutes, seconds = divmod(size.seconds, 60)
     return size, *divmod(minutes, 60), seconds
 
@@ -129,8 +129,8 @@ def parse_iso_duration(text: str) -> timedelta:
         size = timedelta(years * 365 + months * 30 + days, seconds, fraction, hours=hours, minutes=minutes)
     except OverflowError:
         size = timedelta.max
-    if size > _LONGEST:
-        raise WireFormatError(f"the duration {text!r} is longer than .NET can hold ({_LONGEST!r})")
+    if size > _MAX_TIMESPAN:
+        raise WireFormatError(f"the duration {text!r} is longer than .NET can hold ({_MAX_TIMESPAN!r})")
     return -size if match["minus"] else size
 
 

@@ -397,13 +397,13 @@ def _of_name(cls: type[Enum], name: str) -> Enum | None:
     return next((member for known, member in members.items() if folded(known) == wanted), None)
 
 
-LEAST_BUDGET: Final = 10_000
+MIN_BUDGET: Final = 10_000
 _LEFT: Final[ContextVar[list[int] | None]] = ContextVar("backtracking_budget", default=None)
 
 
 @contextmanager
 def backtracking_budget(size: int) -> Iterator[None]:
-    """A context that limits the failed alternatives to the possible number of values in `size` bytes, at least LEAST_BUDGET.
+    """A context that limits the failed alternatives to the possible number of values in `size` bytes, at least MIN_BUDGET.
 
     If the alternatives of a union such as `Node | Leaf` contain unions themselves, each level could double the attempts for a
     short body that fits none. Nested contexts use the budget of the outermost one: several messages of one body share it.
@@ -411,7 +411,7 @@ def backtracking_budget(size: int) -> Iterator[None]:
     if _LEFT.get() is not None:
         yield
         return
-    token = _LEFT.set([max(LEAST_BUDGET, size)])
+    token = _LEFT.set([max(MIN_BUDGET, size)])
     try:
         yield
     finally:

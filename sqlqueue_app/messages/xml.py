@@ -50,7 +50,7 @@ from sqlqueue_app.messages.type_hints import (
 XSI: Final = "http://www.w3.org/2001/XMLSchema-instance"
 _DEEPEST: Final = 100
 # An element of a message has at most xsi:nil, and a namespace for each base type.
-_MOST_ATTRIBUTES: Final = 1_000
+_MAX_ATTRIBUTES: Final = 1_000
 # The separator between namespace and name in expat; it cannot occur in a URI.
 _SEPARATOR: Final = " "
 _BASE_TYPE: Final = "baseType"
@@ -160,8 +160,8 @@ class _Builder:
     def start(self, name: str, attributes: dict[str, str]) -> None:
         if len(self._open) > _DEEPEST:
             raise MessageBodyError(f"the body is nested too deeply: more than {_DEEPEST} elements inside of each other")
-        if max(len(attributes), len(self._declared)) > _MOST_ATTRIBUTES:
-            raise MessageBodyError(f"an element of the body has more than {_MOST_ATTRIBUTES} attributes or namespaces")
+        if max(len(attributes), len(self._declared)) > _MAX_ATTRIBUTES:
+            raise MessageBodyError(f"an element of the body has more than {_MAX_ATTRIBUTES} attributes or namespaces")
         namespace, _, local = name.rpartition(_SEPARATOR)
         nil = attributes.get(f"{XSI}{_SEPARATOR}nil", "").strip() in ("true", "1")
         element = Element(local, namespace, self._declared, nil)

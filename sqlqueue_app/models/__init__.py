@@ -35,7 +35,7 @@ from sqlqueue_app.models.failures import FailedAttempt, FailedMessage, FailureGr
 from sqlqueue_app.models.lake import (
     BatchKind,
     ConversationEdge,
-    CopyFate,
+    CopyOutcome,
     EndpointSeen,
     GroupFigures,
     LakeBatch,
@@ -72,7 +72,7 @@ __all__ = [
     "Claim",
     "Conversation",
     "ConversationEdge",
-    "CopyFate",
+    "CopyOutcome",
     "Dashboard",
     "DelayedMessage",
     "DeliveryState",

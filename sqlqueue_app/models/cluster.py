@@ -31,7 +31,7 @@ class Instance(models.Model):
     started_at = models.DateTimeField("started at")
     heartbeat_at = models.DateTimeField("last heartbeat")
     threads = models.JSONField("threads", default=dict, blank=True, help_text="live polling threads of each queue")
-    # Nullable or with a default of the database: a worker of before the migration writes rows without it.
+    # Nullable or with a default of the database: workers from before the migration write rows without it.
     busy = models.JSONField("busy threads", default=dict, null=True, blank=True, help_text="threads of each queue at a message")
     concurrency = models.PositiveIntegerField("concurrency", default=0, help_text="messages handled at once, at most")
     paused = models.BooleanField("paused", default=False, db_default=False, help_text="asked to receive nothing but replies")
@@ -70,9 +70,9 @@ class CallbackQueue(models.Model):
 
 
 class Claim(models.Model):
-    """The time until which a task that one process does for the whole cluster is done or in progress.
+    """A claim of work that one process does for the whole cluster: it is done or in progress until `until`.
 
-    The process whose conditional UPDATE moves `until` forward does the task for that time; the others skip it.
+    The process whose conditional UPDATE moves `until` forward does the work for that time; the others skip it.
     """
 
     name = models.CharField("name", max_length=100, unique=True)

@@ -159,11 +159,11 @@ class Redirect(models.Model):
         return f"{self.from_address} to {self.to_address}"
 
 
-_LONGEST: Final = {each.name: each.max_length for each in FailedMessage._meta.concrete_fields}
+_MAX_LENGTHS: Final = {each.name: each.max_length for each in FailedMessage._meta.concrete_fields}
 
 
 def fitting(column: str, value: Any) -> Any:
     """The value as the column of FailedMessage can store it: long texts cut, without NUL."""
     if not isinstance(value, str):
         return value
-    return cut_text(value, _LONGEST.get(column))
+    return cut_text(value, _MAX_LENGTHS.get(column))

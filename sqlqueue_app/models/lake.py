@@ -136,8 +136,8 @@ class LakeFile(models.Model):
 class LakePosition(models.Model):
     """The last row of an audit queue that was copied to a lake without taking it; moved in the transaction of each batch.
 
-    There is no row if messages are taken. `native_id` is the id of that row: in a recreated table its number belongs to another
-    row.
+    There is no row if messages are taken. `native_id` is the id of that row: in a recreated table its RowVersion belongs to
+    another row.
     """
 
     lake_id = models.UUIDField("lake")
@@ -156,7 +156,7 @@ class LakePosition(models.Model):
         return f"{self.queue} {self.row_version}"
 
 
-class CopyFate(models.TextChoices):
+class CopyOutcome(models.TextChoices):
     """The outcome of a failed message that was copied to the lake."""
 
     WAITING = "waiting", _("waiting")
@@ -168,9 +168,9 @@ class CopyFate(models.TextChoices):
 
 
 class LakeCopy(models.Model):
-    """A row of an error queue that was copied to the lake, identified by number and id together.
+    """A row of an error queue that was copied to the lake, identified by RowVersion and id together.
 
-    `left_at` is NULL while the row is in the queue; afterwards the fate may change until it is final.
+    `left_at` is NULL while the row is in the queue; afterwards `fate` may change until it is final.
     """
 
     lake_id = models.UUIDField("lake")
@@ -181,7 +181,7 @@ class LakeCopy(models.Model):
     unique_message_id = models.CharField("unique message id", max_length=64, blank=True, default="")
     copied_at = UtcInstantField("copied at")
     batch = models.ForeignKey(LakeBatch, on_delete=models.CASCADE, related_name="copies")
-    fate = models.CharField("fate", max_length=16, choices=CopyFate.choices, default=CopyFate.WAITING)
+    fate = models.CharField("fate", max_length=16, choices=CopyOutcome.choices, default=CopyOutcome.WAITING)
     fate_at = UtcInstantField("fate since", null=True, blank=True)
     left_at = UtcInstantField("left the queue at", null=True, blank=True)
 
@@ -211,7 +211,7 @@ class NotableKind(models.TextChoices):
 class MessageFigures(models.Model):
     """Messages of one type at an endpoint per minute, hour or day of their processing.
 
-    `processed` counts audited messages, `failed` those that came to an error queue. A mean is a sum divided by its count.
+    `processed` counts audited messages, `failed` those that were moved to an error queue. A mean is a sum divided by its count.
     """
 
     endpoint = models.CharField("endpoint", max_length=255, blank=True, default="")

@@ -19,7 +19,7 @@ class Severity(models.TextChoices):
 
 
 class Event(models.Model):
-    """Something that happened to queues, endpoints or operations, in the order of detection.
+    """An event of queues, endpoints or operations, in the order of detection.
 
     The row stores kind and details instead of a text, so that each reader sees it in their own language.
     """
@@ -79,14 +79,14 @@ class NotificationKind(models.TextChoices):
 
 
 class NotificationChannel(models.TextChoices):
-    """How a notification is sent."""
+    """The channel of a notification."""
 
     MAIL = "mail", _("mail")
     WEBHOOK = "webhook", _("webhook")
 
 
 class NotificationRule(models.Model):
-    """A condition and a recipient. `raised` names the subjects that are or will be notified and are not over yet.
+    """A condition and a recipient. `raised` names the subjects that were or will be reported and are not over yet.
 
     `pending` are the changes for the next notification; `seen` are the new groups that were found.
     """

@@ -24,9 +24,9 @@ from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models.fields import UtcInstantField
 
-# A model name becomes the codename of permissions (100 characters, "delete_" among them) and a part of admin addresses.
+# A model name becomes the codename of permissions (100 characters, including "delete_") and a part of admin URLs.
 _NAME_CHARACTERS = 60
-# The label of a permission holds 255 characters, "Can delete " among them.
+# The label of a permission holds 255 characters, including "Can delete ".
 _LABEL_CHARACTERS = 200
 _PLAIN_NAME = re.compile(rf"(?!.*__)[A-Za-z][A-Za-z0-9_]{{0,{_NAME_CHARACTERS - 2}}}[A-Za-z0-9]\Z")
 
@@ -68,7 +68,7 @@ def __getattr__(name: str) -> type[QueueMessage]:
     return cast("type[QueueMessage]", found)
 
 
-def make_known_models() -> None:
+def create_known_models() -> None:
     """Create the models of all known queues for permissions and the admin. Does nothing if the settings are invalid."""
     try:
         queue_models()

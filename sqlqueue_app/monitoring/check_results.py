@@ -25,7 +25,7 @@ from sqlqueue_app.monitoring.checks import BUILT_IN, INSTANCES, SELDOM, SOON, US
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.instances import due, managed_alias, one_at_a_time
-from sqlqueue_app.status.events import EventKind, Happening, fitting_subject, record_events
+from sqlqueue_app.status.events import EventKind, NewEvent, fitting_subject, record_events
 from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.status.queues import utc_now
 from sqlqueue_app.status.samples import begin_of, one_transaction
@@ -176,9 +176,9 @@ class _Change:
         mine.filter(subject__in=self._passed).update(failing=False, since=self._now, details={})
         for subject in self._new:
             results.create(name=self.report.name, subject=subject, since=self._now, **common)
-        record_events(self._happenings(), now=self._now)
+        record_events(self._new_events(), now=self._now)
 
-    def _happenings(self) -> list[Happening]:
+    def _new_events(self) -> list[NewEvent]:
         failed: EventKind | None = EventKind.CHECK_FAILED
         passed: EventKind | None = EventKind.CHECK_PASSED
         gone: EventKind | None = None
@@ -187,10 +187,10 @@ class _Change:
         known = {subject: row.details for subject, row in self._known.items()}
         lost = [subject for subject in self._gone if self._known[subject].failing]
         changed = ((failed, self._failed, self.report.failing), (passed, self._passed, known), (gone, lost, known))
-        return [self._happening(kind, each, details[each]) for kind, subjects, details in changed if kind for each in subjects]
+        return [self._new_event(kind, each, details[each]) for kind, subjects, details in changed if kind for each in subjects]
 
-    def _happening(self, kind: EventKind, subject: str, details: object) -> Happening:
-        return Happening(kind, subject, {**(details if isinstance(details, dict) else {}), "check": self.report.name})
+    def _new_event(self, kind: EventKind, subject: str, details: object) -> NewEvent:
+        return NewEvent(kind, subject, {**(details if isinstance(details, dict) else {}), "check": self.report.name})
 
     def _is_gone(self, row: CheckResult) -> bool:
         """Whether the subject no longer exists, or has passed for long enough."""
@@ -284,7 +284,7 @@ class CheckRunner(_Runner):
             with one_transaction(self._alias):
                 snapshot = Snapshot(self._settings, now, in_doubt=self._in_doubt)
                 found = [report for check in checks if (report := self._run_one(check, snapshot)) is not None]
-                found += _where_nothing_is_reported(own, intervals)
+                found += _passing_where_unreported(own, intervals)
                 write_reports(self._alias, [*found, *own], now)
                 if SELDOM in intervals:
                     forget_unknown(self._alias, now)
@@ -306,7 +306,7 @@ def claims_begin(seconds: int) -> str:
     return f"{CLAIM_PREFIX}{seconds} s "
 
 
-def _where_nothing_is_reported(own: Sequence[Report], intervals: set[int]) -> list[Report]:
+def _passing_where_unreported(own: Sequence[Report], intervals: set[int]) -> list[Report]:
     """Passing reports for the checks that processes run on themselves, where none has reported anything."""
     names = {each.name for each in own}
     checks = [each for each in BUILT_IN.values() if Reader.PROCESS in each.read_by and each.every_seconds in intervals]
@@ -316,7 +316,7 @@ def _where_nothing_is_reported(own: Sequence[Report], intervals: set[int]) -> li
 # The name of the modules imported from the installed apps.
 MODULE: Final = "health_checks"
 RUN_SECONDS: Final = 10.0
-LONGEST_TEXT: Final = 2_000
+MAX_TEXT_LENGTH: Final = 2_000
 
 
 def claim_of_custom(name: str) -> str:
@@ -349,7 +349,7 @@ class ProjectChecks(_Runner):
             claims = {name: begin_of(now, each.every_seconds) for name, each in self._checks.items()}
             taken = [self._checks[name] for name in due(self._alias, claims)]
         for each in taken:
-            keep_result(each, run_check(each), now=self._now)
+            store_result(each, run_check(each), now=self._now)
         return [each.name for each in taken]
 
 
@@ -362,18 +362,18 @@ def run_check(check: HealthCheck, extra: Mapping[str, str] | None = None) -> str
         logger.exception("the check %s failed by an exception", check.name, extra=known)
         # The check may have left its connections unusable.
         connections.close_all()
-        return f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
+        return f"{type(error).__name__}: {error}"[:MAX_TEXT_LENGTH]
     if found is None or (isinstance(found, str) and not found.strip()):
         return ""
     if not isinstance(found, str):
         if inspect.iscoroutine(found):
             found.close()  # otherwise Python warns about a coroutine that was never awaited
         text = f"{check.path} has returned {found!r}: expected None if all is well, otherwise a text that describes the problem"
-        return text[:LONGEST_TEXT]
-    return found[:LONGEST_TEXT]
+        return text[:MAX_TEXT_LENGTH]
+    return found[:MAX_TEXT_LENGTH]
 
 
-def keep_result(check: HealthCheck, text: str, subject: str = "", *, now: Callable[[], datetime] | None = None) -> None:
+def store_result(check: HealthCheck, text: str, subject: str = "", *, now: Callable[[], datetime] | None = None) -> None:
     """Write the result of a project's check for a subject; an empty text means that it passes. Raises DatabaseError."""
     alias = managed_alias()
     failing = {subject: {"text": text}} if text else {}
@@ -382,12 +382,12 @@ def keep_result(check: HealthCheck, text: str, subject: str = "", *, now: Callab
         write_reports(alias, [report], database_now(alias) if now is None else now())
 
 
-_LONGEST_NAME = 255
+_MAX_NAME_LENGTH = 255
 
 
 def mute(alias: str, key: int, until: datetime | None, by: str) -> bool:
     """Mute a result until an instant of the database, or unmute it (None); events continue. False if its row is gone."""
-    values = {"muted_until": until, "muted_by": "" if until is None else by[:_LONGEST_NAME]}
+    values = {"muted_until": until, "muted_by": "" if until is None else by[:_MAX_NAME_LENGTH]}
     return CheckResult.objects.using(alias).filter(pk=key).update(**values) == 1
 
 
@@ -396,7 +396,7 @@ def can_be_run_now(name: str) -> bool:
     return name not in BUILT_IN or Reader.WORKER in BUILT_IN[name].read_by
 
 
-def ask_to_run(alias: str, name: str) -> None:
+def request_check_run(alias: str, name: str) -> None:
     """Request a run of the check within 20 seconds, with the checks that are run together with it."""
     claims = Claim.objects.using(alias)
     if name in BUILT_IN:

@@ -60,7 +60,7 @@ Probe = Callable[[Snapshot], Iterator[ProbeOutcome]]
 
 
 class Reader(enum.Flag):
-    """Who evaluates a check: each reader of the status, one worker for the cluster, or each process for itself."""
+    """The evaluator of a check: each reader of the status, one worker for the cluster, or each process for itself."""
 
     STATUS = enum.auto()
     WORKER = enum.auto()
@@ -98,11 +98,11 @@ class Check:
 EXPIRED_LIMIT: Final = 1_000
 # A purge is late after two of its intervals; workers purge every five minutes by default.
 PURGES_MISSED: Final = 3
-LEAST_TIME: Final = timedelta(minutes=15)
+MIN_PURGE_GRACE: Final = timedelta(minutes=15)
 # A live worker sends the tick of a schedule within seconds, or later after an outage of the database.
 TICK_GRACE: Final = timedelta(minutes=2)
 # A pause without waiting messages concerns only the operator who started it, up to this time.
-PAUSED_AT_MOST: Final = timedelta(minutes=5)
+MAX_UNREPORTED_PAUSE: Final = timedelta(minutes=5)
 STALE_AFTER: Final = timedelta(minutes=2)
 # The reasons why nothing receives, in the words of `sqlqueue_health`.
 _WHY: Final = {
@@ -137,7 +137,7 @@ def _instances(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
             age = min(each.heartbeat_age for each in lost)
             words = {"name": names, "host": host, "pid": pid, "age": age, "silent": f"{age.total_seconds():.0f}"}
             words["endpoints"] = tuple(each.endpoint for each in lost)
-            waiting = sum(snapshot.left_alone(each) for each in {each.endpoint for each in lost})
+            waiting = sum(snapshot.count_unreceived(each) for each in {each.endpoint for each in lost})
             since, severity = max((each.heartbeat_at for each in lost if each.heartbeat_at), default=None), None
             if waiting or any(snapshot.is_below_minimum(each.endpoint) for each in lost):
                 severity = Severity.ERROR
@@ -163,7 +163,7 @@ def _minimums(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         if minimum > 0:
             alive, is_explained = snapshot.workers(endpoint), endpoint in snapshot.lost
             details = {"alive": alive, "minimum": minimum} if alive < minimum else None
-            waiting = snapshot.left_alone(endpoint) if details and not alive else 0
+            waiting = snapshot.count_unreceived(endpoint) if details and not alive else 0
             yield ProbeOutcome(endpoint, details, _waiting(waiting), endpoint=endpoint, is_explained=is_explained)
 
 
@@ -171,8 +171,8 @@ def _paused(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     for endpoint in dict.fromkeys(each.endpoint for each in snapshot.instances):
         details, since, now = None, None, {}
         if (last := snapshot.paused.get(endpoint)) is not None:
-            since, waiting = last.asked_to_pause_at, snapshot.left_alone(endpoint)
-            if waiting or (since is not None and snapshot.now - since >= PAUSED_AT_MOST):
+            since, waiting = last.pause_requested_at, snapshot.count_unreceived(endpoint)
+            if waiting or (since is not None and snapshot.now - since >= MAX_UNREPORTED_PAUSE):
                 details = {"by": last.paused_by or "?", "at": _in_zone(since or snapshot.now, snapshot)}
                 details |= _grown(snapshot, snapshot.queues_of(endpoint))
                 now = {"count": waiting}
@@ -249,7 +249,7 @@ def is_growth_explained(snapshot: Snapshot, name: str) -> bool:
     """Whether a queue grows because no process receives from it, which another check reports."""
     queues = [each for each in snapshot.known_queues if each.name == name]
     causes = {*snapshot.lost, *snapshot.paused}
-    return snapshot.is_unmanned or any(causes & {*each.endpoints} or each in snapshot.unreceived for each in queues)
+    return snapshot.has_no_workers or any(causes & {*each.endpoints} or each in snapshot.unreceived for each in queues)
 
 
 def _growing(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
@@ -286,7 +286,7 @@ def _mover(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     due = {each.endpoint: each.next_due for each in snapshot.delayed}
     for endpoint, overdue in snapshot.overdue.items():
         now, details = {"count": overdue, "endpoint": endpoint}, {"overdue": overdue} if overdue else None
-        is_explained = overdue > 0 and snapshot.is_unmanned and snapshot.is_reported(endpoint)
+        is_explained = overdue > 0 and snapshot.has_no_workers and snapshot.is_reported(endpoint)
         yield ProbeOutcome(endpoint, details, now, endpoint=endpoint, since=due.get(endpoint), is_explained=is_explained)
 
 
@@ -296,7 +296,7 @@ def _purging(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     for queue in snapshot.known_queues:
         every = [each.purge_expired_every_seconds for name, each in settings.items() if name in queue.endpoints]
         if snapshot.is_run_by_workers(queue) and min(every):
-            periods[max(timedelta(seconds=PURGES_MISSED * min(every)), LEAST_TIME)].append(queue.name)
+            periods[max(timedelta(seconds=PURGES_MISSED * min(every)), MIN_PURGE_GRACE)].append(queue.name)
     for period, queues in periods.items():
         if period >= MINUTES.kept:
             continue
@@ -318,7 +318,7 @@ def _schedules(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         if not each.is_seen and since is None:
             continue
         late = None if since is None else {"tick": _in_zone(since, snapshot), "error": each.error}
-        yield ProbeOutcome(each.name, late, since=since, is_explained=snapshot.is_unmanned_elsewhere)
+        yield ProbeOutcome(each.name, late, since=since, is_explained=snapshot.is_lack_of_workers_reported)
 
 
 def _branches(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
@@ -330,12 +330,12 @@ def _branches(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
 
 
 def _samples(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
-    """Samples and checks end with the last worker; unknown where there never was one."""
+    """Samples and checks end with the last worker; unknown if there never was one."""
     last = snapshot.checked_at
     is_old = last is not None and snapshot.now - last > STALE_AFTER
-    details = {"at": _in_zone(last or snapshot.now, snapshot), "cause": "unmanned" if snapshot.is_unmanned else "unsampled"}
-    late = snapshot.is_unmanned and (any(snapshot.overdue.values()) or any(each.details for each in _schedules(snapshot)))
-    is_explained = bool(late) or snapshot.is_unmanned_elsewhere
+    details = {"at": _in_zone(last or snapshot.now, snapshot), "cause": "unmanned" if snapshot.has_no_workers else "unsampled"}
+    late = snapshot.has_no_workers and (any(snapshot.overdue.values()) or any(each.details for each in _schedules(snapshot)))
+    is_explained = bool(late) or snapshot.is_lack_of_workers_reported
     yield ProbeOutcome("samples", details if is_old else None, since=last, is_explained=is_explained)
 
 
@@ -641,10 +641,10 @@ class ProcessChecks:
         return [_report(check, self.host, found[check]) for check in found if check in due]
 
     def _is_due(self, check: Check, details: Details | None, now: datetime) -> bool:
-        told = self._last.get(check.name)
-        if told is None:
+        last = self._last.get(check.name)
+        if last is None:
             return details is not None
-        at, failed = told
+        at, failed = last
         if (details is not None) != failed:
             return True
         return details is not None and (now - at).total_seconds() >= check.every_seconds

@@ -1,6 +1,6 @@
 """Issues for `sqlqueue_health` and the overview, each with its own texts, and measures compared with limits for the command.
 
-A limit takes the place of the check of the same thing; all other checks stay.
+A limit replaces the check of the same condition; all other checks stay.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from sqlqueue_app.conf import Settings, get_settings
-from sqlqueue_app.conf.validation import meant
+from sqlqueue_app.conf.validation import suggestion
 from sqlqueue_app.messages.errors import ConfigurationError, counted
 from sqlqueue_app.models import CheckResult, Severity
 from sqlqueue_app.monitoring.check_results import CheckResults, last_run, read_results
@@ -49,7 +49,7 @@ _URGENCY: Final = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """A problem that the check of this name found, and `since` when, as far as the state or a worker knows.
+    """A problem that the check of this name found; `since` is its start, as far as the state or a worker shows it.
 
     `is_live`: the snapshot shows it; otherwise it is the last result of a worker, or of the process itself.
     """
@@ -94,7 +94,7 @@ class Issue:
 def current_issues(snapshot: Snapshot, results: CheckResults) -> list[Issue]:
     """Issues that are not muted, most urgent first: from the snapshot, else stored results. Raises database errors."""
     snapshot.checked_at = results.checked_at
-    live = _answers(snapshot)
+    live = _live_outcomes(snapshot)
     known = {(each.name, each.subject): each for each in results.failing}
     found = []
     for key, outcome in live.items():
@@ -107,10 +107,10 @@ def current_issues(snapshot: Snapshot, results: CheckResults) -> list[Issue]:
     return sorted(found, key=lambda issue: _URGENCY.index(issue.severity))
 
 
-def _answers(snapshot: Snapshot) -> dict[tuple[str, str], ProbeOutcome]:
+def _live_outcomes(snapshot: Snapshot) -> dict[tuple[str, str], ProbeOutcome]:
     """The outcomes of the snapshot itself, by check and subject, in the order of the checks."""
-    asked = (check for check in CHECKS.values() if check.probe is not None and Reader.STATUS in check.read_by)
-    return {(check.name, fitting_subject(each.subject)): each for check in asked for each in check.probe(snapshot)}  # type: ignore[misc]
+    probed = (check for check in CHECKS.values() if check.probe is not None and Reader.STATUS in check.read_by)
+    return {(check.name, fitting_subject(each.subject)): each for check in probed for each in check.probe(snapshot)}  # type: ignore[misc]
 
 
 def _kept(result: CheckResult) -> ProbeOutcome:
@@ -133,21 +133,21 @@ def current_results(snapshot: Snapshot, results: Sequence[CheckResult]) -> list[
     Results that no worker has written are not saved: they have no key.
     """
     snapshot.checked_at = last_run(results)
-    live = _answers(snapshot)
+    live = _live_outcomes(snapshot)
     problems = {key: each for key, each in live.items() if each.details is not None}
     failing = {key: each for key, each in problems.items() if not each.is_explained}
     problem_names = {name for name, _subject in problems}
     rows = {(each.name, each.subject): each for each in results}
     for (name, subject), row in list(rows.items()):
-        is_asked = name in CHECKS and Reader.STATUS in CHECKS[name].read_by
-        is_answered = is_asked and ((name, subject) in live or name in _ALL_SEEN or not subject)
+        is_probed = name in CHECKS and Reader.STATUS in CHECKS[name].read_by
+        is_current = is_probed and ((name, subject) in live or name in _ALL_SEEN or not subject)
         if (name, subject) in failing:
             row.since = row.since if row.failing else failing[name, subject].since or snapshot.now
             row.details, row.failing = dict(failing[name, subject].details or {}), True
-        elif is_answered and (row.failing or (name, subject) in problems or (not subject and name in problem_names)):
+        elif is_current and (row.failing or (name, subject) in problems or (not subject and name in problem_names)):
             # A problem that another check explains neither fails nor passes.
             del rows[name, subject]
-        if is_answered:
+        if is_current:
             row.checked_at = snapshot.now
     for (name, subject), each in failing.items():
         if (name, subject) not in rows:
@@ -319,7 +319,7 @@ def _scope(settings: Settings, status: Status, queues: Sequence[str], endpoints:
     known = {each.name: each for each in status.queues}
     for name in queues:
         if name not in known:
-            near = meant(name, known) or ": sqlqueue_status lists those that there are"
+            near = suggestion(name, known) or ": sqlqueue_status lists those that there are"
             raise ConfigurationError(f"there is no queue {name!r} in database {status.database!r}{near}")
     watched = tuple(each for each in status.queues if is_watched(each, status))
     if not queues and not endpoints:
@@ -332,7 +332,7 @@ def _scope(settings: Settings, status: Status, queues: Sequence[str], endpoints:
 
 
 def is_watched(queue: QueueStatus, status: Status) -> bool:
-    """Whether the queue is watched; callback queues only while a live process holds them: a watching host may have none."""
+    """Whether the queue is watched; callback queues only while a live process holds them: a monitoring host may have none."""
     if queue.queue.kind is QueueKind.OTHER:
         return False
     if queue.queue.kind is not QueueKind.CALLBACK:

@@ -45,8 +45,8 @@ TIMEOUT_SECONDS: Final = 10.0
 LEASE: Final = timedelta(minutes=2)
 # After each attempt but the last.
 DELAYS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 60, 300, 1_800))
-MOST_ATTEMPTS: Final = len(DELAYS) + 1
-MOST_ADDRESSES: Final = 20
+MAX_ATTEMPTS: Final = len(DELAYS) + 1
+MAX_ADDRESSES: Final = 20
 _SEPARATORS: Final = re.compile(r"[\s,;]+")
 _AT_ONCE: Final = 20
 _KEPT_CHARACTERS: Final = 500
@@ -99,7 +99,7 @@ class NotificationSender:
         extra = {"event": "notification_sent"}
         where = f"{delivery.channel} {shown_target(delivery.channel, delivery.target)}"
         try:
-            if delivery.attempts > MOST_ATTEMPTS:
+            if delivery.attempts > MAX_ATTEMPTS:
                 raise SendFailed("every worker that tried to send it ended before it had a response", is_final=True)
             self._send(delivery)
         except SendFailed as error:
@@ -120,7 +120,7 @@ class NotificationSender:
         text = str(error).replace("\x00", "")[:_KEPT_CHARACTERS]
         mine = self._waiting().filter(pk=delivery.pk, attempts=delivery.attempts)
         now = self._now()
-        if error.is_final or delivery.attempts >= MOST_ATTEMPTS:
+        if error.is_final or delivery.attempts >= MAX_ATTEMPTS:
             with transaction.atomic(using=self._alias):
                 if mine.update(state=DeliveryState.FAILED, finished_at=now, next_attempt_at=None, error=text):
                     record_event(EventKind.NOTIFICATION_FAILED, delivery.rule_name, {"error": text}, now=now)
@@ -168,8 +168,8 @@ def mail_addresses(text: str) -> list[str]:
     """The unique addresses in a text. ValidationError for an invalid address, for none, and for too many."""
     found = list(dict.fromkeys(each for each in _SEPARATORS.split(text) if each))
     errors = []
-    if not 0 < len(found) <= MOST_ADDRESSES:
-        errors.append(_("Expected 1 to %(count)s email addresses, one per line.") % {"count": MOST_ADDRESSES})
+    if not 0 < len(found) <= MAX_ADDRESSES:
+        errors.append(_("Expected 1 to %(count)s email addresses, one per line.") % {"count": MAX_ADDRESSES})
     for each in found:
         try:
             validate_email(each)
@@ -326,7 +326,7 @@ def _backend(timeout: float) -> Any:
     return backend
 
 
-LONGEST_SUBJECT: Final = 200
+MAX_SUBJECT_LENGTH: Final = 200
 _RAISED: Final = {
     NotificationKind.FAILURES_ABOVE: gettext_lazy("failed messages: %(value)s; the limit is %(threshold)s"),
     NotificationKind.INSTANCES_BELOW: gettext_lazy("live instances: %(value)s; the minimum is %(threshold)s"),
@@ -347,7 +347,7 @@ LinkOf = Callable[[str, Change], str]
 def title_of(delivery: NotificationDelivery) -> str:
     """One line: the rule, and its change or the number of changes."""
     line = " ".join(f"{delivery.rule_name}: {news_of(delivery)}".split())
-    return line if len(line) <= LONGEST_SUBJECT else f"{line[: LONGEST_SUBJECT - 1]}…"
+    return line if len(line) <= MAX_SUBJECT_LENGTH else f"{line[: MAX_SUBJECT_LENGTH - 1]}…"
 
 
 def news_of(delivery: NotificationDelivery) -> str:

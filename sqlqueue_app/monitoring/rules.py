@@ -1,4 +1,4 @@
-"""Notification rules: what they watch, when they fire, and creating, changing and removing them."""
+"""Notification rules: their conditions, their evaluation, and creating, changing and removing them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RuleRefused(SqlQueueError):
     """The rule, or its notification, does not allow the request; the message is the reason."""
 
 
-def make_rule(values: RuleValues, secret: str = "", *, by: str = "", now: Clock = None) -> NotificationRule:
+def create_rule(values: RuleValues, secret: str = "", *, by: str = "", now: Clock = None) -> NotificationRule:
     """Create a rule, which is watched from now on. RuleRefused if the name is taken."""
     alias = managed_alias()
     at = _now(alias, now)
@@ -164,7 +164,7 @@ def _now(alias: str, now: Clock) -> datetime:
 
 
 # Failures are counted up to this number; further only if the threshold is higher.
-COUNTED_AT_MOST: Final = 10_000
+MAX_COUNTED: Final = 10_000
 GROUPED_BY: Final = CLASSIFIERS["exception"]
 # Messages in these are not a backlog, unless a rule names them (as in sqlqueue_health).
 _NO_BACKLOG: Final = (QueueKind.ERROR, QueueKind.AUDIT)
@@ -231,7 +231,7 @@ class RuleConditions:
         found = FailedMessage.objects.using(self._alias).filter(status=FailureStatus.UNRESOLVED)
         if rule.subject:
             found = found.filter(_of(rule.subject))
-        count = found.order_by()[: max(int(threshold) + 1, COUNTED_AT_MOST)].count()
+        count = found.order_by()[: max(int(threshold) + 1, MAX_COUNTED)].count()
         return Readings({rule.subject: Reading(count > threshold, count, threshold)})
 
     def _instances(self, rule: NotificationRule) -> Readings:
@@ -296,11 +296,11 @@ logger = logging.getLogger("sqlqueue.notifications")
 
 EVERY_SECONDS: Final = 10.0
 # The maximum number of changes that a notification lists; the rest is counted.
-LISTED_AT_MOST: Final = 100
+MAX_LISTED: Final = 100
 # A subject without data, such as a dropped queue, is given up after this time.
-MISSING_AT_MOST: Final = timedelta(hours=1)
+MAX_ABSENCE: Final = timedelta(hours=1)
 # A group may be committed after one that was seen later: re-read groups that are older than the last one by up to this time.
-LATE_AT_MOST: Final = timedelta(minutes=10)
+MAX_DELAY: Final = timedelta(minutes=10)
 # Instances come and go with each deployment: they have this time to return, like a silent one.
 HELD: Final[Mapping[str, timedelta]] = {NotificationKind.INSTANCES_BELOW: timedelta(seconds=DEAD_AFTER_SECONDS)}
 RAISED, RESOLVED, GONE, NEW = "raised", "resolved", "gone", "new"
@@ -401,7 +401,7 @@ def _fallen(raised: dict[str, Any], readings: Readings, now: datetime) -> Iterat
         elif reading is not None or readings.is_complete:
             named = {name: value for name, value in raised.pop(subject).items() if name in _NAMED}
             yield {"change": RESOLVED, "subject": subject, "at": at, "value": reading.value if reading else None, **named}
-        elif now - datetime.fromisoformat(raised[subject].setdefault("missing_since", at)) >= MISSING_AT_MOST:
+        elif now - datetime.fromisoformat(raised[subject].setdefault("missing_since", at)) >= MAX_ABSENCE:
             del raised[subject]
             yield {"change": GONE, "subject": subject, "at": at}
 
@@ -410,15 +410,15 @@ def _new_groups(rule: NotificationRule, conditions: RuleConditions) -> list[Chan
     known: dict[str, str] = rule.seen.get("groups", {})
     last = max(map(datetime.fromisoformat, known.values()), default=None)
     begin = rule.watched_from or rule.changed_at
-    since = begin if last is None else max(begin, last - LATE_AT_MOST)
+    since = begin if last is None else max(begin, last - MAX_DELAY)
     found = conditions.new_groups(rule, since)
     new = sorted((at, key) for key, at in found.items() if str(key) not in known)
     if not new:
         return []
     newest = new[-1][0] if last is None else max(last, new[-1][0])
     seen = {**known, **{str(key): at.isoformat() for at, key in new}}
-    rule.seen = {"groups": {key: at for key, at in seen.items() if datetime.fromisoformat(at) >= newest - LATE_AT_MOST}}
-    titles = conditions.titles([key for _at, key in new[:LISTED_AT_MOST]])
+    rule.seen = {"groups": {key: at for key, at in seen.items() if datetime.fromisoformat(at) >= newest - MAX_DELAY}}
+    titles = conditions.titles([key for _at, key in new[:MAX_LISTED]])
     return [{"change": NEW, "subject": titles.get(key, ""), "group": str(key), "at": at.isoformat()} for at, key in new]
 
 
@@ -427,8 +427,8 @@ def _add(rule: NotificationRule, changes: Iterable[Change]) -> None:
     if new:
         waiting = [*rule.pending.get("changes", ()), *new]
         rule.pending = {
-            "changes": waiting[:LISTED_AT_MOST],
-            "more": rule.pending.get("more", 0) + max(0, len(waiting) - LISTED_AT_MOST),
+            "changes": waiting[:MAX_LISTED],
+            "more": rule.pending.get("more", 0) + max(0, len(waiting) - MAX_LISTED),
         }
 
 
@@ -440,7 +440,7 @@ def _notification(rule: NotificationRule, now: datetime) -> NotificationDelivery
     if rule.notified_at is not None and timedelta() <= now - rule.notified_at < timedelta(seconds=rule.throttle_seconds):
         return None
     raised = sorted(rule.raised)
-    payload = {**rule.pending, "raised": raised[:LISTED_AT_MOST], "raised_count": len(raised)}
+    payload = {**rule.pending, "raised": raised[:MAX_LISTED], "raised_count": len(raised)}
     rule.pending, rule.notified_at = {}, now
     return new_delivery(rule, payload, now)
 
@@ -460,8 +460,8 @@ def new_delivery(rule: NotificationRule, payload: dict[str, Any], now: datetime,
     )
 
 
-LONGEST_NAME: Final = 100
-MOST_THROTTLE_SECONDS: Final = 7 * 86_400
+MAX_NAME_LENGTH: Final = 100
+MAX_THROTTLE_SECONDS: Final = 7 * 86_400
 DEFAULT_THROTTLE_SECONDS: Final = 300
 
 

@@ -34,10 +34,10 @@ from sqlqueue_app.tables.two_phase import PreparedBranch
 
 # A queue with messages in each sample of this period has a backlog; a single sample may catch a message between two polls.
 RECENT: Final = timedelta(seconds=60)
-LEAST_SAMPLES: Final = 4
+MIN_SAMPLES: Final = 4
 MINUTES: Final = RESOLUTIONS[1]
 GROWTH_PERIOD: Final = timedelta(minutes=9)
-LEAST_GROWTH: Final = 100
+MIN_GROWTH: Final = 100
 # Like the pages of failed messages.
 FAILURES_COUNTED: Final = 10_000
 
@@ -101,7 +101,7 @@ class Snapshot:
 
     @property
     def registry_problem(self) -> QueueProblem | None:
-        """The reason why the registered processes cannot be read, and are unknown."""
+        """The reason why the registered processes cannot be read; they are unknown then."""
         return self._registry[1]
 
     @cached_property
@@ -119,27 +119,27 @@ class Snapshot:
 
     @cached_property
     def paused(self) -> Mapping[str, InstanceStatus]:
-        """The endpoints all of whose workers are asked to pause, with the last one that was asked."""
+        """The endpoints whose workers all have a request to pause, with the worker that got the last request."""
         found: dict[str, InstanceStatus] = {}
         for name in dict.fromkeys(each.endpoint for each in self.instances):
             workers = [each for each in self.instances if each.endpoint == name and each.alive and each.is_worker]
             if workers and all(each.paused for each in workers):
-                found[name] = max(workers, key=lambda each: each.asked_to_pause_at or self.now)
+                found[name] = max(workers, key=lambda each: each.pause_requested_at or self.now)
         return found
 
     @cached_property
-    def is_unmanned(self) -> bool:
+    def has_no_workers(self) -> bool:
         """Whether no worker is alive."""
         return not any(each.alive and each.is_worker for each in self.instances)
 
     @cached_property
-    def is_unmanned_elsewhere(self) -> bool:
+    def is_lack_of_workers_reported(self) -> bool:
         """Whether no worker is alive, and an alert about an endpoint reports it: the cause of unfinished work of workers."""
-        return self.is_unmanned and any(map(self.is_reported, {*self.lost, *self.minimums, *self.settings.senders}))
+        return self.has_no_workers and any(map(self.is_reported, {*self.lost, *self.minimums, *self.settings.senders}))
 
     def is_reported(self, endpoint: str) -> bool:
         """Whether an alert reports that the endpoint lacks a worker."""
-        return endpoint in self.lost or self.is_below_minimum(endpoint) or self.left_alone(endpoint) > 0
+        return endpoint in self.lost or self.is_below_minimum(endpoint) or self.count_unreceived(endpoint) > 0
 
     @cached_property
     def unreceived(self) -> Mapping[KnownQueue, int]:
@@ -158,11 +158,11 @@ class Snapshot:
 
     def waiting_since(self, queues: Sequence[KnownQueue]) -> datetime | None:
         """The time since which the first message without a live receiver has waited, according to its headers."""
-        looks = () if self.status is None else self.status.queues
-        heads = [each.head_age for each in looks if each.queue in queues and each.queue in self.unreceived]
+        statuses = () if self.status is None else self.status.queues
+        heads = [each.head_age for each in statuses if each.queue in queues and each.queue in self.unreceived]
         return min((self.now - head.age for head in heads if head is not None and head.age is not None), default=None)
 
-    def left_alone(self, endpoint: str) -> int:
+    def count_unreceived(self, endpoint: str) -> int:
         """The number of waiting messages of the endpoint without a live receiver."""
         return sum(self.unreceived.get(queue, 0) for queue in self.queues_of(endpoint))
 
@@ -215,7 +215,7 @@ class Snapshot:
             if min(row[f"count_{number}"] for number in range(3)) < 2:
                 continue
             first, second, last, count = float(row["mean_0"]), float(row["mean_1"]), float(row["mean_2"]), now[row["queue"]]
-            if first < second < last and count > second and count - first >= max(LEAST_GROWTH, first / 10):
+            if first < second < last and count > second and count - first >= max(MIN_GROWTH, first / 10):
                 found[row["queue"]] = round(count - first)
         return found
 
@@ -223,9 +223,9 @@ class Snapshot:
     def failures(self) -> Failures:
         """The failed messages waiting for a decision: from the index, or from the error queues if no worker maintains it."""
         found = self.indexed_failures
-        looks = () if self.status is None else self.status.queues
-        there = sum(each.depth.waiting for each in looks if each.queue.kind is QueueKind.ERROR and each.depth is not None)
-        if self.is_unmanned and there > found.count:
+        statuses = () if self.status is None else self.status.queues
+        there = sum(each.depth.waiting for each in statuses if each.queue.kind is QueueKind.ERROR and each.depth is not None)
+        if self.has_no_workers and there > found.count:
             found = replace(found, count=max(found.count, sum(count for _queue, count in self.failed)))
         return found
 
@@ -288,7 +288,7 @@ class Snapshot:
         """The minimum numbers of waiting and of overdue messages, by queue, if it has enough samples."""
         counted = self._samples(FINEST, RECENT).values_list("queue").order_by()
         rows = counted.annotate(n=Count("pk"), waiting=Min("waiting"), overdue=Min("overdue"))
-        return {queue: (waiting, overdue) for queue, n, waiting, overdue in rows if n >= LEAST_SAMPLES}
+        return {queue: (waiting, overdue) for queue, n, waiting, overdue in rows if n >= MIN_SAMPLES}
 
     @cached_property
     def newest_samples(self) -> Mapping[str, QueueSample]:

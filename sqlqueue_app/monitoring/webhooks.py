@@ -25,8 +25,8 @@ from sqlqueue_app.messages.errors import SqlQueueError
 
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the prefix of all secrets, not a secret
 # The convention requires 24 to 64 bytes.
-LEAST_SECRET_BYTES, MOST_SECRET_BYTES, _SECRET_BYTES = 24, 64, 32
-LONGEST_URL: Final = 2_000
+MIN_SECRET_BYTES, MAX_SECRET_BYTES, _SECRET_BYTES = 24, 64, 32
+MAX_URL_LENGTH: Final = 2_000
 # The stored length of an error response, for troubleshooting.
 _KEPT_CHARACTERS: Final = 200
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -44,7 +44,7 @@ def key_of(secret: str) -> bytes:
         key = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise ValueError("no base64") from error
-    if not secret.startswith(SECRET_PREFIX) or not LEAST_SECRET_BYTES <= len(key) <= MOST_SECRET_BYTES:
+    if not secret.startswith(SECRET_PREFIX) or not MIN_SECRET_BYTES <= len(key) <= MAX_SECRET_BYTES:
         raise ValueError("wrong prefix or length")
     return key
 
@@ -61,7 +61,7 @@ def validate_secret(text: str) -> None:
     try:
         key_of(text)
     except ValueError:
-        words = {"least": LEAST_SECRET_BYTES, "most": MOST_SECRET_BYTES}
+        words = {"least": MIN_SECRET_BYTES, "most": MAX_SECRET_BYTES}
         raise ValidationError(_("Expected “whsec_” and the base64 of %(least)s to %(most)s bytes.") % words) from None
 
 
@@ -76,7 +76,7 @@ def validate_url(url: str, patterns: Sequence[str] | None) -> None:
         raise ValidationError(_("A webhook URL begins with https:// or http:// and a host."))
     if parts.username is not None or parts.password is not None:
         raise ValidationError(_("A webhook URL must not contain a user name and password."))
-    if len(url) > LONGEST_URL:
+    if len(url) > MAX_URL_LENGTH:
         raise ValidationError(_("A webhook URL has at most 2,000 characters."))
     if not url.isascii() or not url.isprintable() or " " in url:
         raise ValidationError(_("Write characters that are not ASCII, and spaces, percent-encoded."))

@@ -17,7 +17,7 @@ from sqlqueue_app.models import BatchKind, LakeBatch, LakeCopy, LakeFile
 from sqlqueue_app.pipeline.manifest import Commit, count_in_run
 from sqlqueue_app.pipeline.storage import BatchLost, NewFile, PipelineError, inflight
 from sqlqueue_app.pipeline.tools import Tools
-from sqlqueue_app.spark.lake_files import rows_by_file, write_together
+from sqlqueue_app.spark.lake_files import combine_files, rows_by_file
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.row_selection import statement_chunks
 
@@ -60,7 +60,7 @@ def _compact_group(tools: Tools, old: Sequence[LakeFile]) -> int:
         return 0
     batch, table, folder = uuid.uuid4(), TABLES[old[0].table], _folder(old[0])
     url = tools.inflight_url(batch, folder)
-    write_together(tools.session, table, [tools.storage.url(each.path) for each in old], url)
+    combine_files(tools.session, table, [tools.storage.url(each.path) for each in old], url)
     tools.step("written together")
     sizes = tools.storage.sizes(inflight(batch))
     files = [

@@ -15,7 +15,7 @@ from django.db.models import Q, QuerySet
 
 from sqlqueue_app.lake.columns import FAILURES, FATES, TABLES
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.models import BatchKind, CopyFate, FailedMessage, FailureStatus, LakeBatch, LakeCopy
+from sqlqueue_app.models import BatchKind, CopyOutcome, FailedMessage, FailureStatus, LakeBatch, LakeCopy
 from sqlqueue_app.pipeline.lake_batches import PreparedBatch, WrittenBatch, count_batch, make_batch, write_parsed, write_rows
 from sqlqueue_app.pipeline.manifest import Commit, count_in_run
 from sqlqueue_app.pipeline.storage import inflight, queue_folder
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 500
 Key = tuple[int, str]
-"""RowVersion and id of a row. A recreated table reuses row versions, but with other ids."""
+"""RowVersion and id of a row. A recreated table reuses RowVersions, but with other ids."""
 
 
 class ErrorQueueCopier:
@@ -126,12 +126,12 @@ class ErrorQueueCopier:
 _TRACKED_FOR: Final = timedelta(days=30)
 # The index and the copies are written in different transactions.
 _MARGIN: Final = timedelta(minutes=2)
-_FINAL: Final = (CopyFate.RESOLVED, CopyFate.DELETED, CopyFate.GONE)
+_FINAL: Final = (CopyOutcome.RESOLVED, CopyOutcome.DELETED, CopyOutcome.GONE)
 _OUTCOME_OF_STATUS: Final = {
-    FailureStatus.RESOLVED: CopyFate.RESOLVED,
-    FailureStatus.RETRY_ISSUED: CopyFate.RETRIED,
-    FailureStatus.DELETED: CopyFate.DELETED,
-    FailureStatus.GONE: CopyFate.GONE,
+    FailureStatus.RESOLVED: CopyOutcome.RESOLVED,
+    FailureStatus.RETRY_ISSUED: CopyOutcome.RETRIED,
+    FailureStatus.DELETED: CopyOutcome.DELETED,
+    FailureStatus.GONE: CopyOutcome.GONE,
 }
 
 
@@ -163,7 +163,7 @@ class OutcomeTracker:
         ids = [str(each) for each in failures.values_list("pk", flat=True)[: _AT_ONCE + 1]]
         if len(ids) > _AT_ONCE:
             return copies.order_by("pk")
-        recent = Q(left_at__gte=since) | Q(left_at__isnull=False, fate=CopyFate.WAITING)
+        recent = Q(left_at__gte=since) | Q(left_at__isnull=False, fate=CopyOutcome.WAITING)
         return copies.filter(recent | Q(unique_message_id__in=ids)).order_by("pk")
 
     def _changes(self, copies: Sequence[LakeCopy], now: datetime) -> Iterator[LakeCopy]:
@@ -210,20 +210,20 @@ class OutcomeTracker:
         count_in_run(self._tools.alias, self._tools.run, batches=1, bytes=commit.bytes)
 
 
-def outcome_of(copy: LakeCopy, failure: FailedMessage | None) -> CopyFate:
+def outcome_of(copy: LakeCopy, failure: FailedMessage | None) -> CopyOutcome:
     """The outcome of a copied row according to the index of failures; unchanged if the index does not know it yet."""
     is_there = copy.left_at is None
-    before = CopyFate(copy.fate)
+    before = CopyOutcome(copy.fate)
     if failure is None:
-        return before if is_there or before is not CopyFate.WAITING else CopyFate.GONE
+        return before if is_there or before is not CopyOutcome.WAITING else CopyOutcome.GONE
     status = FailureStatus(failure.status)
     if is_there:
-        return CopyFate.ARCHIVED if status is FailureStatus.ARCHIVED else CopyFate.WAITING
+        return CopyOutcome.ARCHIVED if status is FailureStatus.ARCHIVED else CopyOutcome.WAITING
     if status in _OUTCOME_OF_STATUS:
         return _OUTCOME_OF_STATUS[status]
     is_same_row = (failure.queue, failure.row_version) == (copy.queue, copy.row_version)
     # The message waits in another row: it was retried and failed again.
-    return before if failure.row_version is None or is_same_row else CopyFate.RETRIED
+    return before if failure.row_version is None or is_same_row else CopyOutcome.RETRIED
 
 
 def _uuid(text: str) -> uuid.UUID | None:

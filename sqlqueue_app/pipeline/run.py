@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sqlqueue.pipeline")
 # Batches lost in a row to another consumer before the run gives up.
-_LOST_AT_MOST: Final = 10
+_MAX_LOST_BATCHES: Final = 10
 ProgressCallback = Callable[["PipelineProgress"], None]
 
 
@@ -213,7 +213,7 @@ class _Run:
         self._done.finished = self._tools.manifest.recover()
         while not self._stop.is_set():
             self._round()
-            self._tidy_up()
+            self._maintain_lake()
             if not self._options.continuous or self._stop.wait(self._options.every_seconds):
                 return
 
@@ -227,7 +227,7 @@ class _Run:
         if not self._stop.is_set():
             self._done.fates += self._outcomes.update()
 
-    def _tidy_up(self) -> None:
+    def _maintain_lake(self) -> None:
         """Retention and compaction: once a day in a continuous run, else at the end."""
         today = database_now(self._tools.alias).date()
         if self._stop.is_set() or today == self._tidied_on:
@@ -288,7 +288,7 @@ class _Run:
     def _count_lost_batch(self, error: SqlQueueError, queue: PipelineQueue) -> None:
         self._lost_batches += 1
         logger.warning("%s", error, extra={"event": "pipeline_batch_lost", "queue": queue.name})
-        if self._lost_batches >= _LOST_AT_MOST:
+        if self._lost_batches >= _MAX_LOST_BATCHES:
             raise PipelineError(
                 f"{self._lost_batches} batches in a row were lost to a receiver of {queue.table.qualified}: nothing may "
                 "receive from a queue that the pipeline takes from, so stop that receiver"

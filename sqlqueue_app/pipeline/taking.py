@@ -32,7 +32,7 @@ from sqlqueue_app.spark.source.stream_reader import TableProbe, Watermark
 from sqlqueue_app.spark.transforms import parse_messages
 from sqlqueue_app.tables.connections import database_now, fetch_all
 from sqlqueue_app.tables.queue import QueueTable
-from sqlqueue_app.tables.row_selection import BEFORE_ALL, numbers_drawn, ranges_of, remove_ranges, row_id_at, row_version_after
+from sqlqueue_app.tables.row_selection import BEFORE_ALL, drawn_row_version, ranges_of, remove_ranges, row_id_at, row_version_after
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -174,8 +174,8 @@ class AuditQueueCopier:
         return None
 
     def _is_recreated(self, position: LakePosition) -> bool:
-        """Whether row versions started over: not yet at the position, or with another row at it."""
-        drawn = numbers_drawn(self._table)
+        """Whether RowVersions started over: not yet at the position, or with another row at it."""
+        drawn = drawn_row_version(self._table)
         if drawn is not None and drawn < position.row_version:
             return True
         return row_id_at(self._table, position.row_version) not in (None, position.native_id) and bool(position.native_id)

@@ -77,7 +77,7 @@ class Tools:
         return batch
 
     def files_of(self, batch: uuid.UUID, table: LakeTable, folder: str) -> tuple[list[NewFile], list[int]]:
-        """Read back what Spark wrote into a folder of a batch: the files, and their row versions."""
+        """Read back what Spark wrote into a folder of a batch: the files, and their RowVersions."""
         rows = read_files(self.session, table, self.inflight_url(batch, table.name), [self.inflight_url(batch, folder)])
         written = written_files(rows)
         sizes = self.storage.sizes(f"{inflight(batch)}/{folder}")

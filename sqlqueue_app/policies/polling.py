@@ -199,8 +199,8 @@ class Batch:
     """The receives started by one peek (docs/internals/endpoints.md#peek-monitor). Not thread-safe: callers hold one lock.
 
     The first receive that finds nothing ends the batch: no further receive is started, because the peek is only an upper bound
-    (gaps in the numbers, other receivers). The next peek waits until each started receive has executed its DELETE, so that a row
-    that is just being taken is not counted twice (the latch of 8.1.11).
+    (gaps in the RowVersions, other receivers). The next peek waits until each started receive has executed its DELETE, so that a
+    row that is just being taken is not counted twice (the latch of 8.1.11).
     """
 
     started: int = 0
@@ -314,7 +314,7 @@ RESCAN_CAP_SECONDS = 1.0
 
 @dataclass(slots=True)
 class LowerBound:
-    """The lowest number for the next receive, so that it skips rows that are dead but not yet vacuumed.
+    """The lowest RowVersion for the next receive, so that it skips rows that are dead but not yet vacuumed.
 
     Measured: 18,000 instead of 340 receives a second after 60,000 messages while an old transaction was open
     (docs/internals/performance.md#dead-rows). Instants are seconds of a monotonic clock.
@@ -335,7 +335,7 @@ class LowerBound:
         return self.lowest
 
     def received(self, number: int, *, bound: int, began: float, now: float) -> None:
-        """Record that a receive with this `bound` returned the row with this number."""
+        """Record that a receive with this `bound` returned the row with this RowVersion."""
         if bound == 0:
             self.rescanned_at = now
             self.wait_seconds = min(max(RESCAN_SECONDS, (now - began) / RESCAN_SHARE), RESCAN_CAP_SECONDS)

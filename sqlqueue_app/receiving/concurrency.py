@@ -80,7 +80,7 @@ class AdaptiveReceiver(Receiver):
         outage = BackOff(OUTAGE_FIRST_SECONDS, OUTAGE_CAP_SECONDS)
         while not self._stop.is_set():
             if self.gate.is_closed:
-                self._sit_out(number, poller)
+                self._wait_out_pause(number, poller)
                 continue
             with self._lock:
                 if self._budget.live > self._budget.maximum:
@@ -95,13 +95,13 @@ class AdaptiveReceiver(Receiver):
             try:
                 succeeded = self._poll(number, poller, watch)
             except DatabaseError as error:
-                self._noticed(error, poller, mark)
+                self._poll_failed(error, poller, mark)
                 # One free thread stays and retries, the others end.
                 if self._free_threads > 1:
                     return
                 self._stop.wait(outage.next_wait())
                 continue
-            self._outage.over(mark)
+            self._outage.poll_succeeded(mark)
             outage.reset()
             wait = controller.polled(succeeded=succeeded)
             if watch is not None and watch.saw_nothing and self._free_threads == 1:
@@ -130,11 +130,11 @@ class AdaptiveReceiver(Receiver):
             with self._lock:
                 self._busy.probes.pop(number, None)
 
-    def _sit_out(self, number: int, poller: Poller) -> None:
+    def _wait_out_pause(self, number: int, poller: Poller) -> None:
         with self._lock:
             # A pause is not a slow message.
             self._slow_tasks.ended(number)
-        super()._sit_out(number, poller)
+        super()._wait_out_pause(number, poller)
 
     def _idle_wait_alone(self, number: int, wait: float) -> None:
         """The idle wait of the last free thread; the others wait as usual, and so end as usual."""
@@ -179,16 +179,16 @@ class FixedReceiver(Receiver):
             if self._ends_as_surplus(number):
                 return
             if self.gate.is_closed:
-                self._sit_out(number, poller)
+                self._wait_out_pause(number, poller)
                 continue
             mark = self._outage.mark
             try:
                 wait = policy.polled(succeeded=poller.poll(watch.begin() if watch is not None else None))
             except DatabaseError as error:
-                self._noticed(error, poller, mark)
+                self._poll_failed(error, poller, mark)
                 self._stop.wait(policy.faulted())
                 continue
-            self._outage.over(mark)
+            self._outage.poll_succeeded(mark)
             if watch is not None and watch.saw_nothing:
                 self._idle_wait(wait)
             elif wait:
@@ -261,13 +261,13 @@ class MonitorReceiver(Receiver):
             try:
                 decision = decide_after_peek(poller.peek(), self._peek_delay_seconds)
             except DatabaseError as error:
-                self._noticed(error, poller, mark)
+                self._poll_failed(error, poller, mark)
                 self._stop.wait(TRIGGERED_PAUSE_SECONDS if self._outage.is_critical else MONITOR_FAULT_PAUSE_SECONDS)
                 continue
             if self.wake_up is not None:
                 self.wake_up.polled(not decision.wait_seconds)
             if decision.wait_seconds:
-                self._outage.over(mark)
+                self._outage.poll_succeeded(mark)
                 self._idle_wait(decision.wait_seconds)
                 continue
             # While the breaker is triggered, a single receive probes the database (4.1 and later).
@@ -337,9 +337,9 @@ class MonitorReceiver(Receiver):
         mark = self._outage.mark
         try:
             poller.poll(received)
-            self._outage.over(mark)
+            self._outage.poll_succeeded(mark)
         except DatabaseError as error:
-            self._noticed(error, poller, mark)
+            self._poll_failed(error, poller, mark)
         finally:
             received(False)
             self._permits.release()

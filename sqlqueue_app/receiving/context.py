@@ -190,7 +190,7 @@ class MessageContext:
         """
         destination = self._composer.destination(to)
         forwards = whole_number(self._incoming.headers.get(names.FORWARDS))
-        if forwards >= names.MOST_FORWARDS:
+        if forwards >= names.MAX_FORWARDS:
             raise Unrecoverable(
                 f"message {self.message_id!r} was forwarded {forwards} times, now to {to!r}: it is forwarded in a circle; "
                 "check the handlers that call context.forward()"

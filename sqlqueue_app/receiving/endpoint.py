@@ -138,7 +138,7 @@ class ReceivingEndpoint:
         """Whether the table of a literal queue name exists."""
         return queue_table(self.alias, self.book.of_queue(name)).exists()
 
-    def make_callback_queue(self, name: str) -> None:
+    def create_callback_queue(self, name: str) -> None:
         """Create the table of a literal queue name. DatabaseError if this process may not."""
         planned = [PlannedTable(TableKind.QUEUE, self.book.of_queue(name))]
         dialect = dialect_of_connection(connection_of(self.alias)).name
@@ -152,7 +152,7 @@ class ReceivingEndpoint:
             alias=managed_alias(),
             concurrency=concurrency,
             exists=self.queue_exists,
-            make=self.make_callback_queue,
+            make=self.create_callback_queue,
             may_receive=self._may_receive,
         )
 
@@ -185,7 +185,7 @@ class ReceivingEndpoint:
                 self._table(name),
                 self.config.satellite_concurrency(name, self.concurrency),
                 is_drained=name in drained,
-                follows_endpoint=not self.config.is_set_apart(name),
+                follows_endpoint=not self.config.has_own_concurrency(name),
             )
             for name in self.config.receiving_queue_names()[1:]
         ]

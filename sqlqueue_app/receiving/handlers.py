@@ -181,7 +181,7 @@ def _path(function: Any) -> str:
 
 
 _REMEMBERED_TEXTS = 1000
-_LONGEST_REMEMBERED = 4000
+_MAX_CACHED_LENGTH = 4000
 
 
 def refuse_unrun(result: object, handler: Handler) -> None:
@@ -243,7 +243,7 @@ class HandlerTable:
                 )
         key = incoming.headers.get(ENCLOSED_MESSAGE_TYPES) or "", incoming.content_type
         # Senders control the number and length of these texts: cache only the usual ones.
-        if key[0] and len(key[0]) + len(key[1] or "") <= _LONGEST_REMEMBERED and len(self._plans) < _REMEMBERED_TEXTS:
+        if key[0] and len(key[0]) + len(key[1] or "") <= _MAX_CACHED_LENGTH and len(self._plans) < _REMEMBERED_TEXTS:
             self._plans[key] = plan
         return plan
 

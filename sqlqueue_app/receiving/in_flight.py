@@ -62,10 +62,10 @@ class InFlightRegistry:
             # Clear its count only after the transaction: a later row of the batch may crash the process.
             thread.suspects.append(row_id)
             self._release(thread)
-            self._wait_for_the_count(row_id)
+            self._wait_for_crash_count(row_id)
             crashes = self._memory.crashes(row_id)
             if crashes is not None and crashes.times >= MAX_CRASHES:
-                how = way_of_ending(crashes.exit_code)
+                how = describe_exit(crashes.exit_code)
                 return ProcessDied(f"the process died {crashes.times} times while it handled this message, the last time by {how}")
             thread.has_turn = self._turn.acquire(timeout=self._suspect_wait_seconds)
         slot = thread.slot
@@ -92,7 +92,7 @@ class InFlightRegistry:
         """Release everything, because the process ends on purpose: no row is to blame."""
         self._memory.clear(self._process)
 
-    def _wait_for_the_count(self, row_id: UUID) -> None:
+    def _wait_for_crash_count(self, row_id: UUID) -> None:
         """Wait while another process holds the row: its crash is not counted yet, or it is about to release the row."""
         pause = threading.Event()
         for _ in range(int(self._suspect_wait_seconds / SUSPECT_CHECK_SECONDS)):
@@ -111,7 +111,7 @@ class InFlightRegistry:
         self._turn.release()
 
 
-def way_of_ending(exit_code: int) -> str:
+def describe_exit(exit_code: int) -> str:
     """Describe an exit code of subprocess, which is negative for a signal."""
     if exit_code >= 0:
         return f"exit code {exit_code}"

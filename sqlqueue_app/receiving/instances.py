@@ -45,7 +45,7 @@ class DesiredState:
 
 @dataclass(slots=True)
 class InstanceLease:
-    """This process as others see it. `callback_queue` is None if it holds none. Only the heartbeat's thread changes it."""
+    """The registration of this process. `callback_queue` is None if it holds none. Only the heartbeat's thread changes it."""
 
     alias: str
     row_id: int
@@ -85,7 +85,7 @@ class InstanceLease:
         """Delete the row, and leave the callback queue as if it had not been used."""
         self._own().delete()
 
-    def release_at_the_end(self, logger: logging.Logger) -> None:
+    def release_at_exit(self, logger: logging.Logger) -> None:
         """Release at the end of a process, which must not fail: errors are logged, and the lease then expires."""
         try:
             self.release()
@@ -137,7 +137,7 @@ def lease_instance(
             CallbackQueue.objects.using(alias).update_or_create(callback_queue=queue, defaults=known)
             return lease
         except BaseException as error:
-            lease.release_at_the_end(logger)
+            lease.release_at_exit(logger)
             if not isinstance(error, DatabaseError) or isinstance(error, TransientError):
                 raise
             refusal = error
@@ -201,8 +201,8 @@ def is_dead(instance: Instance, now: datetime) -> bool:
     silent = now - instance.heartbeat_at
     if silent <= timedelta(seconds=DEAD_AFTER_SECONDS):
         return False
-    is_asked = instance.process_identity is not None and connections[instance._state.db or managed_alias()].vendor == "sqlite"
-    if not is_asked or silent > timedelta(seconds=get_settings().instance_expiry_seconds):
+    is_checkable = instance.process_identity is not None and connections[instance._state.db or managed_alias()].vendor == "sqlite"
+    if not is_checkable or silent > timedelta(seconds=get_settings().instance_expiry_seconds):
         return True
     return instance.process_identity != _identity(instance.pid)
 
@@ -375,7 +375,7 @@ class Heartbeat:
 
 
 # A claim further ahead dates from before the clock was set back, and would block the work until then.
-AHEAD_AT_MOST = timedelta(minutes=15)
+MAX_CLAIM_AHEAD = timedelta(minutes=15)
 
 
 def claim(alias: str, name: str, until: datetime) -> bool:
@@ -417,7 +417,7 @@ def one_at_a_time(alias: str, name: str, now: datetime) -> None:
 
 
 def _is_claimed(before: datetime | None, until: datetime) -> bool:
-    return before is not None and until <= before <= until + AHEAD_AT_MOST
+    return before is not None and until <= before <= until + MAX_CLAIM_AHEAD
 
 
 def forget_claims(alias: str, before: datetime) -> None:

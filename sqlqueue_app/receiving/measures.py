@@ -26,11 +26,11 @@ logger = logging.getLogger("sqlqueue.receive")
 
 
 # Senders control the number of types: those after the first 200 are counted together.
-MOST_TYPES: Final = 200
+MAX_TYPES: Final = 200
 OTHER_TYPES: Final = "(other types)"
 _REMEMBERED_TEXTS: Final = 1000
-_LONGEST_REMEMBERED: Final = 4000
-_LONGEST_NAME: Final = 255
+_MAX_CACHED_LENGTH: Final = 4000
+_MAX_NAME_LENGTH: Final = 255
 _MINUTE: Final = len("2026-04-29 21:56:")
 _WHOLE: Final = len("2026-04-29 21:56:55:590807 Z")
 
@@ -166,12 +166,12 @@ class Measures:
         """The name under which a type is counted; empty for a message without a type. Called under the lock."""
         found = resolve_enclosed(text) if text else []
         # Databases may refuse NUL in text, and the column limits the length.
-        name = found[0].replace("\0", "\N{SYMBOL FOR NULL}")[:_LONGEST_NAME] if found else ""
-        if name not in self._types and len(self._types) >= MOST_TYPES:
+        name = found[0].replace("\0", "\N{SYMBOL FOR NULL}")[:_MAX_NAME_LENGTH] if found else ""
+        if name not in self._types and len(self._types) >= MAX_TYPES:
             name = OTHER_TYPES
         else:
             self._types.add(name)
-        if len(text) <= _LONGEST_REMEMBERED and len(self._names) < _REMEMBERED_TEXTS:
+        if len(text) <= _MAX_CACHED_LENGTH and len(self._names) < _REMEMBERED_TEXTS:
             self._names[text] = name
         return name
 

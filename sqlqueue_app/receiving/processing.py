@@ -117,7 +117,7 @@ class NullBody(PoisonMessage):
     """The body column is NULL, which blocks a real endpoint forever (docs/internals/wire.md#observed-behaviour)."""
 
 
-class _GaveWay(Exception):
+class _TransactionLost(Exception):
     """The transaction was lost to another session before a handler was called: no failure of the message."""
 
 
@@ -166,7 +166,7 @@ class MessageProcessor:
         """
         batch = ReceivedBatch(rows, len(rows) > 1)
         try:
-            return self._process_several(batch) if batch.several else self._process_single(batch)
+            return self._process_batch(batch) if batch.several else self._process_single(batch)
         except BaseException:
             self._note_lost_batch(len(rows))
             raise
@@ -186,7 +186,7 @@ class MessageProcessor:
         self._measure(batch)
         return outcome in _FOUND_WORK
 
-    def _process_several(self, batch: ReceivedBatch) -> bool:
+    def _process_batch(self, batch: ReceivedBatch) -> bool:
         count, began = len(batch.rows), self._clock()
         outcomes: list[RowOutcome] = []
         with self._turn:
@@ -200,7 +200,7 @@ class MessageProcessor:
                     return True
         if self._size is not None:
             self._size.done(count, self._clock() - began, failed=any(outcome in _NOT_HANDLED for outcome in outcomes))
-        return self._commit_several(batch) or any(outcome in _FOUND_WORK for outcome in outcomes)
+        return self._commit_batch(batch) or any(outcome in _FOUND_WORK for outcome in outcomes)
 
     # decode
 
@@ -249,7 +249,7 @@ class MessageProcessor:
             try:
                 self._attempt(batch, delivery)
                 hooks = self._complete(batch, delivery.outgoing)
-            except _GaveWay as gave_way:
+            except _TransactionLost as gave_way:
                 text = "the id of a message could not be stored for DEDUPLICATE_FOR, its batch will be received again: %s"
                 extra = self.config.log_extra("receive_gave_way", delivery.incoming.message_id)
                 logger.warning(text, gave_way.__cause__, extra=extra)
@@ -348,7 +348,7 @@ class MessageProcessor:
             return self.transaction.commit()
         return self.transaction.commit(then_receive=_one if self._size is None else self._size.next)
 
-    def _commit_several(self, batch: ReceivedBatch) -> bool:
+    def _commit_batch(self, batch: ReceivedBatch) -> bool:
         """Write all outgoing messages, with one statement for each queue, and commit. Returns True if the batch was lost."""
         count = len(batch.rows)
         try:
@@ -493,7 +493,7 @@ def _is_first(duplicates: Duplicates, incoming: IncomingMessage) -> bool:
     except TransientError as error:
         # Two batches with the same two messages in opposite order wait for each other. Rolling back to a savepoint keeps the ids
         # of earlier messages, and the deadlock: roll back the whole batch and process its messages one by one.
-        raise _GaveWay from error
+        raise _TransactionLost from error
 
 
 def _when_committed(batch: ReceivedBatch, call: Callable[[], None]) -> None:

@@ -157,7 +157,7 @@ class QueuePoller:
             self.received += len(rows)
             # Rows received ahead are in no queue, so an empty queue proves nothing yet.
             self._set_busy(bool(processor.transaction.rows_ahead))
-            self._tidy()
+            self._clean_up()
 
     def peek(self) -> int:
         """An upper bound of the waiting messages, without rows that are being received."""
@@ -198,7 +198,7 @@ class QueuePoller:
             self._is_busy = busy
             (self._empty.message_begins if busy else self._empty.message_ends)()
 
-    def _tidy(self) -> None:
+    def _clean_up(self) -> None:
         """Clear the query log and close broken or old connections, as Django does at the end of a request."""
         if django_settings.DEBUG:
             reset_queries()
@@ -243,7 +243,7 @@ class Outage:
         """Whether the circuit breaker has triggered."""
         return self._breaker.triggered
 
-    def noticed(self, error: DatabaseError, mark: int) -> None:
+    def poll_failed(self, error: DatabaseError, mark: int) -> None:
         """Record a failed poll."""
         with self._lock:
             if not self.is_on and mark != self.mark:
@@ -264,7 +264,7 @@ class Outage:
             text = "the database is unreachable, trying again: %s" if lost else "receiving failed, trying again: %s"
             logger.warning(text, error, extra={"event": "receive_failed", "queue": self._queue})
 
-    def over(self, mark: int) -> None:
+    def poll_succeeded(self, mark: int) -> None:
         """Record a successful poll."""
         if not self.is_on:
             return
@@ -478,7 +478,7 @@ class Receiver(ABC):
         """Release the thread's place. Called under the lock."""
         self._budget.ended()
 
-    def _sit_out(self, number: int, poller: Poller) -> None:
+    def _wait_out_pause(self, number: int, poller: Poller) -> None:
         """Wait, without holding anything, until the pause or the worker ends. Called without the lock."""
         self._give_back(poller)
         with self._lock:
@@ -503,10 +503,10 @@ class Receiver(ABC):
         else:
             self.wake_up.idle_wait(seconds)
 
-    def _noticed(self, error: DatabaseError, poller: Poller, mark: int) -> None:
+    def _poll_failed(self, error: DatabaseError, poller: Poller, mark: int) -> None:
         """Log once that a poll that began at this mark failed, and start over with a new connection."""
         self._give_back(poller)
-        self._outage.noticed(error, mark)
+        self._outage.poll_failed(error, mark)
 
     def _give_back(self, poller: Poller) -> None:
         """Close the thread's connections in any state; rows received ahead return to their queue."""

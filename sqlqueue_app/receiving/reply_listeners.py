@@ -166,7 +166,7 @@ class CallbackReceiver:
             reply_listeners.add(self.listener)
             self._thread.start()
         except BaseException:
-            self._lease.release_at_the_end(logger)
+            self._lease.release_at_exit(logger)
             raise
         logger.info(
             "replies to %s are received from %s", each.name, queue.name, extra={"event": "callbacks_started", "queue": queue.name}
@@ -188,7 +188,7 @@ class CallbackReceiver:
         finally:
             self._stop.set()
             self._leave()
-            self._lease.release_at_the_end(logger)
+            self._lease.release_at_exit(logger)
             connections.close_all()
 
     def _lost(self) -> None:

@@ -239,11 +239,11 @@ class Woken(Protocol):
         ...
 
     def wake(self) -> None:
-        """There may be a message."""
+        """Report that there may be a message."""
         ...
 
     def wake_all(self) -> None:
-        """Announcements may have been missed, or will be."""
+        """Report that announcements may have been missed, or will be."""
         ...
 
 

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache, partial
 from django.db import transaction
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.conf.validation import meant
+from sqlqueue_app.conf.validation import suggestion
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.envelope import OutgoingMessage, new_message_id
 from sqlqueue_app.messages.errors import QueueNotFound
@@ -107,7 +107,7 @@ class Dispatcher:
             yield self._delayed if row.is_delayed else self._table(destination), row
 
     def _write(self, rows: Iterable[tuple[Inserts, NewRow]], *, begun: bool) -> None:
-        soonest = _Soonest(self._now)
+        soonest = _EarliestDue(self._now)
         write_chunks(self.alias, chunks_by_table(soonest.of(rows)), begun=begun)
         if soonest.seconds is not None:
             notify_of_delay(self.alias, soonest.seconds)
@@ -162,10 +162,10 @@ def near_miss(queue: str) -> str:
     if queue in settings.endpoints:
         return ""
     route = next((f'; SQLQUEUE["ROUTES"]["{pattern}"] names it' for pattern, name in settings.routes.items() if name == queue), "")
-    return route + meant(queue, {*settings.endpoints, *settings.routes.values()} - {queue})
+    return route + suggestion(queue, {*settings.endpoints, *settings.routes.values()} - {queue})
 
 
-class _Soonest:
+class _EarliestDue:
     """Records in how many seconds, by our clock, the first delayed row is due; None if there is none."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:

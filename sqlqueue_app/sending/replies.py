@@ -129,7 +129,7 @@ T = TypeVar("T")
 # While a request waits, its queue is polled after an eighth of the time that the last request has waited. That delays a reply
 # by at most an eighth, and costs the database some 8 polls for each doubling of the time.
 SHARE_OF_WAITING = 8
-LEAST_WAIT_SECONDS = 0.005
+MIN_WAIT_SECONDS = 0.005
 
 
 class Request(Future[T], Generic[T]):
@@ -295,7 +295,7 @@ class PendingRequests:
         with self._lock:
             if not any(request.queue == queue for request in self._waiting.values()):
                 return None
-            return max(LEAST_WAIT_SECONDS, (self._clock() - self._requested_at[queue]) / SHARE_OF_WAITING)
+            return max(MIN_WAIT_SECONDS, (self._clock() - self._requested_at[queue]) / SHARE_OF_WAITING)
 
 
 def in_event_loop() -> bool:

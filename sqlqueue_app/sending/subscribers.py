@@ -14,7 +14,7 @@ from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 # The default of NServiceBus (docs/internals/wire.md#subscription-table).
 SECONDS_REMEMBERED = 5.0
 # Type names may come from anywhere: the oldest entry is evicted.
-MOST_EVENT_TYPES = 1_000
+MAX_EVENT_TYPES = 1_000
 
 Topics = tuple[str, ...]
 _Remembered = tuple[float, tuple[SubscriptionRow, ...]]
@@ -55,7 +55,7 @@ class Subscribers:
             if changes != self._changes:
                 return  # read before the change, perhaps
             self._remembered.pop(topics, None)
-            if len(self._remembered) >= MOST_EVENT_TYPES:
+            if len(self._remembered) >= MAX_EVENT_TYPES:
                 del self._remembered[next(iter(self._remembered))]
             self._remembered[topics] = found
 

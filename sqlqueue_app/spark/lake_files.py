@@ -14,12 +14,12 @@ from sqlqueue_app.lake.data_files import PARQUET_OPTIONS
 
 # Paths may contain wildcard characters, which must not be expanded.
 _PATTERNS = "__globPaths__"
-_MOST_IN_LIST = 1_000
+_MAX_IN_LIST = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that Spark wrote: name, day of its folder, and the row versions in it, unordered."""
+    """A file that Spark wrote: name, day of its folder, and the RowVersions in it, unordered."""
 
     name: str
     day: date
@@ -28,7 +28,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """The number of rows of a batch that cannot be parsed, and the range of their row versions."""
+    """The number of rows of a batch that cannot be parsed, and the range of their RowVersions."""
 
     count: int
     lowest: int
@@ -60,7 +60,7 @@ def _write(rows: DataFrame, table: LakeTable, url: str) -> None:
 
 def read_files(session: SparkSession, table: LakeTable, base: str, urls: Sequence[str] = ()) -> DataFrame:
     """Read files of a table, partition columns included: everything below `base`, or only `urls` below it."""
-    reader = session.read.schema(table.whole_ddl).option("basePath", base).option(_PATTERNS, "false")
+    reader = session.read.schema(table.full_ddl).option("basePath", base).option(_PATTERNS, "false")
     return reader.parquet(*(urls or [base]))
 
 
@@ -92,7 +92,7 @@ def copied_rows(session: SparkSession, table: LakeTable, base: str, url: str) ->
 
 def only_rows(session: SparkSession, rows: DataFrame, row_versions: Sequence[int]) -> DataFrame:
     """Filter rows of the data source by RowVersion."""
-    if len(row_versions) <= _MOST_IN_LIST:
+    if len(row_versions) <= _MAX_IN_LIST:
         return rows.where(sf.col("RowVersion").isin(list(row_versions)))
     wanted = session.createDataFrame([(each,) for each in row_versions], "RowVersion BIGINT")
     return rows.join(sf.broadcast(wanted), "RowVersion", "left_semi")
@@ -103,7 +103,7 @@ def without_text(rows: DataFrame, text: str) -> DataFrame:
     return rows.where(~sf.coalesce(sf.contains(sf.col("Headers"), sf.lit(text)), sf.lit(False)))
 
 
-def write_together(session: SparkSession, table: LakeTable, urls: Sequence[str], url: str) -> None:
+def combine_files(session: SparkSession, table: LakeTable, urls: Sequence[str], url: str) -> None:
     """Combine files of one folder into one file in a new folder. Fails if that exists."""
     rows = _of_one_folder(session, table, *urls)
     rows.coalesce(1).write.mode("error").options(**PARQUET_OPTIONS).parquet(url)
@@ -122,7 +122,7 @@ def _of_one_folder(session: SparkSession, table: LakeTable, *urls: str) -> DataF
 
 
 def row_versions_in(files: Sequence[DataFrame], rows: DataFrame) -> list[int]:
-    """The row versions of source rows that the files already contain, compared by RowVersion and id.
+    """The RowVersions of source rows that the files already contain, compared by RowVersion and id.
 
     `files` come from `read_files`, one per table.
     """

@@ -365,7 +365,7 @@ def _top_rows(messages: pa.Table, kind: str) -> pa.Table:
 
 
 def _merge_top_rows(parts: pa.Table) -> pa.Table:
-    """The top N of each day and kind, in order; ties go to the greater message id, then row version."""
+    """The top N of each day and kind, in order; ties go to the greater message id, then RowVersion."""
     order = [(name, "descending") for name in ("value", "message_id", "row_version")]
     found = []
     for kind in TOP_KINDS:

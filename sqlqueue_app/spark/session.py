@@ -254,7 +254,7 @@ def _adapt(session: SparkSession, active: SparkContext, master: str, wanted: Map
 _OURS = re.compile(r"sqlqueue_app\.messages\.errors\.(?P<kind>\w+): (?P<text>[^\n]+)")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(?P<name>[^']+)'")
 _TRACEBACK = "Traceback (most recent call last):"
-_RAISED = re.compile(r"^(?P<said>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)
+_RAISED = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)
 _MEANINGS = (
     ("No space left on device", "the disk is full: free space, and start again"),
     ("Disk quota exceeded", "the disk is full: free space, and start again"),

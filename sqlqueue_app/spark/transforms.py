@@ -27,7 +27,7 @@ OLDEST_DAYS: Final = 400
 NEWEST_DAYS: Final = 1
 """Days before and after the time of the batch within which times in headers are believed."""
 
-_LONGEST_TYPES: Final = 2_000
+_MAX_TYPES_LENGTH: Final = 2_000
 
 NOT_READABLE: Final = "the headers are no flat JSON object"
 
@@ -166,7 +166,7 @@ def _first_type(types: Column) -> Column:
     plain = sf.substring_index(sf.substring_index(types, ";", 1), ",", 1)
     # Limited, because these patterns take superlinear time.
     entries = sf.filter(
-        sf.split(sf.left(types, sf.lit(_LONGEST_TYPES)), ";"), lambda entry: ~entry.contains("__impl") & (sf.trim(entry) != "")
+        sf.split(sf.left(types, sf.lit(_MAX_TYPES_LENGTH)), ";"), lambda entry: ~entry.contains("__impl") & (sf.trim(entry) != "")
     )
     # Removes assemblies of arguments and white space inside brackets, and the assembly behind them.
     first = sf.regexp_replace(sf.get(entries, sf.lit(0)), r",\s*[^\[\],\s][^\[\]]*(?=\])", "")

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def pause(endpoint: str, *, host: str | None = None, pid: int | None = None, by: str | None = None) -> int:
-    """Ask the running processes of an endpoint to stop receiving until `resume`. Returns the number of processes asked.
+    """Pause the running processes of an endpoint until `resume`. Returns the number of processes.
 
-    They follow at their next heartbeat, so within 10 seconds: they finish the messages in progress, then leave main queue and
-    satellites alone, but not callback queues, whose replies are awaited. Background work continues, including schedules. A
+    They follow at their next heartbeat, so within 10 seconds: they finish the messages in progress, then stop receiving from main
+    queue and satellites, but not from callback queues, whose replies are awaited. Background work continues, including schedules. A
     process that starts later receives. `host` and `pid` choose among the processes; ConfigurationError if none matches.
     `by` is the operator's name in alerts and events; the default is the user who runs this process.
     """
@@ -27,7 +27,7 @@ def pause(endpoint: str, *, host: str | None = None, pid: int | None = None, by:
 
 
 def resume(endpoint: str, *, host: str | None = None, pid: int | None = None, by: str | None = None) -> int:
-    """Ask the processes of an endpoint to receive again. Parameters and errors are those of `pause`."""
+    """Resume the processes of an endpoint. Parameters and errors are those of `pause`."""
     return _pause(endpoint, host, pid, by, paused=False)
 
 
@@ -37,10 +37,10 @@ def _pause(endpoint: str, host: str | None, pid: int | None, by: str | None, *, 
     from sqlqueue_app.tables.connections import database_now  # noqa: PLC0415
 
     alias, who = managed_alias(), command_actor().name if by is None else by
-    asked: dict[str, object] = {"paused": paused, "paused_by": who[:255] if paused else ""}
+    values: dict[str, object] = {"paused": paused, "paused_by": who[:255] if paused else ""}
     with transaction.atomic(using=alias):
-        changed = _instances(endpoint, host, pid).filter(paused=not paused).update(**asked)
-        count = _ask(endpoint, host, pid, **asked)
+        changed = _instances(endpoint, host, pid).filter(paused=not paused).update(**values)
+        count = _request(endpoint, host, pid, **values)
         if changed:
             kind = EventKind.ENDPOINT_PAUSED if paused else EventKind.ENDPOINT_RESUMED
             record_event(kind, endpoint, {"by": who, "processes": changed}, now=database_now(alias))
@@ -48,7 +48,7 @@ def _pause(endpoint: str, host: str | None, pid: int | None, by: str | None, *, 
 
 
 def set_concurrency(endpoint: str, maximum: int, *, host: str | None = None, pid: int | None = None) -> int:
-    """Ask each running process of an endpoint to handle at most `maximum` messages at once. Returns how many were asked.
+    """Set the maximum of messages that each running process of an endpoint handles at once. Returns the number of processes.
 
     They follow at their next heartbeat, so within 10 seconds; a restart restores the settings. `host` and `pid` choose among
     the processes. ConfigurationError for a number below 1, and if no process matches.
@@ -58,10 +58,10 @@ def set_concurrency(endpoint: str, maximum: int, *, host: str | None = None, pid
             f"the concurrency of {endpoint!r} cannot be {maximum!r}: expected an integer of at least 1; "
             "to receive nothing, stop the worker"
         )
-    return _ask(endpoint, host, pid, concurrency=maximum)
+    return _request(endpoint, host, pid, concurrency=maximum)
 
 
-def _ask(endpoint: str, host: str | None, pid: int | None, **fields: object) -> int:
+def _request(endpoint: str, host: str | None, pid: int | None, **fields: object) -> int:
     count = _instances(endpoint, host, pid).update(asked_at=Now(), **fields)
     if not count:
         which = "".join(f", {name} {value!r}" for name, value in (("host", host), ("process", pid)) if value is not None)

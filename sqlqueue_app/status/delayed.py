@@ -21,9 +21,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class DelayedStatus:
-    """The delayed table of one endpoint. `exists`, `waiting` and `overdue` are None where the database gave no answer.
+    """The delayed table of one endpoint. `exists`, `waiting` and `overdue` are None if they could not be read.
 
-    `exact` is False where a number has reached the limit, and is a lower bound. `next_due` is when the first message is or
+    `exact` is False if a number has reached the limit, and is a lower bound. `next_due` is when the first message is or
     was due; None if there is none, or if the tables were read one by one. `name` is that of the `KnownDelayed`.
     """
 
@@ -58,7 +58,7 @@ def read_delayed(
 
 
 def _read_together(alias: str, tables: Sequence[KnownDelayed], limit: int) -> dict[KnownDelayed, DelayedStatus]:
-    """Returns nothing if one of the tables cannot be read."""
+    """Read all tables together; empty if one of them cannot be read."""
     if not tables:
         return {}
     with optional_read(alias, f"look at {len(tables)} tables of delayed messages"):

@@ -139,7 +139,7 @@ def failed_and_minimums(alias: str, names: Sequence[str]) -> tuple[dict[str, int
 # Current throughput is that of the last minute with complete samples.
 RECENT: Final = timedelta(minutes=1)
 # More points than a chart shows would be wasted work: a month is read by the hour.
-MOST_POINTS: Final = 1500
+MAX_POINTS: Final = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class Measured:
 
 def resolution_of(period: timedelta) -> Resolution:
     """The finest samples that are kept for this period and do not exceed the points of a chart."""
-    fine_enough = (each for each in RESOLUTIONS if each.kept >= period and period / timedelta(seconds=each.seconds) <= MOST_POINTS)
+    fine_enough = (each for each in RESOLUTIONS if each.kept >= period and period / timedelta(seconds=each.seconds) <= MAX_POINTS)
     return next(fine_enough, RESOLUTIONS[-1])
 
 

@@ -22,7 +22,7 @@ from sqlqueue_app.tables.rows import cut_text, without_nul
 logger = logging.getLogger("sqlqueue.operations")
 
 _WRITTEN_AT_ONCE: Final = 100
-_LONGEST_SUBJECT: Final = 400
+_MAX_SUBJECT_LENGTH: Final = 400
 
 
 class EventKind(enum.StrEnum):
@@ -48,8 +48,8 @@ class EventKind(enum.StrEnum):
     NOTIFICATION_FAILED = "notification_failed"
 
 
-class About(enum.StrEnum):
-    """What an event is about, which determines its link."""
+class SubjectKind(enum.StrEnum):
+    """The kind of an event's subject, which determines its link."""
 
     GROUP = "group"
     OPERATION = "operation"
@@ -61,7 +61,7 @@ class About(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class KindOfEvent:
+class EventDefinition:
     """The severity of a kind, its label in lists, and its text, whose placeholders name details or the `subject`.
 
     For a check, `check` is its label and `finding` the text of its result.
@@ -70,79 +70,87 @@ class KindOfEvent:
     severity: Severity
     label: Promise
     text: Promise | str
-    about: About
+    about: SubjectKind
 
 
 # The text of the check, which is translated there.
 _FINDING: Final = "%(finding)s"
 
-CATALOGUE: Final[Mapping[str, KindOfEvent]] = {
-    EventKind.GROUP_NEW: KindOfEvent(Severity.ERROR, _("new group of failures"), _("New failure group: %(subject)s"), About.GROUP),
-    EventKind.GROUP_BACK: KindOfEvent(
-        Severity.ERROR, _("group of failures came back"), _("Messages fail again: %(subject)s"), About.GROUP
+CATALOGUE: Final[Mapping[str, EventDefinition]] = {
+    EventKind.GROUP_NEW: EventDefinition(
+        Severity.ERROR, _("new group of failures"), _("New failure group: %(subject)s"), SubjectKind.GROUP
     ),
-    EventKind.OPERATION_COMPLETED: KindOfEvent(
+    EventKind.GROUP_BACK: EventDefinition(
+        Severity.ERROR, _("group of failures came back"), _("Messages fail again: %(subject)s"), SubjectKind.GROUP
+    ),
+    EventKind.OPERATION_COMPLETED: EventDefinition(
         Severity.INFO,
         _("operation completed"),
         _("Operation completed on %(subject)s: %(done)s done, %(skipped)s skipped, %(failed)s failed."),
-        About.OPERATION,
+        SubjectKind.OPERATION,
     ),
-    EventKind.OPERATION_FAILED: KindOfEvent(
+    EventKind.OPERATION_FAILED: EventDefinition(
         Severity.ERROR,
         _("operation failed"),
         _("Operation on %(subject)s stopped early after %(done)s messages: %(error)s"),
-        About.OPERATION,
+        SubjectKind.OPERATION,
     ),
-    EventKind.OPERATION_CANCELLED: KindOfEvent(
+    EventKind.OPERATION_CANCELLED: EventDefinition(
         Severity.WARNING,
         _("operation cancelled"),
         _("Operation on %(subject)s cancelled after %(done)s messages."),
-        About.OPERATION,
+        SubjectKind.OPERATION,
     ),
-    EventKind.QUEUE_PURGED: KindOfEvent(
-        Severity.WARNING, _("queue purged"), _("The queue %(subject)s was purged: %(count)s messages were deleted."), About.QUEUE
+    EventKind.QUEUE_PURGED: EventDefinition(
+        Severity.WARNING,
+        _("queue purged"),
+        _("The queue %(subject)s was purged: %(count)s messages were deleted."),
+        SubjectKind.QUEUE,
     ),
-    EventKind.INSTANCE_LOST: KindOfEvent(Severity.ERROR, _("process lost"), _FINDING, About.ENDPOINT),
-    EventKind.INSTANCE_BACK: KindOfEvent(
-        Severity.INFO, _("process back"), _("The process %(subject)s sends heartbeats again."), About.ENDPOINT
+    EventKind.INSTANCE_LOST: EventDefinition(Severity.ERROR, _("process lost"), _FINDING, SubjectKind.ENDPOINT),
+    EventKind.INSTANCE_BACK: EventDefinition(
+        Severity.INFO, _("process back"), _("The process %(subject)s sends heartbeats again."), SubjectKind.ENDPOINT
     ),
-    EventKind.INSTANCE_GONE: KindOfEvent(
+    EventKind.INSTANCE_GONE: EventDefinition(
         Severity.INFO,
         _("lost process removed"),
         _("The process %(subject)s, which was lost, is not registered any more: it was removed, or another has taken its place."),
-        About.ENDPOINT,
+        SubjectKind.ENDPOINT,
     ),
-    EventKind.ENDPOINT_BELOW: KindOfEvent(Severity.ERROR, _("endpoint below its minimum"), _FINDING, About.ENDPOINT),
-    EventKind.ENDPOINT_ENOUGH: KindOfEvent(
-        Severity.INFO, _("endpoint has its minimum again"), _("%(subject)s has enough live instances again."), About.ENDPOINT
+    EventKind.ENDPOINT_BELOW: EventDefinition(Severity.ERROR, _("endpoint below its minimum"), _FINDING, SubjectKind.ENDPOINT),
+    EventKind.ENDPOINT_ENOUGH: EventDefinition(
+        Severity.INFO, _("endpoint has its minimum again"), _("%(subject)s has enough live instances again."), SubjectKind.ENDPOINT
     ),
-    EventKind.ENDPOINT_PAUSED: KindOfEvent(
-        Severity.WARNING, _("endpoint paused"), _("%(by)s paused %(subject)s; processes: %(processes)s."), About.ENDPOINT
+    EventKind.ENDPOINT_PAUSED: EventDefinition(
+        Severity.WARNING, _("endpoint paused"), _("%(by)s paused %(subject)s; processes: %(processes)s."), SubjectKind.ENDPOINT
     ),
-    EventKind.ENDPOINT_RESUMED: KindOfEvent(
-        Severity.INFO, _("endpoint resumed"), _("%(by)s resumed %(subject)s; processes: %(processes)s."), About.ENDPOINT
+    EventKind.ENDPOINT_RESUMED: EventDefinition(
+        Severity.INFO, _("endpoint resumed"), _("%(by)s resumed %(subject)s; processes: %(processes)s."), SubjectKind.ENDPOINT
     ),
-    EventKind.SCHEDULE_FAILED: KindOfEvent(Severity.ERROR, _("recurring message not sent"), _FINDING, About.SCHEDULE),
-    EventKind.SCHEDULE_SENDS: KindOfEvent(
-        Severity.INFO, _("recurring message sent again"), _("The recurring message %(subject)s is sent again."), About.SCHEDULE
+    EventKind.SCHEDULE_FAILED: EventDefinition(Severity.ERROR, _("recurring message not sent"), _FINDING, SubjectKind.SCHEDULE),
+    EventKind.SCHEDULE_SENDS: EventDefinition(
+        Severity.INFO,
+        _("recurring message sent again"),
+        _("The recurring message %(subject)s is sent again."),
+        SubjectKind.SCHEDULE,
     ),
-    EventKind.CHECK_FAILED: KindOfEvent(
-        Severity.ERROR, _("check failed"), _("The check “%(check)s” fails: %(finding)s"), About.CHECK
+    EventKind.CHECK_FAILED: EventDefinition(
+        Severity.ERROR, _("check failed"), _("The check “%(check)s” fails: %(finding)s"), SubjectKind.CHECK
     ),
-    EventKind.CHECK_PASSED: KindOfEvent(
-        Severity.INFO, _("check passed again"), _("The check “%(check)s” passes again."), About.CHECK
+    EventKind.CHECK_PASSED: EventDefinition(
+        Severity.INFO, _("check passed again"), _("The check “%(check)s” passes again."), SubjectKind.CHECK
     ),
-    EventKind.NOTIFICATION_FAILED: KindOfEvent(
+    EventKind.NOTIFICATION_FAILED: EventDefinition(
         Severity.ERROR,
         _("notification not sent"),
         _("A notification of the rule “%(subject)s” could not be sent: %(error)s"),
-        About.NOTIFICATION,
+        SubjectKind.NOTIFICATION,
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class NewEvent:
     """An event to be written: its kind, its subject, and the values for its text and its link."""
 
     kind: EventKind
@@ -150,7 +158,7 @@ class Happening:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-def record_events(happenings: Iterable[Happening], *, now: datetime) -> None:
+def record_events(events: Iterable[NewEvent], *, now: datetime) -> None:
     """Write events, in the current transaction of the managed tables' database if there is one.
 
     Write them in the same transaction as the change itself. `now` is an instant of that database's clock. A subject of any
@@ -164,7 +172,7 @@ def record_events(happenings: Iterable[Happening], *, now: datetime) -> None:
             subject=fitting_subject(each.subject),
             details=dict(each.details),
         )
-        for each in happenings
+        for each in events
     ]
     if rows:
         Event.objects.using(managed_alias()).bulk_create(rows, batch_size=_WRITTEN_AT_ONCE)
@@ -172,7 +180,7 @@ def record_events(happenings: Iterable[Happening], *, now: datetime) -> None:
 
 def record_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] | None = None, *, now: datetime) -> None:
     """Write one event; see `record_events`."""
-    record_events([Happening(kind, subject, details or {})], now=now)
+    record_events([NewEvent(kind, subject, details or {})], now=now)
 
 
 def report_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] | None = None) -> None:
@@ -191,12 +199,12 @@ def report_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] 
 
 def fitting_subject(text: str) -> str:
     """The text as a subject column holds it in every database: no NUL, no lone surrogates, 400 characters at most."""
-    return cut_text(text.encode("utf-8", "replace").decode(), _LONGEST_SUBJECT)
+    return cut_text(text.encode("utf-8", "replace").decode(), _MAX_SUBJECT_LENGTH)
 
 
 action_logger = logging.getLogger("sqlqueue.actions")
 
-_LONGEST_NAME: Final = 255
+_MAX_NAME_LENGTH: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +245,8 @@ def record_action(
     at = now() if now is not None else database_now(alias)
     row = OperatorAction(
         at=at,
-        user_key=actor.key[:_LONGEST_NAME],
-        user_name=actor.name[:_LONGEST_NAME],
+        user_key=actor.key[:_MAX_NAME_LENGTH],
+        user_name=actor.name[:_MAX_NAME_LENGTH],
         address=actor.address[:64],
         permission=permission,
         action=action,

@@ -55,7 +55,7 @@ class InstanceState(enum.StrEnum):
 class InstanceStatus:
     """One process. `heartbeat_age` is measured by the database's clock, which also wrote the heartbeat.
 
-    `asked_ago` is the time since a request of an operator that it has not followed yet, so none since its last heartbeat.
+    `requested_ago` is the time since a request of an operator that it has not followed yet; None if it has sent a heartbeat since.
     """
 
     endpoint: str
@@ -76,7 +76,7 @@ class InstanceStatus:
     asked_at: datetime | None = None
     heartbeat_at: datetime | None = None
     id: int = 0
-    asked_ago: timedelta | None = None
+    requested_ago: timedelta | None = None
     replaced: bool = False
     """Whether it is dead and another process of its endpoint has started since; each new process replaces one."""
 
@@ -86,7 +86,7 @@ class InstanceStatus:
         return not self.alive and not self.replaced
 
     @property
-    def asked_to_pause_at(self) -> datetime | None:
+    def pause_requested_at(self) -> datetime | None:
         return self.paused_since or self.asked_at
 
     @property
@@ -123,7 +123,7 @@ def works_on(instance: InstanceStatus, queue: str) -> bool:
 
 
 def receives(instance: InstanceStatus, queue: str) -> bool:
-    """Whether a live process receives from the queue; one that is asked to pause does as long as it has threads there.
+    """Whether a live process receives from the queue; one with a request to pause does while it has threads there.
 
     Without a pause, no threads are normal: the model `monitor` only peeks at an idle queue.
     """
@@ -184,7 +184,7 @@ def _with_replaced(found: list[InstanceStatus], rows: Iterable[Instance]) -> tup
 
 
 def clock_of_rows(rows: Iterable[Instance | CallbackQueue]) -> datetime | None:
-    """The clock of the database when it gave these rows, aware, in whole seconds; None if it gave none."""
+    """The time of the database when these rows were read, aware, in whole seconds; None without rows."""
     first: Any = next(iter(rows), None)
     if first is None:
         return None
@@ -219,7 +219,7 @@ def status_of_row(row: Any) -> InstanceStatus:
         asked_at=_aware(row.asked_at) if row.asked_at is not None else None,
         heartbeat_at=_aware(row.heartbeat_at),
         id=row.pk,
-        asked_ago=now - row.asked_at if row.asked_at is not None and row.asked_at > row.heartbeat_at else None,
+        requested_ago=now - row.asked_at if row.asked_at is not None and row.asked_at > row.heartbeat_at else None,
     )
 
 

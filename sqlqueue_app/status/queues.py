@@ -15,7 +15,7 @@ from django.db.models import TextChoices
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.conf import Settings, instance_name
-from sqlqueue_app.conf.validation import meant
+from sqlqueue_app.conf.validation import suggestion
 from sqlqueue_app.dialects.dialect import QueueLayout
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages import headers as names
@@ -48,13 +48,13 @@ from sqlqueue_app.tables.listing import (
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth, QueueTable, queue_table
 
 # The maximum number of rows counted in one read of all tables; beyond it, depths are estimated.
-COUNTED_AT_MOST: Final = 50_000
-_LEAST_LIMIT: Final = 200
+MAX_COUNTED: Final = 50_000
+_MIN_LIMIT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """One queue. `exists` and `depth` are None where the database gave no answer; `problem` holds the cause and the remedy.
+    """One queue. `exists` and `depth` are None if they could not be read; `problem` holds the cause and the remedy.
 
     `head_age` belongs to the first row and is None for an empty queue. `expiry_exact`: whether the two numbers of the Expires
     backlog are exact, which is possible while the depth is an estimate. `written`: the number of rows ever written into the
@@ -91,7 +91,7 @@ def total_depth(depths: Iterable[Depth | None]) -> Depth | None:
 
 def limit_of_each(tables: int, limit: int) -> int:
     """The number of rows up to which each of several tables is counted: `limit`, or less for many tables."""
-    return min(limit, max(_LEAST_LIMIT, COUNTED_AT_MOST // max(1, tables)))
+    return min(limit, max(_MIN_LIMIT, MAX_COUNTED // max(1, tables)))
 
 
 def utc_now() -> datetime:
@@ -123,8 +123,8 @@ def read_queues(
         return {}
 
     found = shared_snapshots({queue: (settings.database, queue) for queue in together}, probe)
-    looks = [found.get(queue) or read_queue(settings, queue, limit=limit, now=lambda: now) for queue in queues]
-    return [each for each in looks if each.exists is not False or each.queue.kind is not QueueKind.CALLBACK]
+    statuses = [found.get(queue) or read_queue(settings, queue, limit=limit, now=lambda: now) for queue in queues]
+    return [each for each in statuses if each.exists is not False or each.queue.kind is not QueueKind.CALLBACK]
 
 
 def table_key(address: QueueAddress) -> tuple[str | None, str | None, str]:
@@ -300,7 +300,7 @@ def table_of_argument(settings: Settings, text: str, known: Iterable[KnownQueue]
     names = {queue.name: queue.address for queue in known}
     table = _existing(settings, names, text)
     if table is None:
-        near = meant(text, names) or f"; known are {', '.join(names) or 'none: the settings have no endpoints'}"
+        near = suggestion(text, names) or f"; known are {', '.join(names) or 'none: the settings have no endpoints'}"
         raise ConfigurationError(f"there is no queue {text!r} in database {settings.database!r}{near}")
     # A table without the columns of a queue is not one: never delete from an unrelated table.
     table.layout()
@@ -404,7 +404,7 @@ def _first(table: QueueTable, queue: KnownQueue, layout: str) -> Finding | None:
     return findings[0] if findings else None
 
 
-class NoAge(TextChoices):
+class UnknownAge(TextChoices):
     """The reason why a head has no age."""
 
     UNREADABLE_HEADERS = "its headers cannot be read", gettext_lazy("the headers of the first message cannot be read")
@@ -418,7 +418,7 @@ class HeadAge:
 
     age: timedelta | None
     header: str | None = None
-    unknown: NoAge | None = None
+    unknown: UnknownAge | None = None
 
 
 def head_age(text: str | None, now: datetime) -> HeadAge:
@@ -426,18 +426,18 @@ def head_age(text: str | None, now: datetime) -> HeadAge:
     try:
         headers = read_headers(text)
     except PoisonMessage:
-        return HeadAge(None, unknown=NoAge.UNREADABLE_HEADERS)
+        return HeadAge(None, unknown=UnknownAge.UNREADABLE_HEADERS)
     for name in (names.DELIVER_AT, names.TIME_SENT):
         value = headers.get(name)
         if value:
             try:
                 return HeadAge(now - parse_time(value), name)
             except ValueError:
-                return HeadAge(None, name, NoAge.UNREADABLE_TIME)
-    return HeadAge(None, unknown=NoAge.NO_TIME)
+                return HeadAge(None, name, UnknownAge.UNREADABLE_TIME)
+    return HeadAge(None, unknown=UnknownAge.NO_TIME)
 
 
-KEPT_AT_MOST: Final = 2_000
+MAX_KEPT: Final = 2_000
 Thing = TypeVar("Thing", bound=Hashable)
 
 
@@ -470,7 +470,7 @@ class SnapshotCache:
             known = ((thing, self._snapshots.get(key)) for thing, key in keys.items())
             recent = {thing: snapshot[1] for thing, snapshot in known if snapshot is not None and snapshot[0] > since}
             new = probe([thing for thing in keys if thing not in recent])
-            if len(self._snapshots) + len(new) > KEPT_AT_MOST:
+            if len(self._snapshots) + len(new) > MAX_KEPT:
                 self._snapshots.clear()
             now = self._clock()
             self._snapshots.update({keys[thing]: (now, snapshot) for thing, snapshot in new.items()})
@@ -527,7 +527,7 @@ def _problem(found: DeadRows, holders: Sequence[HorizonHolder]) -> QueueProblem:
     if not holders:
         advice = (
             "autovacuum does not keep up; let it come sooner (and set autovacuum_naptime of the server to 5s, which "
-            "is how often it looks)"
+            "is how often it statuses)"
         )
         return QueueProblem(ProblemKind.DEAD_ROWS, f"{text}; {advice}", _tuning(found.table))
     who = "; ".join(map(_words, holders))

@@ -26,25 +26,25 @@ from sqlqueue_app.models import (
 from sqlqueue_app.models.operations import OPEN
 
 OPERATIONS_KEPT: Final = timedelta(days=90)
-# Audits at the end of a year ask who did what.
+# Year-end audits need the record of actions.
 ACTIONS_KEPT: Final = timedelta(days=400)
 ROLLUPS_KEPT: Final = {60: timedelta(days=2), 3600: timedelta(days=92)}
 """Retention of rollups by the seconds of their interval; daily ones are kept forever."""
 
 
-def forget_what_is_old(alias: str, now: datetime) -> None:
+def delete_old_rows(alias: str, now: datetime) -> None:
     """Delete everything that is due, in chunks. Raises the database's errors; committed chunks stay deleted."""
-    forget_old_failures(alias, now)
-    forget_old_events(alias, now)
-    forget_old_deliveries(alias, now)
+    delete_old_failures(alias, now)
+    delete_old_events(alias, now)
+    delete_old_deliveries(alias, now)
     # Also filtered by the time of the request, which has an index. The actions that requested the operations stay.
     old = {"requested_at__lt": now - OPERATIONS_KEPT, "finished_at__lt": now - OPERATIONS_KEPT}
     delete_in_chunks(Operation.objects.using(alias).filter(**old).exclude(state__in=OPEN).order_by("requested_at"))
     delete_in_chunks(OperatorAction.objects.using(alias).filter(at__lt=now - ACTIONS_KEPT).order_by("at"))
-    forget_fine_rollups(alias, now)
+    delete_old_rollups(alias, now)
 
 
-def forget_fine_rollups(alias: str, now: datetime) -> int:
+def delete_old_rollups(alias: str, now: datetime) -> int:
     """Delete minute rollups after 2 days and hourly ones after 92, by their own time. Returns the number of rows."""
     deleted = 0
     for model in (MessageFigures, GroupFigures, ConversationEdge):
@@ -58,18 +58,18 @@ def forget_fine_rollups(alias: str, now: datetime) -> int:
 FAILURES_KEPT: Final = timedelta(days=15)
 RETENTION_SECONDS: Final = 3_600.0
 # Messages in an error queue are kept, archived or not: once forgotten, they would be found again as new.
-_OLD_AT_SOME_TIME: Final = (FailureStatus.RESOLVED, FailureStatus.DELETED, FailureStatus.GONE)
+_EXPIRING_STATUSES: Final = (FailureStatus.RESOLVED, FailureStatus.DELETED, FailureStatus.GONE)
 
 
-def forget_old_failures(alias: str, now: datetime) -> int:
+def delete_old_failures(alias: str, now: datetime) -> int:
     """Delete messages resolved, deleted or gone for 15 days, and groups without messages and notes. Returns the number deleted.
 
     A thousand messages are one transaction. A message with a copy in an error queue is kept.
     """
     forgotten = 0
     messages = FailedMessage.objects.using(alias)
-    lies_there = Exists(FailedAttempt.objects.using(alias).filter(failure=OuterRef("pk"), row_version__isnull=False))
-    old = messages.filter(~lies_there, status__in=_OLD_AT_SOME_TIME, status_at__lt=now - FAILURES_KEPT)
+    has_row = Exists(FailedAttempt.objects.using(alias).filter(failure=OuterRef("pk"), row_version__isnull=False))
+    old = messages.filter(~has_row, status__in=_EXPIRING_STATUSES, status_at__lt=now - FAILURES_KEPT)
     fields = [each.field for each in CLASSIFIERS.values()]
     while True:
         with transaction.atomic(using=alias):
@@ -88,7 +88,7 @@ def forget_old_failures(alias: str, now: datetime) -> int:
 NOTIFICATIONS_KEPT: Final = timedelta(days=30)
 
 
-def forget_old_deliveries(alias: str, now: datetime) -> int:
+def delete_old_deliveries(alias: str, now: datetime) -> int:
     """Delete finished deliveries that are at least 30 days old, a thousand at a time. Returns the number deleted."""
     old = NotificationDelivery.objects.using(alias).filter(created_at__lt=now - NOTIFICATIONS_KEPT)
     return delete_in_chunks(old.exclude(state=DeliveryState.WAITING).order_by("created_at"))
@@ -113,6 +113,6 @@ def delete_in_chunks(rows: QuerySet[Any]) -> int:
 EVENTS_KEPT: Final = timedelta(days=14)
 
 
-def forget_old_events(alias: str, now: datetime) -> int:
+def delete_old_events(alias: str, now: datetime) -> int:
     """Delete events older than 14 days, a thousand at once. Returns the number deleted."""
     return delete_in_chunks(Event.objects.using(alias).filter(at__lt=now - EVENTS_KEPT).order_by("at", "id"))

@@ -417,7 +417,7 @@ class Measuring:
             raise
         return len(rows)
 
-    def write_at_the_end(self) -> None:
+    def write_at_exit(self) -> None:
         """Call `write` at the end of a process, which must not fail: an error is logged, and the counts are lost."""
         try:
             self.write()

@@ -38,7 +38,7 @@ EVERY_SECONDS = 5.0
 _RUNS_PER_REQUEST = 2
 # A worker that starts within a day makes up for a missed tick, as Celery's beat does without a limit; of several ticks only
 # for the last, like APScheduler's `coalesce`.
-LATE_AT_MOST = timedelta(days=1)
+MAX_DELAY = timedelta(days=1)
 KEPT = timedelta(days=30)
 _DELETED_AT_ONCE = 1000
 
@@ -76,7 +76,7 @@ class Schedules:
         return BackgroundJob("recurring messages", EVERY_SECONDS, self._run)
 
     def send_due(self, *, requests: bool = True) -> int:
-        """Send what has become due since the last call, each schedule separately. Returns the number of messages sent.
+        """Send the messages that have become due since the last call, each schedule separately. Returns the number sent.
 
         With `requests`, also send the runs that operators requested, even of disabled schedules. Failures are logged, once for
         each tick and run, and retried at the next call. TransientError if the database is unavailable, or (SQLite) locked by
@@ -142,7 +142,7 @@ class Schedules:
 
     def _report_failure(self, entry: _Entry, at: datetime | None, error: Exception, now: datetime) -> None:
         """Log a failure, and store it for the pages of operators, once for each tick and each run."""
-        if entry.fails_anew(at):
+        if entry.is_new_failure(at):
             name = entry.schedule.name
             logger.error("schedule %s cannot send: %s", name, error, exc_info=error, extra={"event": "schedule_failed"})
             note_failure(self._alias, entry.schedule, error, now)
@@ -229,7 +229,7 @@ class _Entry:
         # An interval without unfinished ticks.
         self._without = (datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC))
 
-    def fails_anew(self, at: datetime | None) -> bool:
+    def is_new_failure(self, at: datetime | None) -> bool:
         """Whether this is the first failure of its tick or run; if even the ticks cannot be read, the first of all."""
         if at in self._failed_at:
             return False
@@ -239,7 +239,7 @@ class _Entry:
 
     def due(self, now: datetime) -> datetime | None:
         """The last unfinished tick; earlier ones are left out."""
-        after = now - LATE_AT_MOST if self.done is None else max(now - LATE_AT_MOST, self.done)
+        after = now - MAX_DELAY if self.done is None else max(now - MAX_DELAY, self.done)
         begin, end = self._without
         # A day has 1,440 minutes: skip those already known to have no tick.
         found = self._times.latest(end if begin <= after <= end <= now else after, now, self._zone)
@@ -266,7 +266,7 @@ def handlers_or_none(endpoint: EndpointSettings) -> list[Handler]:
         return []
 
 
-_LONGEST_ERROR: Final = 2_000
+_MAX_ERROR_LENGTH: Final = 2_000
 
 
 def request_run(name: str, message_type: str) -> bool:
@@ -320,7 +320,7 @@ def take_run(alias: str, request: Schedule, now: datetime, *, message_id: str, e
 
 def note_failure(alias: str, schedule: ScheduleSettings, error: Exception, now: datetime) -> None:
     """Store for operators why a message could not be sent. Never raises database errors, since the log has all the facts."""
-    values = {"failed_at": now, "error": f"{type(error).__name__}: {error}".replace("\0", "")[:_LONGEST_ERROR]}
+    values = {"failed_at": now, "error": f"{type(error).__name__}: {error}".replace("\0", "")[:_MAX_ERROR_LENGTH]}
     rows = _rows(alias, schedule.name, schedule.send)
     try:
         with transaction.atomic(using=alias):

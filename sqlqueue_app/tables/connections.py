@@ -466,7 +466,7 @@ class ConnectionPool:
         kept = []
         for connection in used:
             del connections[connection.alias]
-            if _is_fine(connection):
+            if _is_reusable(connection):
                 # Another thread will use it, and only that one.
                 if not connection.allow_thread_sharing:
                     connection.inc_thread_sharing()
@@ -478,7 +478,7 @@ class ConnectionPool:
                 self._idle.append(_IdleConnections(tuple(kept), self._clock()))
 
 
-def _is_fine(connection: BaseDatabaseWrapper) -> bool:
+def _is_reusable(connection: BaseDatabaseWrapper) -> bool:
     """Whether the connection is as good as new for the next user, and worth keeping."""
     if connection.connection is None or connection.in_atomic_block or connection.needs_rollback or connection.errors_occurred:
         return False

@@ -190,7 +190,7 @@ class FoundRow:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """The found rows, in order of the scans. `longer`: for scans that ended early, the row version at which to continue; 0 for
+    """The found rows, in order of the scans. `longer`: for scans that ended early, the RowVersion at which to continue; 0 for
     delayed messages.
     """
 

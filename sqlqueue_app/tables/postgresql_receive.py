@@ -82,7 +82,7 @@ class PostgresReceiveTransaction(ReceiveTransaction):
         raw = connection.unwatched
         with connection.wrap_database_errors:
             if self._prepared_on is not raw:
-                self._meet(raw)
+                self._adopt(raw)
             self._begun = True
             rows = self._begin_and_receive(raw, "", limit)
             self._atomic = self._own_atomic
@@ -105,9 +105,9 @@ class PostgresReceiveTransaction(ReceiveTransaction):
         self._savepoint = Savepoint.FRESH if self._used_before else Savepoint.NONE
         if self._used_before:
             self._used_before = False
-            result = _several(raw, f"{text}; {_WITH_SORT} SAVEPOINT {SAVEPOINT}")
+            result = _execute_for_rows(raw, f"{text}; {_WITH_SORT} SAVEPOINT {SAVEPOINT}")
         else:
-            result = _last(raw, text, _ROWS)
+            result = _execute(raw, text, _ROWS)
         if not (count := result.ntuples):
             return []
         rows = [self._row(result, index) for index in range(count)]
@@ -129,7 +129,7 @@ class PostgresReceiveTransaction(ReceiveTransaction):
             int(value(index, 6)),
         )
 
-    def _meet(self, raw: psycopg.Connection[Any]) -> None:
+    def _adopt(self, raw: psycopg.Connection[Any]) -> None:
         self._prepared = {}
         level = raw.isolation_level
         isolation = f" ISOLATION LEVEL {level.name.replace('_', ' ')}" if level is not None else ""
@@ -142,7 +142,7 @@ class PostgresReceiveTransaction(ReceiveTransaction):
         # Another client may have prepared a statement on a pooled connection.
         name = str(self.table.dialect.quote(f"sqlqueue_receive_{secrets.token_hex(8)}"))
         statement = self.table.receive_statement(limit)
-        _last(raw, f"PREPARE {name} (bigint) AS {statement.sql % '$1'}", _DONE)
+        _execute(raw, f"PREPARE {name} (bigint) AS {statement.sql % '$1'}", _DONE)
         self._prepared[limit] = name
         return name
 
@@ -159,7 +159,7 @@ class PostgresReceiveTransaction(ReceiveTransaction):
     def _send(self, text: str) -> Any:
         """Run statements without rows in one round trip, and return the last result. Raises Django's errors."""
         with self.connection.wrap_database_errors:
-            return _last(self.connection.unwatched, text, _DONE)
+            return _execute(self.connection.unwatched, text, _DONE)
 
     def _mark_ended(self, connection: BaseDatabaseWrapper) -> None:
         mark_ended(connection)
@@ -259,7 +259,7 @@ def _as_django(connection: BaseDatabaseWrapper, error: psycopg.Error) -> Excepti
         return wrapped
 
 
-def _last(raw: psycopg.Connection[Any], text: str, wanted: pq.ExecStatus) -> Any:
+def _execute(raw: psycopg.Connection[Any], text: str, wanted: pq.ExecStatus) -> Any:
     """Run a string of statements and return the last result. Waits without the interpreter's lock."""
     result = raw.pgconn.exec_(text.encode())
     if result.status != wanted:
@@ -267,7 +267,7 @@ def _last(raw: psycopg.Connection[Any], text: str, wanted: pq.ExecStatus) -> Any
     return result
 
 
-def _several(raw: psycopg.Connection[Any], text: str) -> Any:
+def _execute_for_rows(raw: psycopg.Connection[Any], text: str) -> Any:
     """Run a string of statements and return the result of the one with rows, which is not the last."""
     raw.pgconn.send_query(text.encode())
     results = raw.wait(generators.execute(raw.pgconn))

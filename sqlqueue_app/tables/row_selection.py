@@ -49,7 +49,7 @@ def take_rows(table: QueueTable, row_versions: Iterable[int]) -> list[TakenRow]:
 
 
 def remove_rows(table: QueueTable, row_versions: Iterable[int]) -> list[int]:
-    """Delete the rows and return the numbers of those that existed and were not locked by others; otherwise as `take_rows`."""
+    """Delete the rows and return the RowVersions of those that existed and were not locked by others; otherwise as `take_rows`."""
     return sorted(int(number) for (number,) in _each(table, "remove", row_versions))
 
 
@@ -103,26 +103,26 @@ _IDS_PER_STATEMENT: Final = 50_000
 BEFORE_ALL: Final = -(2**63) + 1
 
 
-class NumberRange(NamedTuple):
+class RowVersionRange(NamedTuple):
     """Consecutive RowVersions, both ends included."""
 
     lowest: int
     highest: int
 
 
-def ranges_of(row_versions: Iterable[int]) -> list[NumberRange]:
-    """Group the numbers into ascending ranges without gaps; duplicates count once."""
-    found: list[NumberRange] = []
+def ranges_of(row_versions: Iterable[int]) -> list[RowVersionRange]:
+    """Group the RowVersions into ascending ranges without gaps; duplicates count once."""
+    found: list[RowVersionRange] = []
     for number in sorted(row_versions):
         if found and number <= found[-1].highest + 1:
-            found[-1] = NumberRange(found[-1].lowest, number)
+            found[-1] = RowVersionRange(found[-1].lowest, number)
         else:
-            found.append(NumberRange(number, number))
+            found.append(RowVersionRange(number, number))
     return found
 
 
-def remove_ranges(table: QueueTable, ranges: Iterable[NumberRange]) -> int:
-    """Delete exactly the rows with these numbers, in the caller's transaction, and return how many existed.
+def remove_ranges(table: QueueTable, ranges: Iterable[RowVersionRange]) -> int:
+    """Delete exactly the rows with these RowVersions, in the caller's transaction, and return how many existed.
 
     Waits for rows locked by others on PostgreSQL and SQL Server.
     """
@@ -135,7 +135,7 @@ def remove_ranges(table: QueueTable, ranges: Iterable[NumberRange]) -> int:
 
 
 def row_ids(table: QueueTable) -> Iterator[tuple[int, str]]:
-    """The number and the id of every row, ascending; on SQL Server without locked rows. The id is "" if it is NULL.
+    """The RowVersion and the id of every row, ascending; on SQL Server without locked rows. The id is "" if it is NULL.
 
     Uses one statement for each 50,000 rows. The result is not a snapshot: it may miss or include concurrent changes.
     """
@@ -152,7 +152,7 @@ def row_ids(table: QueueTable) -> Iterator[tuple[int, str]]:
 
 
 def row_id_at(table: QueueTable, number: int) -> str | None:
-    """The id of the row with that number, "" if it is NULL; None if no such row is visible."""
+    """The id of the row with that RowVersion, "" if it is NULL; None if no such row is visible."""
     statement = table.dialect.statement("row_ids", table=table.qualified)
     with table.errors(f"look at a row of {table.qualified}"):
         rows = fetch_all(table.connection(), statement, after=number - 1, limit=1)
@@ -160,7 +160,7 @@ def row_id_at(table: QueueTable, number: int) -> str | None:
 
 
 def row_version_after(table: QueueTable, after: int, highest: int, place: int) -> int | None:
-    """The number of the row at a `place` (from 1) after one number and up to another; None if there are fewer."""
+    """The RowVersion of the row at a `place` (from 1) after one RowVersion and up to another; None if there are fewer rows."""
     texts = {"after": str(int(after)), "highest": str(int(highest)), "places": str(int(place) - 1)}
     statement = table.dialect.statement("row_version_after", table=table.qualified, **texts)
     with table.errors(f"look for rows of {table.qualified}"):
@@ -168,10 +168,10 @@ def row_version_after(table: QueueTable, after: int, highest: int, place: int) -
     return int(rows[0][0]) if rows else None
 
 
-def numbers_drawn(table: QueueTable) -> int | None:
-    """The highest number ever given to a row; None if the database does not report it; on SQL Server 1 if none was."""
+def drawn_row_version(table: QueueTable) -> int | None:
+    """The highest RowVersion ever drawn; None if the database does not report it; on SQL Server 1 if none was drawn."""
     with table.errors(f"look up the numbers of {table.qualified}"):
-        statement = table.dialect.statement("numbers_drawn")
+        statement = table.dialect.statement("drawn_row_version")
         rows = fetch_all(table.connection(), statement, table=table.qualified, name=table.address.table)
     return int(rows[0][0]) if rows and rows[0][0] is not None else None
 
@@ -180,8 +180,8 @@ def _id_text(row_id: object) -> str:
     return "" if row_id is None else str(row_id_of(row_id))
 
 
-def _chunks(ranges: Iterable[NumberRange], most_rows: int | None) -> Iterator[list[NumberRange]]:
-    portion: list[NumberRange] = []
+def _chunks(ranges: Iterable[RowVersionRange], most_rows: int | None) -> Iterator[list[RowVersionRange]]:
+    portion: list[RowVersionRange] = []
     rows = 0
     for each in _pieces(ranges, most_rows):
         length = each.highest - each.lowest + 1
@@ -194,11 +194,11 @@ def _chunks(ranges: Iterable[NumberRange], most_rows: int | None) -> Iterator[li
         yield portion
 
 
-def _pieces(ranges: Iterable[NumberRange], most_rows: int | None) -> Iterator[NumberRange]:
+def _pieces(ranges: Iterable[RowVersionRange], most_rows: int | None) -> Iterator[RowVersionRange]:
     """Split ranges that are too long."""
     for lowest, highest in ranges:
         if most_rows is None:
-            yield NumberRange(lowest, highest)
+            yield RowVersionRange(lowest, highest)
             continue
         for start in range(lowest, highest + 1, most_rows):
-            yield NumberRange(start, min(start + most_rows - 1, highest))
+            yield RowVersionRange(start, min(start + most_rows - 1, highest))

@@ -15,7 +15,7 @@ from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.tables.connections import SecondConnections, Table, executed, fetch_all, missing_table, run
 
 # The width of each column (docs/internals/wire.md#subscription-table).
-LONGEST_VALUE = 200
+MAX_VALUE_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SubscriptionRow:
 class SubscriptionTable(Table):
     """The subscription table, which all endpoints share.
 
-    As in the transport, no call takes part in the thread's open transaction, unless told to `join`: inside one it opens a second
+    As in the transport, no call takes part in the thread's open transaction, unless `join` is set: inside one it opens a second
     connection for this call. So an event goes to all current subscribers, whatever snapshot the caller's transaction reads, and a
     rollback removes no subscription. SQLite has one writer, which the caller may be: there every call joins the caller's
     transaction.
@@ -119,8 +119,8 @@ class SubscriptionTable(Table):
 
 def _check(subscription: SubscriptionRow) -> None:
     for what, value in (("endpoint", subscription.endpoint), ("topic", subscription.topic), ("address", subscription.address)):
-        if not value.strip() or len(value) > LONGEST_VALUE:
+        if not value.strip() or len(value) > MAX_VALUE_LENGTH:
             raise ConfigurationError(
                 f"{subscription} cannot be kept: its {what} {value!r} has {len(value)} characters; "
-                f"expected 1 to {LONGEST_VALUE}, as the columns of the subscription table have"
+                f"expected 1 to {MAX_VALUE_LENGTH}, as the columns of the subscription table have"
             )

@@ -34,7 +34,7 @@ from sqlqueue_app.tables.queue import QueueTable, queue_table, used_tables
 
 # A delay is known to the second.
 TOLERANCE = timedelta(seconds=1)
-_MOST_LINES = 20
+_MAX_LINES = 20
 
 
 def assert_sent(
@@ -180,11 +180,11 @@ def _fail(problem: str, found: list[tuple[SentMessage, list[str]]]) -> NoReturn:
     if not found:
         raise AssertionError(f"{problem}; nothing was sent")
     lines = [f"{problem}; sent were {len(found)}:"]
-    for message, differences in found[:_MOST_LINES]:
+    for message, differences in found[:_MAX_LINES]:
         lines.append(f"  {message}")
         lines += [f"    but {difference}" for difference in differences]
-    if len(found) > _MOST_LINES:
-        lines.append(f"  and {len(found) - _MOST_LINES} more")
+    if len(found) > _MAX_LINES:
+        lines.append(f"  and {len(found) - _MAX_LINES} more")
     raise AssertionError("\n".join(lines))
 
 

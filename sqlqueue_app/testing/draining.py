@@ -41,7 +41,7 @@ from sqlqueue_app.tables.rows import ReceivedRow, received_rows
 from sqlqueue_app.testing.asserting import SentMessage, record
 
 # Stops handlers that send to each other endlessly.
-MOST_MESSAGES = 10_000
+MAX_MESSAGES = 10_000
 
 
 def drain(
@@ -104,7 +104,7 @@ class _Drain:
             queue.processor.process(rows)
             if limit is not None and done >= limit:
                 return
-            if done >= MOST_MESSAGES:
+            if done >= MAX_MESSAGES:
                 raise AssertionError(f"drain() has handled {done} messages and finds more: do two handlers send to each other?")
 
     def _received(self, with_delayed: bool) -> Iterator[tuple[_Queue, list[ReceivedRow]]]:
@@ -204,7 +204,7 @@ class _Watching(MessageProcessor):
         return super().move_poison(batch, row, poison)
 
     def run_hooks(self, hooks: Hooks, message_id: str) -> None:
-        """Run the hooks; the first error is raised, if the test wants that."""
+        """Run the hooks; the first error is raised, if the drain raises errors."""
         if not self.raises:
             super().run_hooks(hooks, message_id)
             return

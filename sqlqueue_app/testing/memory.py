@@ -283,14 +283,14 @@ class FakeContext(MessageContext):
         """
         settings = get_settings()
         book = address_book_of(settings, endpoint=endpoint)
-        nobody = HandlerSubscribers(settings.database, book, None, otherwise=PUBLISHED)
+        no_subscribers = HandlerSubscribers(settings.database, book, None, otherwise=PUBLISHED)
         given = {names.MESSAGE_ID: message_id or new_message_id(), names.REPLY_TO_ADDRESS: reply_to, **(headers or {})}
         incoming = IncomingMessage(uuid.uuid4(), {name: value for name, value in given.items() if value is not None}, b"{}")
         self._at_once: list[OutgoingMessage] = []
         super().__init__(
             incoming,
             attempt=attempt,
-            composer=Composer(settings, book, sender_identity(endpoint, book), subscribers=nobody),
+            composer=Composer(settings, book, sender_identity(endpoint, book), subscribers=no_subscribers),
             connection=connection,
             send_at_once=self._at_once.extend,
         )

@@ -109,9 +109,9 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         with looking_out, listeners, mover.running(), notifications.running():
             worker.run(on_started=lambda: _log_started(endpoints, everything))
     finally:
-        measuring.write_at_the_end()
+        measuring.write_at_exit()
         for _, lease in leases:
-            lease.release_at_the_end(logger)
+            lease.release_at_exit(logger)
         connections.close_all()
     return _ended(sum(each.received for each in worker.receivers), stop)
 
@@ -166,7 +166,7 @@ def _prepare(
     """Install if requested, lease, check tables, purge and subscribe if configured. Returns the queues of each endpoint."""
     # An earlier attempt may have got halfway before the database became unavailable.
     while leases:
-        leases.pop()[1].release_at_the_end(logger)
+        leases.pop()[1].release_at_exit(logger)
     connection = connection_of(settings.database)
     if options.install:
         planned = planned_tables(settings, dialect_of_connection(connection).name, current_catalog(connection))

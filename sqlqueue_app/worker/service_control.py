@@ -23,7 +23,7 @@ from sqlqueue_app.messages.envelope import OutgoingMessage
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.messages.headers import Intent
 from sqlqueue_app.messages.serializers import JSON_CONTENT_TYPE, serialize
-from sqlqueue_app.monitoring.check_results import keep_result, run_check
+from sqlqueue_app.monitoring.check_results import run_check, store_result
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.sending.composer import sender_identity, utc_now
@@ -107,7 +107,7 @@ class ServiceControl:
         life = max(timedelta(seconds=check.every_seconds * BEATS_OF_LIFE), CHECK_LIFE_AT_LEAST)
         self._send(_CHECKS + "ReportCustomCheckResult", result, life)
         if all(each.function is not function for each in registry.all()):
-            keep_result(known, reason or "", f"{self._endpoint.name} on {self._identity.machine}")
+            store_result(known, reason or "", f"{self._endpoint.name} on {self._identity.machine}")
 
     def _send(self, message_type: str, body: dict[str, Any], life: timedelta) -> bool:
         """Write one message. Returns False, logged once, while the queue does not exist."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from sqlqueue_app.policies.polling import BackOff
-from sqlqueue_app.receiving.in_flight import MAX_SUSPECTS, CrashCount, InFlightMemory, InFlightRegistry, way_of_ending
+from sqlqueue_app.receiving.in_flight import MAX_SUSPECTS, CrashCount, InFlightMemory, InFlightRegistry, describe_exit
 from sqlqueue_app.receiving.waiting import StopSignal
 
 logger = logging.getLogger("sqlqueue.worker")
@@ -114,7 +114,7 @@ class Supervisor:
                 logger.error(text, child.number + 1, wait, error, extra={"event": "process_not_started"})
                 self._stop.wait(wait)
                 continue
-            if process is not None and self._ends_for_good(child, process, deaths):
+            if process is not None and self._ends_permanently(child, process, deaths):
                 return
 
     def _start(self, child: _Child, memory: InFlightMemory) -> subprocess.Popen[bytes] | None:
@@ -137,7 +137,7 @@ class Supervisor:
                 os.close(read_end)
             return child.process
 
-    def _ends_for_good(self, child: _Child, process: subprocess.Popen[bytes], deaths: CrashCounter) -> bool:
+    def _ends_permanently(self, child: _Child, process: subprocess.Popen[bytes], deaths: CrashCounter) -> bool:
         """Wait for the end of the child. Returns False, after the pause, if it is to be restarted."""
         began = self._clock()
         code = process.wait()
@@ -160,7 +160,7 @@ class Supervisor:
             "worker process %s (%s) died by %s, starting it again in %g s; %s",
             child.number + 1,
             process.pid,
-            way_of_ending(code),
+            describe_exit(code),
             wait,
             "it was handling " + ", ".join(f"{row_id} (deaths with it: {count})" for row_id, count in held.items())
             if held
@@ -218,7 +218,7 @@ class SupervisedProcess:
         pipe, memory, process = map(int, parts.split(","))
         return cls(pipe, memory, process)
 
-    def obey(self, stop: StopSignal) -> None:
+    def follow_supervisor(self, stop: StopSignal) -> None:
         """Start a daemon thread that sets the stop signal on request, and ends the process when the supervisor is gone."""
 
         def watch() -> None:

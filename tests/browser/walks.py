@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.failures.operations import request_operation
-from sqlqueue_app.failures.retrying import make_redirect
+from sqlqueue_app.failures.retrying import create_redirect
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import (
@@ -111,7 +111,7 @@ def set_the_scene(database: QueueDatabase) -> Scene:
         request_operation(settings, kind, FailureSelection(ids=(ids[name],)), actor=somebody)
     ids |= {"pending": PENDING, "group": deterministic_guid("Message Type", "Shop.Group")}
     ids |= {"sample": deterministic_guid("Message Type", "Shop.Sample")}
-    make_redirect(settings, "Sales", "Sales.Priority")
+    create_redirect(settings, "Sales", "Sales.Priority")
     table(database, "Sales.Priority").send([message(lifetime_ms=-1_000), message(lifetime_ms=-1_000)])
     ids |= {name: put(database) for name in ("due", "void", "due_1", "due_2", "void_1", "void_2")}
     # Nothing is heard of them while the walks go on.

@@ -65,7 +65,7 @@ def test_a_large_conversation_is_read_as_far_as_is_said(shop: QueueDatabase, mon
     table(shop, "audit").send([audited(f"m-{number}", "m-0") for number in range(700)])
     found = read()
     assert (len(found.messages), found.is_cut) == (700, False)
-    monkeypatch.setattr(conversations, "MOST_MESSAGES", 600)
+    monkeypatch.setattr(conversations, "MAX_MESSAGES", 600)
     found = read()
     assert (len(found.messages), found.is_cut) == (600, True)
 

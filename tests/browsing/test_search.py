@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.browsing import conversations
 from sqlqueue_app.browsing.conversations import MessageOutcome
-from sqlqueue_app.browsing.search import MOST_OF_TABLES, Place, SearchResult, search_messages
+from sqlqueue_app.browsing.search import MAX_FROM_TABLES, Place, SearchResult, search_messages
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedMessage, FailureStatus, TaskResult
@@ -142,18 +142,18 @@ def test_the_newest_rows_are_searched_and_then_the_older_ones_of_one_queue(
 
 
 def test_of_many_the_newest_are_shown_and_the_others_on_the_way(shop: QueueDatabase) -> None:
-    table(shop, "Sales").send([sent(f"m-{number}") for number in range(MOST_OF_TABLES + 10)])
+    table(shop, "Sales").send([sent(f"m-{number}") for number in range(MAX_FROM_TABLES + 10)])
     first = find("Shop.")
     shown = [each.row_version or 0 for each in first.messages[QUEUES]]
-    assert shown == [MOST_OF_TABLES + 10 - number for number in range(len(shown))]
-    assert 1 < len(shown) < MOST_OF_TABLES
+    assert shown == [MAX_FROM_TABLES + 10 - number for number in range(len(shown))]
+    assert 1 < len(shown) < MAX_FROM_TABLES
     before = first.extent.longer["Sales"]
     while before:
         further = find("Shop.", queue="Sales", before=before)
         shown += [each.row_version or 0 for each in further.messages.get(QUEUES, [])]
         before = further.extent.longer.get("Sales", 0)
-    assert shown == list(range(MOST_OF_TABLES + 10, 0, -1)), "each once"
-    for _number in range(MOST_OF_TABLES):
+    assert shown == list(range(MAX_FROM_TABLES + 10, 0, -1)), "each once"
+    for _number in range(MAX_FROM_TABLES):
         put(shop, timedelta(hours=1), **{"NServiceBus.EnclosedMessageTypes": "Shop.Later"})
     assert find("Shop.Later").extent.longer["Sales.Delayed"] == 0
 

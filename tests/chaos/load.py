@@ -22,8 +22,8 @@ ENDPOINTS = ("Sales", "Billing")
 ROLLED_BACK = 0.1
 # How often a way is taken, by turns of chance. "never" fails at each attempt, "again" at the first, "later" until it was delayed.
 WAYS = {"plain": 10, "chain": 4, "bill": 8, "delayed": 2, "event": 2, "again": 2, "later": 1, "never": 1}
-MOST_IN_A_TRANSACTION = 12
-LONGEST_DELAY_SECONDS = 0.5
+MAX_PER_TRANSACTION = 12
+MAX_DELAY_SECONDS = 0.5
 
 
 def prepare(bench: Bench, *, web: dict[str, object] | None = None, **endpoint: object) -> None:
@@ -73,14 +73,14 @@ class Senders(SendingThreads):
 
     def _transaction(self, chance: random.Random) -> None:
         alias = self._bench.database.alias
-        ways = chance.choices(list(WAYS), list(WAYS.values()), k=chance.randint(1, MOST_IN_A_TRANSACTION))
+        ways = chance.choices(list(WAYS), list(WAYS.values()), k=chance.randint(1, MAX_PER_TRANSACTION))
         sent = [(str(uuid.uuid4()), way) for way in ways]
         rolled_back = chance.random() < ROLLED_BACK
         with transaction.atomic(using=alias):
             for name, way in sent:
                 send_one(chance, name, way)
             if chance.random() < 0.2:
-                more = [(str(uuid.uuid4()), "plain") for _ in range(chance.randint(2, MOST_IN_A_TRANSACTION))]
+                more = [(str(uuid.uuid4()), "plain") for _ in range(chance.randint(2, MAX_PER_TRANSACTION))]
                 send_many(TO_SALES, [{"id": name, "way": way} for name, way in more])
                 sent += more
             note(alias, sent)
@@ -100,7 +100,7 @@ def send_one(chance: random.Random, name: str, way: str) -> None:
     elif way == "bill":
         send(TO_BILLING, {"id": name})
     elif way == "delayed":
-        send(TO_SALES, {"id": name, "way": way}, delay=timedelta(seconds=chance.uniform(0, LONGEST_DELAY_SECONDS)))
+        send(TO_SALES, {"id": name, "way": way}, delay=timedelta(seconds=chance.uniform(0, MAX_DELAY_SECONDS)))
     else:
         send(TO_SALES, {"id": name, "way": way})
 

@@ -66,5 +66,5 @@ def test_the_queues_follow_the_main_one_unless_they_are_set_apart() -> None:
     assert known.legacy_satellite_names() == names
     assert known.receiving_queue_names() == ("Sales", *names, "Fast")
     assert [known.satellite_concurrency(name, 10) for name in (*names, "Fast")] == [1, 10, 10, 3]
-    assert [known.is_set_apart(name) for name in (*names, "Fast")] == [True, False, False, True]
+    assert [known.has_own_concurrency(name) for name in (*names, "Fast")] == [True, False, False, True]
     assert EndpointSettings(name="Sales", satellites=apart).receiving_queue_names() == ("Sales", *apart)

@@ -12,7 +12,7 @@ import pytest
 
 from sqlqueue_app import handles, publish
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.messages.headers import MOST_FORWARDS
+from sqlqueue_app.messages.headers import MAX_FORWARDS
 from sqlqueue_app.models import Instance
 from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.rows import NewRow
@@ -62,7 +62,7 @@ def test_a_circle_of_forwards_ends_in_the_error_queue(bench: Bench, calls: Calls
     bench.put_message("Test.Message")
     bench.run()
 
-    assert len(calls.seen) == MOST_FORWARDS + 1
+    assert len(calls.seen) == MAX_FORWARDS + 1
     (headers,) = bench.headers("error")
     assert "forwarded" in headers["NServiceBus.ExceptionInfo.Message"]
     assert bench.rows("Sales") == []

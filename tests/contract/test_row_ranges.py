@@ -11,8 +11,8 @@ from sqlqueue_app.tables import row_selection
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.row_selection import (
     BEFORE_ALL,
-    NumberRange,
-    numbers_drawn,
+    RowVersionRange,
+    drawn_row_version,
     ranges_of,
     remove_ranges,
     row_id_at,
@@ -27,7 +27,12 @@ def numbers(queue: QueueTable) -> list[int]:
 
 
 def test_ranges_are_without_gaps() -> None:
-    assert ranges_of([5, 3, 4, 9, 7, 7, 1]) == [NumberRange(1, 1), NumberRange(3, 5), NumberRange(7, 7), NumberRange(9, 9)]
+    assert ranges_of([5, 3, 4, 9, 7, 7, 1]) == [
+        RowVersionRange(1, 1),
+        RowVersionRange(3, 5),
+        RowVersionRange(7, 7),
+        RowVersionRange(9, 9),
+    ]
     assert ranges_of([]) == []
 
 
@@ -45,7 +50,7 @@ def test_rows_that_are_not_there_do_not_count(queue: QueueTable) -> None:
     there = numbers(queue)
     remove_ranges(queue, ranges_of(there[1:2]))
 
-    assert remove_ranges(queue, [NumberRange(there[0], there[2]), NumberRange(2**62, 2**62 + 5)]) == 2
+    assert remove_ranges(queue, [RowVersionRange(there[0], there[2]), RowVersionRange(2**62, 2**62 + 5)]) == 2
     assert remove_ranges(queue, []) == 0
     assert numbers(queue) == there[3:]
 
@@ -77,7 +82,9 @@ def test_a_statement_takes_so_much(
 
 def test_sql_server_never_deletes_so_much_that_the_table_is_locked() -> None:
     pieces = list(
-        row_selection._chunks([NumberRange(1, 12_000), NumberRange(12_002, 12_010)], row_selection._ROWS_PER_STATEMENT["sqlserver"])
+        row_selection._chunks(
+            [RowVersionRange(1, 12_000), RowVersionRange(12_002, 12_010)], row_selection._ROWS_PER_STATEMENT["sqlserver"]
+        )
     )
 
     assert [sum(high - low + 1 for low, high in piece) for piece in pieces] == [4_900, 4_900, 2_209]
@@ -120,11 +127,11 @@ def test_the_id_of_one_row(queue: QueueTable) -> None:
 
 
 def test_the_last_number_that_was_drawn_is_known_when_its_row_is_gone(queue: QueueTable) -> None:
-    before = numbers_drawn(queue)
+    before = drawn_row_version(queue)
     queue.send(rows(3))
     there = numbers(queue)
     remove_ranges(queue, ranges_of(there))
 
     # SQL Server says the seed, which is the first number, where none was drawn yet
     assert before is None or before < there[0] or (queue.dialect.name == "sqlserver" and before == there[0] == 1)
-    assert numbers_drawn(queue) == there[-1]
+    assert drawn_row_version(queue) == there[-1]

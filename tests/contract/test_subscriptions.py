@@ -16,7 +16,7 @@ from sqlqueue_app.dialects.dialect import dialect
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.tables.installation import install_tables
-from sqlqueue_app.tables.subscriptions import LONGEST_VALUE, SubscriptionRow, SubscriptionTable
+from sqlqueue_app.tables.subscriptions import MAX_VALUE_LENGTH, SubscriptionRow, SubscriptionTable
 from tests.support.databases import ROOT, QueueDatabase
 from tests.support.tables import address_of, elsewhere, execute, golden_statements
 from tests.support.waiting import poll_until
@@ -76,7 +76,7 @@ def test_many_that_subscribe_at_once_leave_one_row(queue_database: QueueDatabase
     assert table.all() == [BILLING]
 
 
-@pytest.mark.parametrize("value", ["", " ", "x" * (LONGEST_VALUE + 1)])
+@pytest.mark.parametrize("value", ["", " ", "x" * (MAX_VALUE_LENGTH + 1)])
 @pytest.mark.parametrize("what", ["endpoint", "topic", "address"])
 def test_what_the_columns_cannot_hold_is_refused(table: SubscriptionTable, what: str, value: str) -> None:
     values = {"endpoint": "Billing", "topic": "Shop.OrderPlaced", "address": "Billing", what: value}
@@ -86,7 +86,7 @@ def test_what_the_columns_cannot_hold_is_refused(table: SubscriptionTable, what:
 
 
 def test_the_longest_values_are_held(table: SubscriptionTable) -> None:
-    longest = SubscriptionRow("e" * LONGEST_VALUE, "t" * LONGEST_VALUE, "a" * LONGEST_VALUE)
+    longest = SubscriptionRow("e" * MAX_VALUE_LENGTH, "t" * MAX_VALUE_LENGTH, "a" * MAX_VALUE_LENGTH)
 
     table.subscribe(longest)
 

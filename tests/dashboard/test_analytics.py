@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.browsing import analytics
 from sqlqueue_app.browsing.analytics import Rollup, RollupQuery, RollupResult, resample
-from sqlqueue_app.dashboard.analytics import MOST_NODES, MOST_POINTS, endpoint_map, rollup_charts
+from sqlqueue_app.dashboard.analytics import MAX_NODES, MAX_POINTS, endpoint_map, rollup_charts
 from sqlqueue_app.lake.sketches import sketch_of, to_json
 from sqlqueue_app.models import (
     ConversationEdge,
@@ -142,7 +142,7 @@ def test_quantiles_are_those_of_the_merged_sketches(computed: QueueDatabase) -> 
 
 def test_where_there_are_too_many_sketches_it_is_said(computed: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "choose an endpoint" not in page("?period=1d").text()
-    monkeypatch.setattr(analytics, "MOST_SKETCHES", 0)
+    monkeypatch.setattr(analytics, "MAX_SKETCHES", 0)
     text = page("?period=1d").text()
     assert "choose an endpoint" in text
     assert "Shop.Order Sales 3 1 25.0 % 4.3 s – – –" in text
@@ -198,10 +198,10 @@ def test_any_query_is_answered(computed: QueueDatabase, part: str, query: str) -
 
 def test_the_map_draws_as_many_endpoints_as_can_be_told_apart() -> None:
     drawn = endpoint_map([(f"from {number}", f"to {number}", 100 - number) for number in range(40)])
-    assert len(drawn.nodes) == MOST_NODES
-    assert len(drawn.arrows) == MOST_NODES // 2
+    assert len(drawn.nodes) == MAX_NODES
+    assert len(drawn.arrows) == MAX_NODES // 2
     assert endpoint_map([]).nodes == []
-    assert len({place for _name, place, *_label in drawn.nodes}) == MOST_NODES
+    assert len({place for _name, place, *_label in drawn.nodes}) == MAX_NODES
 
 
 def test_a_chart_of_a_day_has_no_more_points_than_can_be_seen() -> None:
@@ -214,10 +214,10 @@ def test_a_chart_of_a_day_has_no_more_points_than_can_be_seen() -> None:
     wide = resample(over_time, asked.begin, timedelta(minutes=6))
     flow, critical, _processing, failing = rollup_charts(read)
 
-    assert len(wide) == MOST_POINTS
+    assert len(wide) == MAX_POINTS
     assert wide[asked.begin].processed == 36
     assert wide[asked.begin].critical == dict.fromkeys(range(6), 1)
-    assert [flow.lines[0].path.count("L") + 1, critical.lines[0].path.count("L") + 1] == [MOST_POINTS, MOST_POINTS]
+    assert [flow.lines[0].path.count("L") + 1, critical.lines[0].path.count("L") + 1] == [MAX_POINTS, MAX_POINTS]
     assert "between 0.10/s and 0.11/s" in flow.lines[0].summary
     assert "25.0 %" in failing.lines[0].summary
     assert over_time[minutes[0]].processed == 6, "what was read stays as it is"

@@ -11,7 +11,7 @@ import pytest
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.failures import queries
 from sqlqueue_app.failures.operations import request_operation
-from sqlqueue_app.failures.retrying import make_redirect
+from sqlqueue_app.failures.retrying import create_redirect
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Redirect
@@ -230,7 +230,7 @@ def test_a_new_redirect_is_offered_to_retries_that_wait(turned: QueueDatabase) -
 
 
 def test_redirects_are_applied_from_the_list_of_either(turned: QueueDatabase) -> None:
-    make_redirect(get_settings(), "Old", "Sales")
+    create_redirect(get_settings(), "Old", "Sales")
     (link,) = [each for each in page(f"{ADMIN}redirect/", "admin").links if "/failedmessage/redirect/" in each]
     assert "sent again to" in page(link, "admin").text()
     assert page(f"{FAILURES}pending/").find("button", type="submit", formaction=f"{FAILURES}redirect/")
@@ -252,7 +252,7 @@ def test_retries_to_other_queues_stay_where_they_are(turned: QueueDatabase) -> N
 
 
 def test_a_message_that_a_redirect_moves_is_moved_once(turned: QueueDatabase) -> None:
-    make_redirect(get_settings(), "Old", "Sales")
+    create_redirect(get_settings(), "Old", "Sales")
     operations = [
         request_operation(get_settings(), "redirect", FailureSelection(ids=(ONE,)), actor=Actor("anna")) for _ in range(2)
     ]

@@ -23,7 +23,7 @@ from tests.support.pages import Markup, client_of
 FAILURES = "/admin/sqlqueue_app/failedmessage/"
 CONFIRMED = {"confirmed": "1"}
 # Of a page: 4 of login, 2 of badges.
-MOST_STATEMENTS = 15
+MAX_STATEMENTS = 15
 
 
 def steps(unique: UUID) -> list[list[str]]:
@@ -137,4 +137,4 @@ def test_the_page_costs_few_statements(queue_database: QueueDatabase) -> None:
     ):
         client.get(page)
     found_together = len(queries) + (len(others) if queue_database.alias != "default" else 0)
-    assert found_together <= MOST_STATEMENTS, [each["sql"] for each in [*queries.captured_queries, *others.captured_queries]]
+    assert found_together <= MAX_STATEMENTS, [each["sql"] for each in [*queries.captured_queries, *others.captured_queries]]

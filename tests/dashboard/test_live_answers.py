@@ -15,7 +15,7 @@ from django.template.response import TemplateResponse
 from django.test import Client, RequestFactory
 
 from sqlqueue_app.dashboard import page as page_admin
-from sqlqueue_app.dashboard.live import KEPT_AT_MOST, LIVE_SECONDS, LONGEST_SECONDS, LOOKS_SECONDS, PART_OF_TIME, LiveAnswers
+from sqlqueue_app.dashboard.live import LIVE_SECONDS, MAX_KEPT, MAX_SECONDS, PART_OF_TIME, SNAPSHOT_SECONDS, LiveAnswers
 from sqlqueue_app.status import delayed, queues
 from sqlqueue_app.tables import listing
 from tests.support.databases import QueueDatabase
@@ -121,7 +121,7 @@ def test_who_has_lost_the_permission_hears_of_it_when_the_page_is_made_anew(sqli
     session.delete(session.session_key)
     assert client.get(QUEUE, headers=again).status_code == 304, "nothing is told that was not told before"
     assert client.get(QUEUE, headers=LIVE).status_code == 302, "content is for those who may see it"
-    clock.seconds = LONGEST_SECONDS
+    clock.seconds = MAX_SECONDS
     live(client_of("viewer"))
     assert client.get(QUEUE, headers=again).status_code == 302
 
@@ -157,7 +157,7 @@ def test_pages_that_are_made_together_share_their_looks_at_queues(
     live(client, DASHBOARD)
     of_settings = set(looked_at)
     looked_at.clear()
-    clock.seconds = LOOKS_SECONDS - 0.1
+    clock.seconds = SNAPSHOT_SECONDS - 0.1
     live(client, "/admin/sqlqueue_app/endpoint/")
     list_of_queues = live(client, OVERVIEW)
     assert "Sales" in of_settings
@@ -167,7 +167,7 @@ def test_pages_that_are_made_together_share_their_looks_at_queues(
     client.get(OVERVIEW)
     assert of_settings <= set(looked_at), "who loads a page himself has them counted"
     looked_at.clear()
-    clock.seconds = LOOKS_SECONDS + 0.1
+    clock.seconds = SNAPSHOT_SECONDS + 0.1
     live(client, f"{DASHBOARD}?period=1d")
     assert set(looked_at) == of_settings
 
@@ -276,10 +276,10 @@ def test_an_error_is_raised_and_the_next_one_tries_again() -> None:
 
 def test_few_are_kept() -> None:
     answers = LiveAnswers(clock=lambda: 0.0)
-    for number in range(KEPT_AT_MOST * 3):
+    for number in range(MAX_KEPT * 3):
         request = request_for(f"/page/?n={number}")
         answers.answer(request, page_of(request))
-    assert len(answers._answers) <= KEPT_AT_MOST
+    assert len(answers._answers) <= MAX_KEPT
 
 
 # --- what all of them cost, and as of when they are -------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def test_pages_that_are_long_in_the_making_are_made_less_often() -> None:
     costly = Costly(Clock())
     cost = 0.2
     kept_for = cost / PART_OF_TIME
-    assert HALF < kept_for < LONGEST_SECONDS
+    assert HALF < kept_for < MAX_SECONDS
     costly.ask("/page/", seconds=cost)
     costly.clock.seconds = kept_for - 0.001
     costly.ask("/page/")
@@ -330,7 +330,7 @@ def test_all_pages_that_are_open_share_the_time() -> None:
     costly.clock.seconds = 0.2 / PART_OF_TIME - 0.001
     costly.ask("/2/")
     assert costly.made == ["/0/", "/1/", "/2/"]
-    costly.clock.seconds += LONGEST_SECONDS * 3
+    costly.clock.seconds += MAX_SECONDS * 3
     costly.ask("/2/", seconds=0.1)
     kept_for = costly.answers._known(request_for("/2/")).until - costly.clock.seconds
     assert kept_for <= 0.1 / PART_OF_TIME + 0.001, "what nobody asks for any more takes no time"
@@ -338,8 +338,8 @@ def test_all_pages_that_are_open_share_the_time() -> None:
 
 def test_nobody_waits_longer_than_said_for_what_is_new() -> None:
     costly = Costly(Clock())
-    costly.ask("/page/", seconds=LONGEST_SECONDS)
-    costly.clock.seconds += LONGEST_SECONDS
+    costly.ask("/page/", seconds=MAX_SECONDS)
+    costly.clock.seconds += MAX_SECONDS
     costly.ask("/page/")
     assert len(costly.made) == 2
 
@@ -350,7 +350,7 @@ def test_each_answer_says_as_of_when_it_is() -> None:
     costly.clock.seconds = HALF - 0.1
     kept = costly.ask("/page/", sqlqueue_live=first["Sqlqueue-Made"])
     same = costly.ask("/page/", sqlqueue_live=first["Sqlqueue-Made"], if_none_match=kept["ETag"])
-    assert float(first["Sqlqueue-Made"]) == costly.now - LOOKS_SECONDS
+    assert float(first["Sqlqueue-Made"]) == costly.now - SNAPSHOT_SECONDS
     assert (kept.status_code, kept["Sqlqueue-Made"]) == (200, first["Sqlqueue-Made"])
     assert (same.status_code, same["Sqlqueue-Made"]) == (304, first["Sqlqueue-Made"])
     assert costly.made == ["/page/"]
@@ -363,7 +363,7 @@ def test_a_page_is_never_replaced_by_what_was_before() -> None:
     costly.clock.seconds = 2.0
     mine = f"{costly.now + 2.0:.6f}"
     assert costly.ask("/page/", sqlqueue_live=mine).status_code == 204
-    costly.clock.seconds = LONGEST_SECONDS
+    costly.clock.seconds = MAX_SECONDS
     assert costly.ask("/page/", sqlqueue_live=mine).status_code == 200
 
 

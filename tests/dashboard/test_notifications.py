@@ -18,7 +18,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.page import path_of
 from sqlqueue_app.models import NotificationDelivery, NotificationRule, OperatorAction
 from sqlqueue_app.monitoring.notifying import Links
-from sqlqueue_app.monitoring.rules import RuleValues, make_rule, new_delivery
+from sqlqueue_app.monitoring.rules import RuleValues, create_rule, new_delivery
 from sqlqueue_app.monitoring.webhooks import key_of
 from tests.support.databases import QueueDatabase
 from tests.support.filling import HOSTILE, install, instance
@@ -44,7 +44,7 @@ def admin(sqlite_database: QueueDatabase) -> Client:
 
 def webhook_rule(name: str = "hook", **values: Any) -> NotificationRule:
     known = {"kind": "queue_longer", "threshold": 5.0, "channel": "webhook", "target": HOOK}
-    return make_rule(RuleValues(name, **{**known, **values}), SECRET, by="anna")
+    return create_rule(RuleValues(name, **{**known, **values}), SECRET, by="anna")
 
 
 def delivery(rule: NotificationRule, state: str = "sent", *, at: datetime = NOW, **values: Any) -> NotificationDelivery:

@@ -29,7 +29,7 @@ from sqlqueue_app.models import (
     OperatorAction,
     Redirect,
 )
-from sqlqueue_app.monitoring.rules import RuleValues, make_rule, new_delivery
+from sqlqueue_app.monitoring.rules import RuleValues, create_rule, new_delivery
 from sqlqueue_app.monitoring.webhooks import new_secret
 from tests.support.databases import QueueDatabase
 from tests.support.delayed_rows import delayed, put
@@ -70,7 +70,7 @@ def filled(sqlite_database: QueueDatabase) -> dict[str, object]:
     now = datetime.now(UTC)
     redirect = Redirect.objects.create(id=uuid.uuid4(), from_address="Gone", to_address="Sales", created_at=now)
     operation = Operation.objects.create(id=uuid.uuid4(), kind="retry", requested_at=now, state=OperationState.RUNNING)
-    notified = make_rule(RuleValues("long", "queue_longer", "", 5.0, "webhook", "https://hooks.example.com/"), new_secret())
+    notified = create_rule(RuleValues("long", "queue_longer", "", 5.0, "webhook", "https://hooks.example.com/"), new_secret())
     delivery = new_delivery(notified, {}, now)
     delivery.state = DeliveryState.FAILED
     delivery.save(force_insert=True)

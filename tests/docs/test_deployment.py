@@ -23,7 +23,7 @@ from tests.support.doc_pages import blocks
 PAGE = ROOT / "docs" / "howto" / "deploy.md"
 DATABASES_PAGE = ROOT / "docs" / "howto" / "configure-the-database.md"
 # Lower is safer, of 10; systemd calls what is below 2 "OK".
-MOST_EXPOSED = 2.0
+MAX_EXPOSED = 2.0
 
 
 def texts(kind: str) -> list[str]:
@@ -103,7 +103,7 @@ def test_systemd_takes_the_unit_and_finds_it_hardened(tmp_path: Path) -> None:
         ["systemd-analyze", "security", "--offline=yes", "--no-pager", unit], capture_output=True, text=True, check=False
     )
     (exposure,) = re.findall(r"Overall exposure level for shop-worker.service: ([\d.]+)", rated.stdout)
-    assert float(exposure) < MOST_EXPOSED
+    assert float(exposure) < MAX_EXPOSED
 
 
 SETTINGS = """

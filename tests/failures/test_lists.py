@@ -13,14 +13,14 @@ from sqlqueue_app.failures import queries
 from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.failures.queries import (
     PageKey,
-    Whereabouts,
+    RetryPlace,
     count_failures,
     find_retries,
     read_failure,
     read_failures,
     read_groups,
 )
-from sqlqueue_app.failures.selection import LONGEST, FailureSelection, read_query, write_query
+from sqlqueue_app.failures.selection import MAX_QUERY_LENGTH, FailureSelection, read_query, write_query
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus
 from sqlqueue_app.tables.row_selection import find_ids, remove_rows
@@ -141,7 +141,14 @@ def test_the_query_bar(text: str, expected: FailureSelection) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["status:odd", "group:x", "failed:yesterday", "failed:-999999w..", "x" * (LONGEST + 1), "failed:2026-13-01T00:00:00Z.."],
+    [
+        "status:odd",
+        "group:x",
+        "failed:yesterday",
+        "failed:-999999w..",
+        "x" * (MAX_QUERY_LENGTH + 1),
+        "failed:2026-13-01T00:00:00Z..",
+    ],
 )
 def test_what_the_query_bar_cannot_read_selects_nothing(errors: QueueDatabase, text: str) -> None:
     fill(errors, "A")
@@ -175,20 +182,20 @@ def test_where_a_retry_is(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch
     target.send(rows)
     retried = sent_again(errors, "Sales", uuid.UUID(rows[1].id))
 
-    def where() -> Whereabouts:
+    def where() -> RetryPlace:
         return find_retries(get_settings(), [retried])[retried.pk].where
 
     assert find_retries(get_settings(), [retried])[retried.pk].row_version == target.row_versions(3)[1]
     remove_rows(target, target.row_versions(3)[1:2])
-    assert where() == Whereabouts.TAKEN
-    monkeypatch.setattr(queries, "ROWS_AT_MOST", 1)
-    assert where() == (Whereabouts.TAKEN if errors.vendor == "postgresql" else Whereabouts.NOT_FOUND)
+    assert where() == RetryPlace.TAKEN
+    monkeypatch.setattr(queries, "MAX_ROWS", 1)
+    assert where() == (RetryPlace.TAKEN if errors.vendor == "postgresql" else RetryPlace.NOT_FOUND)
     retried.retried_to = "nowhere"
-    assert where() == Whereabouts.NO_QUEUE
+    assert where() == RetryPlace.NO_QUEUE
     retried.retried_to = "[a"
-    assert where() in (Whereabouts.UNREADABLE, Whereabouts.NO_QUEUE)
+    assert where() in (RetryPlace.UNREADABLE, RetryPlace.NO_QUEUE)
     retried.retry_row_id = ""
-    assert where() == Whereabouts.UNKNOWN
+    assert where() == RetryPlace.UNKNOWN
 
 
 def test_ids_are_found_in_a_queue(errors: QueueDatabase) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
-from sqlqueue_app.failures.retrying import RedirectRefused, change_redirect, make_redirect, redirect_id, remove_redirect
+from sqlqueue_app.failures.retrying import RedirectRefused, change_redirect, create_redirect, redirect_id, remove_redirect
 from sqlqueue_app.models import Redirect
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.installation import install_tables
@@ -28,7 +28,7 @@ def shop(queue_database: QueueDatabase) -> QueueDatabase:
 
 
 def make(source: str, target: str) -> Redirect:
-    return make_redirect(get_settings(), source, target, by="anna", now=lambda: NOW)
+    return create_redirect(get_settings(), source, target, by="anna", now=lambda: NOW)
 
 
 def canonical(name: str) -> str:

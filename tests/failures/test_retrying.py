@@ -13,7 +13,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.failures.operation_batches import OperationRefused
 from sqlqueue_app.failures.operations import request_operation
-from sqlqueue_app.failures.retrying import make_redirect
+from sqlqueue_app.failures.retrying import create_redirect
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
@@ -181,7 +181,7 @@ def test_the_error_queue_of_servicecontrol_is_left_alone(shop: QueueDatabase) ->
 def test_a_redirect_turns_retries(shop: QueueDatabase) -> None:
     book = address_book_of(get_settings())
     install_tables(shop.alias, [PlannedTable(TableKind.QUEUE, book.of_queue("Sales.New"))])
-    redirect = make_redirect(get_settings(), book.canonical(book.of_queue("Gone")), book.canonical(book.of_queue("Sales.New")))
+    redirect = create_redirect(get_settings(), book.canonical(book.of_queue("Gone")), book.canonical(book.of_queue("Sales.New")))
     failures = fail(shop, [failed_row(failed_q="Gone"), failed_row(failed_q="Gone"), failed_row()])
 
     assert numbers(retry(*failures)) == ("completed", 3, 0, 0)

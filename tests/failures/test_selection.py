@@ -12,7 +12,7 @@ import pytest
 from django.http import QueryDict
 from hypothesis import given, strategies as st
 
-from sqlqueue_app.failures.selection import CLASSIFIERS, MOST_IDS, MOST_PARTS, MOST_WORDS, FailureSelection
+from sqlqueue_app.failures.selection import CLASSIFIERS, MAX_IDS, MAX_PARTS, MAX_WORDS, FailureSelection
 from sqlqueue_app.models import FailureGroup, FailureStatus
 from tests.failures.index_rows import FAILED_AT, failure
 from tests.support.databases import QueueDatabase
@@ -104,9 +104,9 @@ def test_everything_said_at_once_is_a_statement_that_every_database_takes(queue_
 
 
 def test_as_much_as_may_be_said_is_a_statement_that_every_database_takes(queue_database: QueueDatabase) -> None:
-    words, pattern = " ".join(f"w{each}" for each in range(MOST_WORDS)), "*".join(f"p{each}" for each in range(MOST_PARTS))
+    words, pattern = " ".join(f"w{each}" for each in range(MAX_WORDS)), "*".join(f"p{each}" for each in range(MAX_PARTS))
     said = dict.fromkeys(("endpoint", "message_type", "queue", "exception", "conversation", "retried_to"), pattern)
-    ids = ",".join(str(uuid.UUID(int=each)) for each in range(MOST_IDS))
+    ids = ",".join(str(uuid.UUID(int=each)) for each in range(MAX_IDS))
 
     selection = of_query(urlencode({"ids": ids, "text": words, **said}))
 
@@ -145,14 +145,14 @@ def test_other_parameters_of_a_page_are_not_looked_at() -> None:
     "query",
     [
         "ids=1",
-        "ids=" + ",".join(str(uuid.UUID(int=each)) for each in range(MOST_IDS + 1)),
+        "ids=" + ",".join(str(uuid.UUID(int=each)) for each in range(MAX_IDS + 1)),
         "group=x",
         "statuses=broken",
         "since=yesterday",
         "since=2026-02-30T00:00:00Z",
         "until=0001-01-01T00:00:00%2B14:00",
-        "text=" + "w+" * (MOST_WORDS + 1),
-        "queue=" + "p*" * (MOST_PARTS + 1),
+        "text=" + "w+" * (MAX_WORDS + 1),
+        "queue=" + "p*" * (MAX_PARTS + 1),
         "only=ids",
         "only=ids&ids=",
         "only=ids&endpoint=Sales",

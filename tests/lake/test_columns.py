@@ -25,4 +25,4 @@ def test_tables_of_messages_are_by_queue_and_day_and_figures_by_day() -> None:
 
 def test_the_ddl_names_all_columns() -> None:
     assert UNREADABLE.ddl.startswith("row_version BIGINT, native_id STRING, expires TIMESTAMP, headers STRING, body BINARY, ")
-    assert UNREADABLE.whole_ddl.endswith(", batch STRING, queue STRING, day DATE")
+    assert UNREADABLE.full_ddl.endswith(", batch STRING, queue STRING, day DATE")

@@ -16,7 +16,7 @@ pytest.importorskip("duckdb")
 
 from sqlqueue_app.lake.columns import FAILURES
 from sqlqueue_app.lake.data_files import DataFile, LakeEngineMissing, LakeError, data_file, engine_root, glob_files
-from sqlqueue_app.lake.search import Asked, Cursor, FileProblem, read_message, search
+from sqlqueue_app.lake.search import Cursor, FileProblem, SearchQuery, read_message, search
 from tests.support.lakes import START, files_of, write
 
 LONG = 60.0
@@ -27,7 +27,7 @@ def message(number: int, **more: Any) -> dict[str, Any]:
 
 
 def found(lake: Path, **asked: Any) -> list[str]:
-    results = search(str(lake), files_of(lake), Asked(**asked, bodies=True), seconds=LONG)
+    results = search(str(lake), files_of(lake), SearchQuery(**asked, bodies=True), seconds=LONG)
     assert not results.is_partial
     assert not results.problems
     return [each.message_id for each in results.messages]
@@ -79,12 +79,12 @@ def test_what_is_found(lake: Path, asked: dict[str, Any], numbers: list[int]) ->
 
 def test_bodies_are_searched_only_on_request(lake: Path) -> None:
     for text, numbers in (("zoë", [3]), ("100%", [])):
-        results = search(str(lake), files_of(lake), Asked(text=text), seconds=LONG)
+        results = search(str(lake), files_of(lake), SearchQuery(text=text), seconds=LONG)
         assert [each.message_id for each in results.messages] == [f"id {number}" for number in numbers]
 
 
 def test_what_is_said_of_a_message(lake: Path) -> None:
-    results = search(str(lake), files_of(lake), Asked(tables=("failures",), headers=True), seconds=LONG)
+    results = search(str(lake), files_of(lake), SearchQuery(tables=("failures",), headers=True), seconds=LONG)
     (each,) = results.messages
     assert (each.table, each.queue, each.row_version, each.counted_at) == (
         "failures",
@@ -108,7 +108,7 @@ def test_portions_follow_each_other_without_gaps_also_within_an_instant(tmp_path
     parts = []
     cursor = None
     while True:
-        results = search(str(tmp_path), files_of(tmp_path), Asked(size=4, after=cursor), seconds=LONG)
+        results = search(str(tmp_path), files_of(tmp_path), SearchQuery(size=4, after=cursor), seconds=LONG)
         assert results.count == (None if cursor else 18)
         parts += [each.message_id for each in results.messages]
         if results.next is None:
@@ -137,18 +137,18 @@ def test_a_search_whose_time_is_over_says_how_far_it_has_come(tmp_path: Path) ->
     write(tmp_path, [{"at": START - timedelta(days=days), "message_id": f"{days}", "body": b"text"} for days in range(30)])
     readings = itertools.count(0.0, 0.1)
     results = search(
-        str(tmp_path), files_of(tmp_path), Asked(text="text", bodies=True), seconds=3.3, clock=lambda: float(next(readings))
+        str(tmp_path), files_of(tmp_path), SearchQuery(text="text", bodies=True), seconds=3.3, clock=lambda: float(next(readings))
     )
     assert results.is_partial
     assert 0 < len(results.messages) < 30
     assert results.searched_from is not None
     assert results.count is None
-    rest = search(str(tmp_path), files_of(tmp_path), Asked(text="text", bodies=True, after=results.next), seconds=LONG)
+    rest = search(str(tmp_path), files_of(tmp_path), SearchQuery(text="text", bodies=True, after=results.next), seconds=LONG)
     assert [each.message_id for each in results.messages + rest.messages] == [str(days) for days in range(30)]
 
 
 def test_no_time_at_all(lake: Path) -> None:
-    results = search(str(lake), files_of(lake), Asked(), seconds=0)
+    results = search(str(lake), files_of(lake), SearchQuery(), seconds=0)
     assert (results.is_partial, results.messages, results.next) == (True, [], None)
 
 
@@ -163,7 +163,7 @@ def test_a_broken_and_a_vanished_file_are_named_and_the_others_searched(lake: Pa
     pytest.importorskip("pyarrow.parquet").write_table(pa.table({"something": [1]}), other)
     gone = data_file("messages/queue=audit/day=2026-11-20/gone-0.parquet")
     assert gone is not None
-    for asked in (Asked(), Asked(text="{", bodies=True), Asked(conversation="c 1")):
+    for asked in (SearchQuery(), SearchQuery(text="{", bodies=True), SearchQuery(conversation="c 1")):
         results = search(str(lake), [gone, *files_of(lake)], asked, seconds=LONG)
         assert [each.partition(":")[0].rpartition("/")[2] for each in sorted(results.problems)] == [
             "broken-0.parquet", "gone-0.parquet", "other-0.parquet",
@@ -221,7 +221,7 @@ def test_without_the_engine_it_is_said_what_to_install(lake: Path, monkeypatch: 
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(LakeEngineMissing, match=r"pip install 'django-sqlqueue\[spark\]'"):
-        search(str(lake), files_of(lake), Asked(), seconds=LONG)
+        search(str(lake), files_of(lake), SearchQuery(), seconds=LONG)
 
 
 def test_several_searches_at_once_leave_nothing_open(lake: Path) -> None:

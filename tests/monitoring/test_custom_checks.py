@@ -16,7 +16,7 @@ from sqlqueue_app.dashboard.history import text_of_event
 from sqlqueue_app.health_checks import HealthCheck, registry
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
 from sqlqueue_app.models import CheckResult, Event
-from sqlqueue_app.monitoring.check_results import LONGEST_TEXT, ProjectChecks, custom_check_jobs, run_check
+from sqlqueue_app.monitoring.check_results import MAX_TEXT_LENGTH, ProjectChecks, custom_check_jobs, run_check
 from sqlqueue_app.monitoring.health import Level, read_health
 from sqlqueue_app.monitoring.metrics import read_metrics
 from tests.support.databases import QueueDatabase
@@ -60,7 +60,7 @@ def told() -> list[tuple[str, str]]:
         (SystemExit(3), "SystemExit: 3"),
         ("a\0b\ud800", "a\0b\ud800"),
         (True, "Answering has returned True: expected None if all is well, otherwise a text that describes the problem"),
-        ("x" * 9_999, "x" * LONGEST_TEXT),
+        ("x" * 9_999, "x" * MAX_TEXT_LENGTH),
     ],
 )
 def test_what_a_check_says_is_its_result(queue_database: QueueDatabase, answer: object, text: str) -> None:

@@ -13,7 +13,7 @@ from django.db import transaction
 
 from sqlqueue_app.messages.failure_groups import unique_message_id
 from sqlqueue_app.messages.headers import read_headers
-from sqlqueue_app.models import CopyFate, FailedMessage, FailureStatus, LakeBatch, LakeCopy, LakeFile, PipelineRun
+from sqlqueue_app.models import CopyOutcome, FailedMessage, FailureStatus, LakeBatch, LakeCopy, LakeFile, PipelineRun
 from sqlqueue_app.pipeline.copying import ErrorQueueCopier, OutcomeTracker, outcome_of
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.tables.queue import QueueTable
@@ -102,7 +102,7 @@ def test_acknowledgements_are_no_failures(queue_database: QueueDatabase, errors:
 def test_rows_between_others_are_copied_alone(
     queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sqlqueue_app.spark.lake_files._MOST_IN_LIST", 1)
+    monkeypatch.setattr("sqlqueue_app.spark.lake_files._MAX_IN_LIST", 1)
     errors.send([failed(f"m-{number}") for number in range(5)])
     numbers = errors.row_versions(10)
     # committed late: the lake knows the rows around it
@@ -153,7 +153,7 @@ def test_two_pipelines_copy_a_row_once(
 
 
 def copy_of(**values: object) -> LakeCopy:
-    return LakeCopy(**{"queue": "error", "row_version": 7, "fate": CopyFate.WAITING, **values})
+    return LakeCopy(**{"queue": "error", "row_version": 7, "fate": CopyOutcome.WAITING, **values})
 
 
 def failure_of(status: FailureStatus, row_version: int | None = None) -> FailedMessage:
@@ -161,28 +161,28 @@ def failure_of(status: FailureStatus, row_version: int | None = None) -> FailedM
 
 
 LEFT: dict[str, object] = {"left_at": FAILED_AT}
-CASES: list[tuple[dict[str, object], FailedMessage | None, CopyFate]] = [
-    ({}, None, CopyFate.WAITING),
-    ({}, failure_of(FailureStatus.UNRESOLVED, 7), CopyFate.WAITING),
-    ({}, failure_of(FailureStatus.ARCHIVED, 7), CopyFate.ARCHIVED),
-    ({"fate": CopyFate.ARCHIVED}, failure_of(FailureStatus.UNRESOLVED, 7), CopyFate.WAITING),
-    (LEFT, None, CopyFate.GONE),
-    ({**LEFT, "fate": CopyFate.RETRIED}, None, CopyFate.RETRIED),
-    (LEFT, failure_of(FailureStatus.RETRY_ISSUED), CopyFate.RETRIED),
-    (LEFT, failure_of(FailureStatus.RESOLVED), CopyFate.RESOLVED),
-    ({**LEFT, "fate": CopyFate.RETRIED}, failure_of(FailureStatus.RESOLVED), CopyFate.RESOLVED),
-    (LEFT, failure_of(FailureStatus.DELETED), CopyFate.DELETED),
-    (LEFT, failure_of(FailureStatus.GONE), CopyFate.GONE),
+CASES: list[tuple[dict[str, object], FailedMessage | None, CopyOutcome]] = [
+    ({}, None, CopyOutcome.WAITING),
+    ({}, failure_of(FailureStatus.UNRESOLVED, 7), CopyOutcome.WAITING),
+    ({}, failure_of(FailureStatus.ARCHIVED, 7), CopyOutcome.ARCHIVED),
+    ({"fate": CopyOutcome.ARCHIVED}, failure_of(FailureStatus.UNRESOLVED, 7), CopyOutcome.WAITING),
+    (LEFT, None, CopyOutcome.GONE),
+    ({**LEFT, "fate": CopyOutcome.RETRIED}, None, CopyOutcome.RETRIED),
+    (LEFT, failure_of(FailureStatus.RETRY_ISSUED), CopyOutcome.RETRIED),
+    (LEFT, failure_of(FailureStatus.RESOLVED), CopyOutcome.RESOLVED),
+    ({**LEFT, "fate": CopyOutcome.RETRIED}, failure_of(FailureStatus.RESOLVED), CopyOutcome.RESOLVED),
+    (LEFT, failure_of(FailureStatus.DELETED), CopyOutcome.DELETED),
+    (LEFT, failure_of(FailureStatus.GONE), CopyOutcome.GONE),
     # the index has not noticed yet
-    (LEFT, failure_of(FailureStatus.UNRESOLVED, 7), CopyFate.WAITING),
-    ({**LEFT, "fate": CopyFate.ARCHIVED}, failure_of(FailureStatus.ARCHIVED, 7), CopyFate.ARCHIVED),
+    (LEFT, failure_of(FailureStatus.UNRESOLVED, 7), CopyOutcome.WAITING),
+    ({**LEFT, "fate": CopyOutcome.ARCHIVED}, failure_of(FailureStatus.ARCHIVED, 7), CopyOutcome.ARCHIVED),
     # sent again, and failed again
-    (LEFT, failure_of(FailureStatus.UNRESOLVED, 9), CopyFate.RETRIED),
+    (LEFT, failure_of(FailureStatus.UNRESOLVED, 9), CopyOutcome.RETRIED),
 ]
 
 
 @pytest.mark.parametrize(("copy", "failure", "fate"), CASES)
-def test_what_became_of_a_copy(copy: dict[str, object], failure: FailedMessage | None, fate: CopyFate) -> None:
+def test_what_became_of_a_copy(copy: dict[str, object], failure: FailedMessage | None, fate: CopyOutcome) -> None:
     assert outcome_of(copy_of(**copy), failure) == fate
 
 

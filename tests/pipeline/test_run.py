@@ -12,7 +12,7 @@ from django.core.management import call_command
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.failures.queries import read_all_failures
-from sqlqueue_app.models import CopyFate, FailureStatus, LakeCopy, LakeFile, PipelineRun
+from sqlqueue_app.models import CopyOutcome, FailureStatus, LakeCopy, LakeFile, PipelineRun
 from sqlqueue_app.pipeline import run as run_module
 from sqlqueue_app.pipeline.run import PipelineProgress, options_of, run_pipeline
 from sqlqueue_app.pipeline.storage import PipelineBusy, PipelineError
@@ -90,7 +90,7 @@ def test_what_becomes_of_a_failure_is_learnt(database: QueueDatabase) -> None:
     assert run().fates == 1
 
     fates = dict(LakeCopy.objects.using(alias).values_list("message_id", "fate"))
-    assert fates == {"m-1": CopyFate.RESOLVED, "m-2": CopyFate.WAITING}
+    assert fates == {"m-1": CopyOutcome.RESOLVED, "m-2": CopyOutcome.WAITING}
     assert LakeFile.objects.using(alias).filter(table="fates").count() == 1
 
 
@@ -129,7 +129,7 @@ def test_a_run_that_fails_says_why_in_its_row(database: QueueDatabase, monkeypat
         remove_rows(audit, audit.row_versions(1))
 
     settings = get_settings()
-    monkeypatch.setattr(run_module, "_LOST_AT_MOST", 2)
+    monkeypatch.setattr(run_module, "_MAX_LOST_BATCHES", 2)
     with pytest.raises(PipelineError, match="2 batches in a row were lost to a receiver of"):
         run_pipeline(
             settings,

@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 from sqlqueue_app import handles, publish, send, subscribe, unsubscribe
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
-from sqlqueue_app.messages.headers import MOST_FORWARDS
+from sqlqueue_app.messages.headers import MAX_FORWARDS
 from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 from tests.support.bench import FAST, Bench, Calls
@@ -182,10 +182,10 @@ def test_a_circle_of_two_endpoints_ends_in_the_error_queue(
     bench.put_message("Test.Ball", {"n": 1})
     bench.run()
 
-    assert calls.seen == ["Sales", "Billing"] * (MOST_FORWARDS // 2) + ["Sales"]
+    assert calls.seen == ["Sales", "Billing"] * (MAX_FORWARDS // 2) + ["Sales"]
     (failed,) = bench.rows("error")
     headers = json.loads(failed.headers or "")
-    assert f"was forwarded {MOST_FORWARDS} times, now to" in headers["NServiceBus.ExceptionInfo.Message"]
+    assert f"was forwarded {MAX_FORWARDS} times, now to" in headers["NServiceBus.ExceptionInfo.Message"]
     assert (bytes(failed.body or b""), headers["NServiceBus.FailedQ"]) == (b'{"n": 1}', address(bench, "Sales"))
     assert events().count("moved_to_error_queue") == 1
 
@@ -193,12 +193,12 @@ def test_a_circle_of_two_endpoints_ends_in_the_error_queue(
 def test_a_chain_that_ends_is_no_circle(bench: Bench, calls: Calls) -> None:
     @handles("Test.Ball")
     def play(message: Any, context: Any) -> None:
-        if calls.add(None) < MOST_FORWARDS:
+        if calls.add(None) < MAX_FORWARDS:
             context.forward(address(bench, "Sales"))
 
     bench.put_message("Test.Ball")
     bench.run()
-    assert len(calls.seen) == MOST_FORWARDS
+    assert len(calls.seen) == MAX_FORWARDS
     assert bench.rows("error") == bench.rows("Sales") == []
 
 

@@ -36,7 +36,7 @@ def take(bench: Bench) -> InstanceLease:
         alias=bench.database.alias,
         concurrency=4,
         exists=lambda name: bench.table(name).exists(),
-        make=ReceivingEndpoint(get_settings(), "Sales").make_callback_queue,
+        make=ReceivingEndpoint(get_settings(), "Sales").create_callback_queue,
     )
 
 

@@ -14,7 +14,7 @@ from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.models import EndpointSample
 from sqlqueue_app.policies.recoverability import Discard, MoveToError, RetryLater, RetryNow
 from sqlqueue_app.receiving.handlers import handles
-from sqlqueue_app.receiving.measures import MOST_TYPES, OTHER_TYPES, Measures, done
+from sqlqueue_app.receiving.measures import MAX_TYPES, OTHER_TYPES, Measures, done
 from sqlqueue_app.status.samples import Measuring, read_endpoint_totals
 from tests.support.bench import Bench, Calls
 from tests.support.databases import QueueDatabase
@@ -88,10 +88,10 @@ def test_failures_and_what_became_of_them() -> None:
 
 def test_types_are_bounded_and_their_names_can_be_stored() -> None:
     measures = Measures()
-    for number in range(MOST_TYPES + 50):
+    for number in range(MAX_TYPES + 50):
         handled(measures, message_type=f"Test.Type{number}")
     taken = measures.take()
-    assert len(taken) == MOST_TYPES + 1
+    assert len(taken) == MAX_TYPES + 1
     assert taken[OTHER_TYPES].handled == 50
     handled(measures, message_type="Test.Type7")
     handled(measures, message_type="Test.New")
@@ -173,7 +173,7 @@ def test_what_cannot_be_written_is_kept_for_the_next_time(sqlite_database: Queue
     handled(measures, 0.5, **sent(NOON - 4 * SECOND))
     with pytest.raises(Exception, match="away"):
         measuring.write()
-    measuring.write_at_the_end()
+    measuring.write_at_exit()
     assert "could not be written: " in caplog.text
     handled(measures, 1.5, **sent(NOON - 2 * SECOND))
     broken[0] = False

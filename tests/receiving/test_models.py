@@ -200,12 +200,12 @@ def test_a_poll_that_overlaps_the_begin_or_the_end_of_an_outage_makes_no_second_
     caplog.set_level("INFO", logger="sqlqueue")
     outage = Outage("Sales", circuit_breaker_seconds=60.0, clock=lambda: 0.0)
     slow, failing = outage.mark, outage.mark
-    outage.noticed(ConnectionLost("gone"), failing)
-    outage.over(slow)  # it worked, but before the other one failed
+    outage.poll_failed(ConnectionLost("gone"), failing)
+    outage.poll_succeeded(slow)  # it worked, but before the other one failed
     looking, late = outage.mark, outage.mark
-    outage.noticed(ConnectionLost("gone"), looking)
-    outage.over(outage.mark)
-    outage.noticed(ConnectionLost("gone"), late)  # it failed, but before the other one worked
+    outage.poll_failed(ConnectionLost("gone"), looking)
+    outage.poll_succeeded(outage.mark)
+    outage.poll_failed(ConnectionLost("gone"), late)  # it failed, but before the other one worked
     assert [record.event for record in caplog.records] == ["receive_failed", "receive_recovered"]  # type: ignore[attr-defined]
-    outage.noticed(ConnectionLost("gone again"), outage.mark)
+    outage.poll_failed(ConnectionLost("gone again"), outage.mark)
     assert [record.event for record in caplog.records][2:] == ["receive_failed"]  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ from sqlqueue_app.messages.errors import (
 from sqlqueue_app.messages.types import message_type
 from sqlqueue_app.sending.composer import Composer, SenderIdentity, sender_identity
 from sqlqueue_app.sending.dispatcher import Dispatcher
-from sqlqueue_app.sending.subscribers import MOST_EVENT_TYPES, SECONDS_REMEMBERED, Subscribers
+from sqlqueue_app.sending.subscribers import MAX_EVENT_TYPES, SECONDS_REMEMBERED, Subscribers
 from sqlqueue_app.tables.installation import install_tables, subscription_address
 from sqlqueue_app.tables.subscriptions import SubscriptionRow
 from tests.sending.conftest import Desk
@@ -363,7 +363,7 @@ def test_what_was_read_before_a_change_is_not_remembered_after_it(sqlite_stand: 
 def test_few_event_types_are_remembered(sqlite_stand: Desk) -> None:
     clock = Clock()
     known, others = subscribers(sqlite_stand, clock), subscribers(sqlite_stand, clock)
-    for number in range(MOST_EVENT_TYPES):
+    for number in range(MAX_EVENT_TYPES):
         known.of((f"Publishing.Type{number}",))
     others.table.subscribe(SubscriptionRow("Billing", "Publishing.Type0", "Billing"))
     assert endpoints(known, ("Publishing.Type0",)) == []
@@ -371,7 +371,7 @@ def test_few_event_types_are_remembered(sqlite_stand: Desk) -> None:
     known.of(("Publishing.OneMore",))
 
     assert endpoints(known, ("Publishing.Type0",)) == ["Billing"]
-    assert len(known._remembered) == MOST_EVENT_TYPES
+    assert len(known._remembered) == MAX_EVENT_TYPES
 
 
 def test_a_publisher_asks_the_table_once_in_five_seconds(stand: Desk) -> None:

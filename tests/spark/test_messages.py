@@ -108,5 +108,5 @@ def test_no_text_ends_the_reading_of_the_others(spark: SparkSession) -> None:
 def test_the_columns_are_those_of_the_lake(spark: SparkSession, parse: Any, table: LakeTable) -> None:
     found = parse(source_rows(spark, []), **AUDIT)
 
-    schema = spark.createDataFrame([], f"{table.whole_ddl}, problem STRING").schema
+    schema = spark.createDataFrame([], f"{table.full_ddl}, problem STRING").schema
     assert [(field.name, field.dataType) for field in found.schema] == [(field.name, field.dataType) for field in schema]

@@ -21,7 +21,7 @@ from sqlqueue_app.models import Event, FailedMessage, FailureStatus, Operation, 
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status import events
 from sqlqueue_app.status.events import CATALOGUE, EventKind, record_event, report_event
-from sqlqueue_app.status.retention import EVENTS_KEPT, forget_old_events
+from sqlqueue_app.status.retention import EVENTS_KEPT, delete_old_events
 from sqlqueue_app.tables.row_selection import remove_rows
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import FAILED_AT as NOW, failed
@@ -192,7 +192,7 @@ def test_old_events_are_deleted_a_thousand_at_once(errors: QueueDatabase) -> Non
     rows = [Event(at=old if number < 2_500 else young, severity="info", kind="x") for number in range(2_600)]
     Event.objects.using(alias()).bulk_create(rows, batch_size=100)
 
-    assert forget_old_events(alias(), NOW) == 2_500
+    assert delete_old_events(alias(), NOW) == 2_500
     assert Event.objects.using(alias()).count() == 100
 
 

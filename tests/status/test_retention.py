@@ -19,7 +19,7 @@ from sqlqueue_app.models import (
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status import retention
 from sqlqueue_app.status.events import Actor, record_action
-from sqlqueue_app.status.retention import ACTIONS_KEPT, OPERATIONS_KEPT, forget_fine_rollups, forget_what_is_old
+from sqlqueue_app.status.retention import ACTIONS_KEPT, OPERATIONS_KEPT, delete_old_rollups, delete_old_rows
 from sqlqueue_app.tables.connections import database_now
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install
@@ -46,7 +46,7 @@ def test_what_has_ended_long_ago_is_forgotten(queue_database: QueueDatabase, mon
         for age in (ACTIONS_KEPT + SECOND, ACTIONS_KEPT + SECOND, ACTIONS_KEPT + SECOND, ACTIONS_KEPT - SECOND)
     ]
 
-    forget_what_is_old(managed_alias(), now)
+    delete_old_rows(managed_alias(), now)
 
     assert set(Operation.objects.values_list("pk", flat=True)) == kept
     (action,) = OperatorAction.objects.all()
@@ -65,7 +65,7 @@ def test_figures_of_minutes_and_hours_are_forgotten_and_those_of_days_never(queu
             seen = {"first_seen": now, "last_seen": now}
             GroupFigures.objects.create(group_id=uuid.UUID(int=1), seconds=seconds, at=now - age, **seen)
 
-    assert forget_fine_rollups(managed_alias(), now) == 4 + 3 * 2
+    assert delete_old_rollups(managed_alias(), now) == 4 + 3 * 2
 
     for model in (MessageFigures, ConversationEdge, GroupFigures):
         left = list(model._default_manager.order_by("seconds").values_list("seconds", flat=True))

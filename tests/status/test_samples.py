@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import Claim, EndpointSample, Instance, QueueSample
-from sqlqueue_app.receiving.instances import AHEAD_AT_MOST, InstanceLease, claim, lease_instance
+from sqlqueue_app.receiving.instances import MAX_CLAIM_AHEAD, InstanceLease, claim, lease_instance
 from sqlqueue_app.status import retention, samples as sampling
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.status.samples import RESOLUTIONS, Sampling, read_samples, resolution_for, roll_up_samples, write_samples
@@ -309,7 +309,7 @@ def test_a_claim_is_granted_once_and_again_when_the_clock_was_put_back(queue_dat
         return claim(queue_database.alias, "work", at)
 
     assert [asked(START), asked(START), asked(START - SECOND), asked(START + SECOND)] == [True, False, False, True]
-    far = START + AHEAD_AT_MOST + 2 * SECOND
+    far = START + MAX_CLAIM_AHEAD + 2 * SECOND
     assert [asked(far), asked(START), asked(START)] == [True, True, False]
 
 

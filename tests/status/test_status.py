@@ -122,8 +122,8 @@ def test_the_more_queues_the_sooner_they_are_estimated(queue_database: QueueData
     install(queue_database)
     table(queue_database, "Sales").send([message() for _ in range(12)])
     assert queue(read_status(), "Sales").depth == Depth(12, 0, 0, exact=True)
-    monkeypatch.setattr(queues, "COUNTED_AT_MOST", 30)
-    monkeypatch.setattr(queues, "_LEAST_LIMIT", 1)
+    monkeypatch.setattr(queues, "MAX_COUNTED", 30)
+    monkeypatch.setattr(queues, "_MIN_LIMIT", 1)
     assert queue(read_status(), "Sales").depth == Depth(12, 0, 0, exact=False)
 
 

@@ -84,7 +84,7 @@ class Keeper:
         if (self.data / "postmaster.pid").exists():
             self._run("pg_ctl", "stop", f"--pgdata={self.data}", "--mode=immediate", "--wait", f"--timeout={SECONDS_TO_STOP}")
 
-    def obey(self, line: str) -> str:
+    def follow_supervisor(self, line: str) -> str:
         actions = {"initialise": self.initialise, "start": self.start, "stop": self.stop}
         try:
             actions[line.strip()]()
@@ -107,7 +107,7 @@ def main() -> None:
     keeper = Keeper(json.loads(sys.argv[1]))
     try:
         for line in sys.stdin:
-            sys.stdout.write(keeper.obey(line) + "\n")
+            sys.stdout.write(keeper.follow_supervisor(line) + "\n")
             sys.stdout.flush()
     except BrokenPipeError:
         pass  # the session died while we answered

@@ -301,7 +301,7 @@ def test_events_reach_the_handlers_of_the_project(bench: Bench, calls: Calls) ->
 
 
 def test_two_handlers_that_never_end_are_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sqlqueue_app.testing.draining.MOST_MESSAGES", 20)
+    monkeypatch.setattr("sqlqueue_app.testing.draining.MAX_MESSAGES", 20)
     handles("Test.Ping")(lambda message, context: context.send("Test.Ping", {}) and None)
     send("Test.Ping", {})
     with pytest.raises(AssertionError, match="handled 20 messages"):

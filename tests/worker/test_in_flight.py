@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sqlqueue_app.receiving.in_flight import MAX_CRASHES, SLOTS, CrashCount, InFlightMemory, InFlightRegistry, way_of_ending
+from sqlqueue_app.receiving.in_flight import MAX_CRASHES, SLOTS, CrashCount, InFlightMemory, InFlightRegistry, describe_exit
 from sqlqueue_app.worker.supervisor import CrashCounter
 from tests.support.waiting import join_all, poll_until
 
@@ -270,4 +270,4 @@ def test_without_memfd_an_unlinked_file_does(monkeypatch: pytest.MonkeyPatch) ->
     ("exit_code", "said"), [(-9, "SIGKILL"), (-11, "SIGSEGV"), (0, "exit code 0"), (137, "exit code 137"), (-40, "signal 40")]
 )
 def test_an_end_in_words(exit_code: int, said: str) -> None:
-    assert way_of_ending(exit_code) == said
+    assert describe_exit(exit_code) == said

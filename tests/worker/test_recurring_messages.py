@@ -17,7 +17,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import ScheduleTick
 from sqlqueue_app.status import schedules
-from sqlqueue_app.status.schedules import KEPT, LATE_AT_MOST, Schedules, read_schedules, schedules_without_route
+from sqlqueue_app.status.schedules import KEPT, MAX_DELAY, Schedules, read_schedules, schedules_without_route
 from sqlqueue_app.tables.connections import database_now
 from tests.support.bench import Bench, Calls, Running
 from tests.support.waiting import join_all, poll_until
@@ -129,10 +129,10 @@ def test_a_tick_is_made_up_for_within_a_day_and_not_later(bench: Bench) -> None:
     configure(bench, daily={**HOURLY, "CRON": "0 12 * * 6"})
     clock = Clock(NOON - MINUTE)
     look(clock)
-    clock.now = NOON + LATE_AT_MOST
+    clock.now = NOON + MAX_DELAY
     look(clock)
     assert scheduled_for(bench) == []
-    clock.now = NOON + LATE_AT_MOST - timedelta(seconds=1)
+    clock.now = NOON + MAX_DELAY - timedelta(seconds=1)
     look(clock)
     assert scheduled_for(bench) == ["2026-11-21 12:00"]
 

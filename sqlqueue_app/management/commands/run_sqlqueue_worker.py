@@ -41,7 +41,7 @@ examples:
 """
 
 
-# None of those that a supervisor takes for final.
+# Not one of the codes that a supervisor treats as final.
 EXIT_FAILED = 3
 
 
@@ -65,8 +65,8 @@ def _held(affinity: CpuAffinity | None, process: int) -> contextlib.AbstractCont
     return contextlib.nullcontext() if affinity is None else affinity.held(process)
 
 
-def _refuse_what_checks_find() -> None:
-    """ConfigurationError with the errors of the system checks: those that are not of the settings alone."""
+def _refuse_failing_checks() -> None:
+    """Raise ConfigurationError for errors of system checks other than those of the settings alone."""
     errors = [each for each in checks.run_checks(tags=["sqlqueue"]) if each.is_serious() and not each.is_silenced()]
     if errors:
         raise ConfigurationError("; ".join(f"{each.msg}; {each.hint}" for each in errors))
@@ -148,7 +148,7 @@ class Command(SqlQueueCommand):
         if affinity is not None:
             affinity.check()
         level = getattr(logging, options["log_level"].upper())
-        # Where Python code calls the command, who collects log records (caplog, a handler of the root logger) gets these too.
+        # If Python code calls the command, handlers of the root logger (such as caplog) receive these records too.
         handler = configure_logging(options["log_format"], level=level, propagate=not from_command_line(self))
         try:
             supervised = SupervisedProcess.found()
@@ -156,7 +156,7 @@ class Command(SqlQueueCommand):
                 with _held(affinity, supervised.number):
                     self._work_supervised(settings, chosen, supervised)
                 return
-            _refuse_what_checks_find()
+            _refuse_failing_checks()
             if processes := self._processes(options["processes"]):
                 self._supervise(processes)
             else:
@@ -169,15 +169,15 @@ class Command(SqlQueueCommand):
         finally:
             remove_logging(handler)
 
-    def _processes(self, asked: int | None) -> int:
-        if asked is not None:
-            return asked
-        # Tests call the command on databases that another process does not see, and their own command line is not a worker's.
+    def _processes(self, requested: int | None) -> int:
+        if requested is not None:
+            return requested
+        # Tests call the command on databases that other processes cannot see, and their command line is not that of a worker.
         return int(from_command_line(self) and can_supervise())
 
     def _work_supervised(self, settings: Settings, chosen: RunOptions, supervised: SupervisedProcess) -> None:
         stop = StopSignal()
-        supervised.obey(stop)
+        supervised.follow_supervisor(stop)
         with stop_on_signals(stop, abort=supervised.in_flight.abandon):
             run_worker(settings, chosen, stop, in_flight=supervised.in_flight)
 
@@ -187,5 +187,5 @@ class Command(SqlQueueCommand):
         with stop_on_signals(stop, abort=supervisor.kill):
             code = supervisor.run()
         if code:
-            # The child has said why, in one line of its own.
+            # The child has printed the reason in a line of its own.
             raise SystemExit(code)

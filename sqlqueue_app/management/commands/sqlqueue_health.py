@@ -87,7 +87,7 @@ class Command(SqlQueueCommand):
 
     def _refuse(self, text: str, options: dict[str, Any], error: Exception) -> None:
         line = one_line(text)
-        # A monitoring system shows what stands on the standard output.
+        # Monitoring systems show the standard output.
         if options.get("format") in ("json", "nagios") and from_command_line(self):
             self._print(unknown(line), options["format"])
             raise SystemExit(int(Level.UNKNOWN))

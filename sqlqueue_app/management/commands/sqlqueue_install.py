@@ -1,4 +1,4 @@
-"""`manage.py sqlqueue_install`: make the queue tables, print the script for a DBA, compare, or write a migration."""
+"""`manage.py sqlqueue_install`: create the queue tables, print the script for a DBA, compare, or write a migration."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Command(SqlQueueCommand):
         table = named_table(get_settings(), options["queue"])
         what = "expired messages" if options["expired"] else "messages"
         if not options["yes"]:
-            self._ask(table, what)
+            self._confirm(table, what)
         deleted = purge_expired(table, progress=self._progress) if options["expired"] else purge_queue(table)
         if options["format"] == "json":
             self.write_json(
@@ -41,7 +41,7 @@ class Command(SqlQueueCommand):
             return
         self.stdout.write(f"deleted {deleted} {what[:-1] if deleted == 1 else what} from {table.qualified}")
 
-    def _ask(self, table: QueueTable, what: str) -> None:
+    def _confirm(self, table: QueueTable, what: str) -> None:
         name = table.address.table
         if not sys.stdin.isatty():
             raise self.usage_error(f"nothing was deleted from {name!r}: there is no terminal to ask on; add --yes")

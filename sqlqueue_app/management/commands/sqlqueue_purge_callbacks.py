@@ -42,7 +42,7 @@ class Command(SqlQueueCommand):
             self._list(found)
         removes = bool(found) and not options["dry_run"]
         if removes and not options["yes"]:
-            self._ask(len(found))
+            self._confirm(len(found))
         removed = {gone.name: removes and remove_callback_queue(gone) for gone in found}
         if as_json:
             self.write_json({"callback_queues": [_document(gone, removed[gone.name]) for gone in found]})
@@ -61,7 +61,7 @@ class Command(SqlQueueCommand):
         for line in columns(rows, right=_NUMBERS):
             self.stdout.write(line)
 
-    def _ask(self, number: int) -> None:
+    def _confirm(self, number: int) -> None:
         if not sys.stdin.isatty():
             raise self.usage_error("nothing was removed: there is no terminal to ask on; add --yes")
         self.stderr.write("These tables will be dropped, with every message in them.")

@@ -62,7 +62,7 @@ class Command(SqlQueueCommand):
             if not found:
                 raise ConfigurationError(f"there is no failed message with the id {options['message']!r} in the error queues")
             selection = FailureSelection(ids=tuple(found))
-            # The same id may be that of a message which failed at two endpoints: what can be retried is meant.
+            # A message may have failed at two endpoints under the same id: choose those that can be retried.
             retriable = replace(selection, statuses=RETRIABLE)
             return retriable if retriable.queryset().exists() else selection
         if options["group"] is not None:

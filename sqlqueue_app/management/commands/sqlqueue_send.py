@@ -23,7 +23,7 @@ from sqlqueue_app.management.command_line import (
 from sqlqueue_app.messages.errors import WireFormatError
 from sqlqueue_app.messages.serializers import deserialize
 
-_LONGEST_LIST = 10
+_MAX_LISTED = 10
 
 
 def header(text: str) -> tuple[str, str]:
@@ -82,13 +82,13 @@ class Command(SqlQueueCommand):
                 time_to_be_received=options["ttbr"],
                 delay=options["delay"],
                 count=count,
-                progress=lambda done: self.write_progress(done, count, "messages written") if count > _LONGEST_LIST else None,
+                progress=lambda done: self.write_progress(done, count, "messages written") if count > _MAX_LISTED else None,
             )
         except WireFormatError as error:
             raise self.usage_error(str(error)) from error
         if options["format"] == "json":
             self.write_json({"queue": table.address.table, "table": table.qualified, "sent": len(ids), "message_ids": ids})
-        elif count > _LONGEST_LIST:
+        elif count > _MAX_LISTED:
             self.stdout.write(f"sent {len(ids)} messages to {table.qualified}")
         else:
             for message_id in ids:

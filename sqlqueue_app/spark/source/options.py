@@ -16,7 +16,7 @@ _WRITE = ("message_type", "send_as", "delayed")
 _OF_SPARK = ("checkpointlocation", "queryname")
 _STREAM = ("max_rows_per_trigger", "settle_seconds")
 _SECONDS_TO_SETTLE = 60
-_MOST_PARTITIONS = 10_000
+_MAX_PARTITIONS = 10_000
 # A compromise between memory for large rows and the overhead per batch.
 _ROWS_OF_A_BATCH = 10_000
 
@@ -42,7 +42,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     return ReadOptions(
         parse_url(needed(given, "url", "postgresql://user:password@host:5432/database")),
         needed(given, "queue", "the name of a queue, such as Sales"),
-        whole_number(given, "partitions", None, _MOST_PARTITIONS),
+        whole_number(given, "partitions", None, _MAX_PARTITIONS),
         whole_number(given, "batch_size", _ROWS_OF_A_BATCH, 1_000_000) or _ROWS_OF_A_BATCH,
         headers == "parsed",
     )
@@ -101,8 +101,8 @@ def check_names(given: Mapping[str, str], known: tuple[str, ...]) -> None:
             raise ConfigurationError(f"a path ({given[name]!r}) was given to load() or save(): name the queue by the option queue")
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            meant = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(known)}"
-            raise ConfigurationError(f"the data source sqlqueue has no option {name!r}: {meant}")
+            suggestion = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(known)}"
+            raise ConfigurationError(f"the data source sqlqueue has no option {name!r}: {suggestion}")
 
 
 def needed(given: Mapping[str, str], name: str, example: str) -> str:

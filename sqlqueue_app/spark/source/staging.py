@@ -36,7 +36,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "time_to_be_received": (NumericType,),
 }
 # The databases store lifetimes as 32-bit milliseconds.
-_LONGEST_LIFE_MS = 2**31 - 1
+_MAX_LIFETIME_MS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _staged(row: Mapping[str, Any], sending: Sending, destination: QueueAddress,
         "reply_to_address": reply_to,
         "headers": write_headers(headers),
         "body": _body(row.get("body"), content_type),
-        "time_to_be_received_ms": None if lifetime is None else min(int(lifetime.total_seconds() * 1000), _LONGEST_LIFE_MS),
+        "time_to_be_received_ms": None if lifetime is None else min(int(lifetime.total_seconds() * 1000), _MAX_LIFETIME_MS),
         "delay_ms": None if delay is None else delay_milliseconds(delay),
     }
 

@@ -2,7 +2,7 @@
 
 RowVersions are drawn at the insert and become visible at the commit, so a row can appear below rows that were read long ago. The
 watermark only counts a RowVersion as settled when all transactions have ended that could have drawn a lower one: those that held a
-write lock on the table after the number was seen, as CREATE INDEX CONCURRENTLY finds them. It blocks nothing and never waits.
+write lock on the table after that RowVersion was seen, as CREATE INDEX CONCURRENTLY finds them. It blocks nothing and never waits.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _row_version(offset: Offset) -> int:
     return int(offset["RowVersion"])
 
 
-_MOST_CANDIDATES = 100
+_MAX_CANDIDATES = 100
 
 
 class WritingTransaction(NamedTuple):
@@ -162,12 +162,12 @@ class Watermark:
     def advance(self, probe: WatermarkProbe) -> int | None:
         """Probe the table and return the settled RowVersion."""
         newest = probe.newest()
-        # After the number: a transaction that drew a lower one holds its lock now or has ended.
+        # Query them after the RowVersion: a transaction that drew a lower one holds its lock now or has ended.
         writers = probe.writers()
         for candidate in self._candidates:
             candidate.waits_for = _still_waited_for(candidate.waits_for, writers)
         highest = self._candidates[-1].row_version if self._candidates else self.settled
-        if newest is not None and (highest is None or newest > highest) and len(self._candidates) < _MOST_CANDIDATES:
+        if newest is not None and (highest is None or newest > highest) and len(self._candidates) < _MAX_CANDIDATES:
             self._candidates.append(_Candidate(newest, writers))
         for index, candidate in reversed(list(enumerate(self._candidates))):
             if not candidate.waits_for:
@@ -192,14 +192,14 @@ class Fetch(Protocol):
 
 
 class TableProbe:
-    """The probe of one table. Raises ConfigurationError if row versions are not drawn in order."""
+    """The probe of one table. Raises ConfigurationError if RowVersions are not drawn in order."""
 
     def __init__(self, fetch: Fetch, known: Dialect, qualified: str) -> None:
         self._fetch = fetch
         self._dialect = known
         self._table = qualified
         if known.name == "postgresql":
-            ((drawn,),) = fetch(known.statement("numbers_in_advance"), table=qualified)
+            ((drawn,),) = fetch(known.statement("drawn_in_advance"), table=qualified)
             if int(drawn) > 1:
                 raise ConfigurationError(
                     f"the sequence of {qualified} draws {drawn} numbers at once for each session, so rows get lower numbers than "

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from sqlqueue_app.models import NotificationDelivery, NotificationRule, QueueSample
-from sqlqueue_app.monitoring.rules import RuleValues, make_rule
+from sqlqueue_app.monitoring.rules import RuleValues, create_rule
 from tests.support.waiting import join_all
 
 START = datetime(2026, 11, 21, 12, 0, 3, tzinfo=UTC)
@@ -41,7 +41,7 @@ def rule(clock: Clock, *, secret: str = SECRET, **values: Any) -> NotificationRu
         "channel": "mail",
         "target": "ops@example.com",
     }
-    return make_rule(RuleValues(**{**known, **values}), secret, by="anna", now=clock)
+    return create_rule(RuleValues(**{**known, **values}), secret, by="anna", now=clock)
 
 
 def sample(clock: Clock, queue: str = "Sales", waiting: int = 0, **more: Any) -> None:

@@ -69,7 +69,7 @@ def test_what_comes_in_between_is_put_together_and_nothing_is_lost(evaluator: Ev
 
 def test_of_very_many_changes_the_number_is_told(evaluator: Evaluator, clock: Clock) -> None:
     made = rule(clock)
-    for number in range(rules.LISTED_AT_MOST + 7):
+    for number in range(rules.MAX_LISTED + 7):
         sample(clock, f"Q{number:03}", 11)
     evaluator.evaluate()
     payload = NotificationDelivery.objects.get().payload

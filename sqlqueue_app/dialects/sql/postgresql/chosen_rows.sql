@@ -1,13 +1,13 @@
 -- Statements for selected rows of a queue table on PostgreSQL. {table} is the quoted "schema"."table".
 
 -- name: headers_of_rows
--- The headers of the rows with these numbers. {row_versions} is a list of integers.
+-- The headers of the rows with these row versions. {row_versions} is a list of integers.
 SELECT seq, headers
 FROM {table}
 WHERE seq IN ({row_versions});
 
 -- name: take
--- Deletes and returns the rows with these numbers, with their remaining lifetime in milliseconds. Skips locked rows.
+-- Deletes and returns the rows with these row versions, with their remaining lifetime in milliseconds. Skips locked rows.
 DELETE FROM {table}
 WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {table}
@@ -24,7 +24,7 @@ RETURNING
     seq;
 
 -- name: remove
--- As `take`, but returns only the row numbers.
+-- As `take`, but returns only the row versions.
 DELETE FROM {table}
 WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {table}

@@ -34,7 +34,7 @@ WHERE pg_index.indisvalid
 ORDER BY 1, 2, 3;
 
 -- name: snapshot
--- Rows, rows with an expiry and expired rows, among the first rows; the span of the row numbers; the headers of the first row;
+-- Rows, rows with an expiry and expired rows, among the first rows; the span of the row versions; the headers of the first row;
 -- the last value of the sequence, as the number of rows ever written, or NULL if this role may not read it;
 -- dead and live rows from the statistics.
 SELECT
@@ -101,7 +101,7 @@ SELECT {number}, rest.seq, NULL, NULL, NULL, NULL
 FROM (SELECT seq FROM {table} WHERE seq <= :before ORDER BY seq {order} LIMIT 1 OFFSET CAST(:rows AS integer)) AS rest;
 
 -- name: find_in_delayed
--- As `find_in_queue`, for delayed messages by due time, which is returned too. They have ids instead of row numbers.
+-- As `find_in_queue`, for delayed messages by due time, which is returned too. They have ids instead of row versions.
 SELECT
     {number}, CAST(NULL AS bigint), CAST(0 AS bigint), found.id, found.headers,
     CAST(EXTRACT(EPOCH FROM found.due) AS double precision)

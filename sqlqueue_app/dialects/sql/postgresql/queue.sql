@@ -1,5 +1,5 @@
--- Statements of a queue table on PostgreSQL. {table} is the quoted "schema"."table". A row number is a value of `seq`. `expires` is
--- UTC wall-clock time without time zone; clock_timestamp() AT TIME ZONE 'UTC' returns it in a session of any time zone.
+-- Statements of a queue table on PostgreSQL. {table} is the quoted "schema"."table". A row version is a value of `seq`. `expires`
+-- is UTC wall-clock time without time zone; clock_timestamp() AT TIME ZONE 'UTC' returns it in a session of any time zone.
 
 -- name: send
 INSERT INTO {table} ({columns})
@@ -34,7 +34,7 @@ RETURNING
     seq;
 
 -- name: peek
--- The first rows after a row number, or the last rows up to and including it.
+-- The first rows after a row version, or the last rows up to and including it.
 SELECT
     seq,
     id,
@@ -51,7 +51,7 @@ ORDER BY seq {order}
 LIMIT CAST(:limit AS integer);
 
 -- name: row_versions
--- The numbers of the first rows after a row number, read from the index.
+-- The row versions of the first rows after a row version, read from the index.
 SELECT seq
 FROM {table}
 WHERE seq > CAST(:after AS bigint)
@@ -59,7 +59,7 @@ ORDER BY seq
 LIMIT CAST(:limit AS integer);
 
 -- name: row_version_at
--- The row number at a position, counted from 0.
+-- The row version at a position, counted from 0.
 SELECT seq FROM {table} ORDER BY seq OFFSET CAST(:position AS bigint) LIMIT 1;
 
 -- name: find_ids

@@ -8,13 +8,13 @@ FROM {table}
 WHERE seq BETWEEN {lowest} AND {highest}{conditions};
 
 -- name: row_version_bounds
--- The lowest and the highest row number, read from the index.
+-- The lowest and the highest row version, read from the index.
 SELECT
     (SELECT min(seq) FROM {table}),
     (SELECT max(seq) FROM {table});
 
 -- name: count_range
--- The number of rows in a range, at most {limit}, and the last row number counted.
+-- The number of rows in a range, at most {limit}, and the last row version counted.
 SELECT count(*), max(head.seq)
 FROM (
     SELECT seq FROM {table}
@@ -24,7 +24,7 @@ FROM (
 ) AS head;
 
 -- name: row_version_after
--- The row number at offset {places} after {after}, up to {highest}.
+-- The row version at offset {places} after {after}, up to {highest}.
 SELECT seq FROM {table}
 WHERE seq > {after} AND seq <= {highest}
 ORDER BY seq
@@ -32,8 +32,8 @@ OFFSET {places}
 LIMIT 1;
 
 -- name: writers
--- Transactions that may have drawn row numbers for rows that are not visible yet: an INSERT takes one of these locks before it
--- draws a number. A prepared transaction has no process.
+-- Transactions that may have drawn row versions for rows that are not visible yet: an INSERT takes one of these locks before it
+-- draws one. A prepared transaction has no process.
 SELECT virtualtransaction, CASE WHEN pid IS NULL THEN 1 ELSE 0 END
 FROM pg_locks
 WHERE locktype = 'relation'
@@ -42,8 +42,8 @@ WHERE locktype = 'relation'
     AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
     AND granted;
 
--- name: numbers_in_advance
--- How many numbers each session draws at once (CACHE). If more than 1, a row may get a number that was drawn long before.
+-- name: drawn_in_advance
+-- How many row versions each session draws at once (CACHE). If more than 1, a row may get one that was drawn long before.
 SELECT COALESCE(max(seqcache), 1)
 FROM pg_sequence
 WHERE seqrelid = CAST(pg_get_serial_sequence(CAST(:table AS text), 'seq') AS regclass);

@@ -65,7 +65,7 @@ WHERE pg_index.indrelid = to_regclass(CAST(:table AS text)) AND pg_index.indisva
 GRANT {rights} ON {table} TO {role};
 
 -- name: grant_sequence
--- An INSERT draws the row number from the sequence.
+-- An INSERT draws the row version from the sequence.
 GRANT USAGE ON SEQUENCE {sequence} TO {role};
 
 -- name: grant_schema

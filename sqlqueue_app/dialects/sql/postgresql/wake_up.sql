@@ -21,8 +21,7 @@ END $sqlqueue_do$
 
 -- name: create_wake_up_trigger
 -- Fires once per statement, COPY included, but only while a receiver requests it, because commits that notify wait for each other.
--- The sender holds {sending} until its transaction ends: by this lock, a receiver that sends a request in the meantime detects a sender that
--- has missed the request.
+-- The sender holds {sending} until its transaction ends: by this lock, a receiver detects a sender that has missed its request.
 CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON {table}
 FOR EACH STATEMENT
 WHEN (

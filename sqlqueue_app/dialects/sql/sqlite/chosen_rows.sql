@@ -2,7 +2,7 @@
 -- SQLite has one writer at a time, so there are no locked rows to skip. Text is returned as BLOB: see `receive`.
 
 -- name: headers_of_rows
--- The headers of the rows with these numbers. {row_versions} is a list of integers.
+-- The headers of the rows with these row versions. {row_versions} is a list of integers.
 SELECT
     RowVersion,
     CAST(Headers AS blob)
@@ -10,7 +10,7 @@ FROM {table}
 WHERE RowVersion IN ({row_versions});
 
 -- name: take
--- Deletes and returns the rows with these numbers, with their remaining lifetime in milliseconds.
+-- Deletes and returns the rows with these row versions, with their remaining lifetime in milliseconds.
 -- Text in Expires that is not a time counts as no expiry.
 DELETE FROM {table}
 WHERE RowVersion IN ({row_versions})

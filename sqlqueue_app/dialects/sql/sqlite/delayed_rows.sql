@@ -29,7 +29,7 @@ ORDER BY Due, RowVersion
 LIMIT :limit;
 
 -- name: read_delayed
--- The rows with these numbers, with the beginning of the body. {ids} is a list of integers.
+-- The rows with these row versions, with the beginning of the body. {ids} is a list of integers.
 SELECT
     RowVersion,
     CAST(Due AS blob),
@@ -43,7 +43,7 @@ WHERE RowVersion IN ({ids})
 ORDER BY Due, RowVersion;
 
 -- name: take_delayed
--- Deletes and returns the rows with these numbers, with the whole body.
+-- Deletes and returns the rows with these row versions, with the whole body.
 DELETE FROM {table}
 WHERE RowVersion IN ({ids})
 RETURNING RowVersion, CAST(Headers AS blob), CAST(Body AS blob);

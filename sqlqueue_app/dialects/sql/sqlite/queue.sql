@@ -1,4 +1,4 @@
--- Statements of a queue table on SQLite. {table} is the quoted name. A row number is a RowVersion.
+-- Statements of a queue table on SQLite. {table} is the quoted name. A row version is a RowVersion.
 -- Times are UTC text with milliseconds, so that they sort chronologically.
 
 -- name: send
@@ -21,7 +21,7 @@ RETURNING
     RowVersion;
 
 -- name: peek
--- The first rows after a row number, or the last rows up to and including it.
+-- The first rows after a row version, or the last rows up to and including it.
 -- As BLOB: see `receive`. Expires also because Django parses its declared type, and would fail on text written by hand.
 SELECT
     RowVersion,
@@ -40,7 +40,7 @@ ORDER BY RowVersion {order}
 LIMIT :limit;
 
 -- name: row_versions
--- The numbers of the first rows after a row number, read from the index.
+-- The row versions of the first rows after a row version, read from the index.
 SELECT RowVersion
 FROM {table}
 WHERE RowVersion > :after
@@ -48,7 +48,7 @@ ORDER BY RowVersion
 LIMIT :limit;
 
 -- name: row_version_at
--- The row number at a position, counted from 0.
+-- The row version at a position, counted from 0.
 SELECT RowVersion FROM {table} ORDER BY RowVersion LIMIT 1 OFFSET :position;
 
 -- name: find_ids

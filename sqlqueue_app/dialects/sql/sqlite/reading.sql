@@ -10,13 +10,13 @@ ORDER BY RowVersion
 LIMIT {limit};
 
 -- name: row_version_bounds
--- The lowest and the highest row number, each in its own SELECT: one SELECT of both would scan the whole table.
+-- The lowest and the highest row version, each in its own SELECT: one SELECT of both would scan the whole table.
 SELECT
     (SELECT min(RowVersion) FROM {table}),
     (SELECT max(RowVersion) FROM {table});
 
 -- name: count_range
--- The number of rows in a range, at most {limit}, and the last row number counted.
+-- The number of rows in a range, at most {limit}, and the last row version counted.
 SELECT count(*), max(head.RowVersion)
 FROM (
     SELECT RowVersion FROM {table}
@@ -26,7 +26,7 @@ FROM (
 ) AS head;
 
 -- name: row_version_after
--- The row number at offset {places} after {after}, up to {highest}.
+-- The row version at offset {places} after {after}, up to {highest}.
 SELECT RowVersion FROM {table}
 WHERE RowVersion > {after} AND RowVersion <= {highest}
 ORDER BY RowVersion

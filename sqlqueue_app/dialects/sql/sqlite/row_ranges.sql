@@ -1,7 +1,7 @@
 -- Statements of the pipeline for many rows of a queue table on SQLite. {table} is the quoted name.
 
 -- name: remove_ranges
--- Deletes these ranges of row numbers; {ranges} is a list of (lowest, highest).
+-- Deletes these ranges of row versions; {ranges} is a list of (lowest, highest).
 -- CROSS JOIN fixes the join order: each range is looked up in the table instead of scanning it.
 DELETE FROM {table}
 WHERE RowVersion IN (
@@ -11,12 +11,12 @@ WHERE RowVersion IN (
     WHERE queue.RowVersion BETWEEN wanted.lowest AND wanted.highest
 );
 
--- name: numbers_drawn
--- The last number given to a row, even if the row is gone; no result row if unknown.
+-- name: drawn_row_version
+-- The last row version drawn, even if the row is gone; no result row if unknown.
 SELECT seq FROM sqlite_sequence WHERE name = :name;
 
 -- name: row_ids
--- The numbers and ids of the first rows after a row number.
+-- The row versions and ids of the first rows after a row version.
 SELECT RowVersion, CAST(Id AS blob)
 FROM {table}
 WHERE RowVersion > :after

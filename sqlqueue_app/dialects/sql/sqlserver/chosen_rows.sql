@@ -1,7 +1,7 @@
 -- Statements for selected rows of a queue table on SQL Server. {table} is the quoted [catalog].[schema].[table].
 
 -- name: headers_of_rows
--- The headers of the rows with these numbers. {row_versions} is a list of integers. Skips locked rows.
+-- The headers of the rows with these row versions. {row_versions} is a list of integers. Skips locked rows.
 SELECT
     RowVersion,
     Headers
@@ -9,7 +9,7 @@ FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
 WHERE RowVersion IN ({row_versions});
 
 -- name: take
--- Deletes and returns the rows with these numbers, with their remaining lifetime in milliseconds. Skips locked rows.
+-- Deletes and returns the rows with these row versions, with their remaining lifetime in milliseconds. Skips locked rows.
 -- The lifetime is clamped to the range of an int, about 24 days either way.
 DECLARE @NOCOUNT VARCHAR(3) = 'OFF';
 IF ( (512 & @@OPTIONS) = 512 ) SET @NOCOUNT = 'ON';
@@ -36,7 +36,7 @@ IF (@NOCOUNT = 'ON') SET NOCOUNT ON;
 IF (@NOCOUNT = 'OFF') SET NOCOUNT OFF;
 
 -- name: remove
--- As `take`, but returns only the row numbers.
+-- As `take`, but returns only the row versions.
 DECLARE @NOCOUNT VARCHAR(3) = 'OFF';
 IF ( (512 & @@OPTIONS) = 512 ) SET @NOCOUNT = 'ON';
 SET NOCOUNT ON;

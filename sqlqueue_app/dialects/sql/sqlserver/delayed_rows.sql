@@ -37,7 +37,7 @@ FROM (
 ORDER BY Due ASC, RowVersion ASC;
 
 -- name: read_delayed
--- The rows with these numbers, with the beginning of the body. {ids} is a list of integers.
+-- The rows with these row versions, with the beginning of the body. {ids} is a list of integers.
 SELECT
     RowVersion,
     CONVERT(varchar(30), Due, 126),
@@ -50,7 +50,7 @@ WHERE RowVersion IN ({ids})
 ORDER BY Due ASC, RowVersion ASC;
 
 -- name: take_delayed
--- Deletes and returns the rows with these numbers, with the whole body.
+-- Deletes and returns the rows with these row versions, with the whole body.
 WITH message AS (
     SELECT *
     FROM {table} WITH (UPDLOCK, READPAST, ROWLOCK)
@@ -60,7 +60,7 @@ DELETE FROM message
 OUTPUT deleted.RowVersion, deleted.Headers, deleted.Body;
 
 -- name: remove_delayed
--- As `take_delayed`, but returns only the row numbers.
+-- As `take_delayed`, but returns only the row versions.
 WITH message AS (
     SELECT RowVersion
     FROM {table} WITH (UPDLOCK, READPAST, ROWLOCK)

@@ -1,4 +1,4 @@
--- Statements of a queue table on SQL Server. {table} is the quoted [catalog].[schema].[table]. A row number is a RowVersion.
+-- Statements of a queue table on SQL Server. {table} is the quoted [catalog].[schema].[table]. A row version is a RowVersion.
 -- Statements that would report intermediate row counts turn NOCOUNT on, and restore it afterwards.
 
 -- name: send
@@ -46,7 +46,7 @@ BEGIN
 END;
 
 -- name: peek
--- The first rows after a row number, or the last rows up to and including it. Skips locked rows.
+-- The first rows after a row version, or the last rows up to and including it. Skips locked rows.
 SELECT TOP (CAST(:limit AS int))
     RowVersion,
     Id,
@@ -62,14 +62,14 @@ WHERE RowVersion {compared} CAST(:place AS bigint)
 ORDER BY RowVersion {order};
 
 -- name: row_versions
--- The numbers of the first rows after a row number. Skips locked rows.
+-- The row versions of the first rows after a row version. Skips locked rows.
 SELECT TOP (CAST(:limit AS int)) RowVersion
 FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
 WHERE RowVersion > CAST(:after AS bigint)
 ORDER BY RowVersion ASC;
 
 -- name: row_version_at
--- The row number at a position, counted from 0.
+-- The row version at a position, counted from 0.
 SELECT RowVersion FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
 ORDER BY RowVersion ASC
 OFFSET CAST(:position AS bigint) ROWS FETCH NEXT 1 ROWS ONLY;

@@ -17,11 +17,11 @@ from sqlqueue_app.dashboard.history import text_of_event
 from sqlqueue_app.failures.index import FailureIndexing
 from sqlqueue_app.models import Event, NotificationDelivery, NotificationRule
 from sqlqueue_app.monitoring import notifying, webhooks
-from sqlqueue_app.monitoring.notifying import LEASE, MOST_ATTEMPTS, Notifications, NotificationSender
+from sqlqueue_app.monitoring.notifying import LEASE, MAX_ATTEMPTS, Notifications, NotificationSender
 from sqlqueue_app.monitoring.rules import Evaluator, RuleRefused, remove_rule, request_test, send_again
 from sqlqueue_app.monitoring.webhooks import new_secret, post, signed_headers
 from sqlqueue_app.receiving.waiting import StopSignal
-from sqlqueue_app.status.retention import NOTIFICATIONS_KEPT, forget_old_deliveries
+from sqlqueue_app.status.retention import NOTIFICATIONS_KEPT, delete_old_deliveries
 from tests.monitoring.notifications.rules import SECRET, Clock, Receiver, sample
 from tests.monitoring.notifications.sending.deliveries import ADMIN, SMALL, deliver, slow, webhook
 from tests.support.databases import QueueDatabase
@@ -91,7 +91,7 @@ def test_it_is_tried_again_after_longer_and_longer_times_and_then_given_up(
         assert sender.send_due(StopSignal()) == 1
         waiting.refresh_from_db()
     assert waits == [10, 60, 300, 1800]
-    assert (waiting.state, waiting.attempts, waiting.error) == ("failed", MOST_ATTEMPTS, "HTTP 503 Service Unavailable")
+    assert (waiting.state, waiting.attempts, waiting.error) == ("failed", MAX_ATTEMPTS, "HTTP 503 Service Unavailable")
     assert len({headers["webhook-id"] for _path, headers, _body in receiver.requests}) == 1
     assert [each.levelname for each in caplog.records if getattr(each, "event", "") == "notification_failed"] == ["ERROR"]
     event = Event.objects.get()
@@ -104,7 +104,7 @@ def test_it_is_tried_again_after_longer_and_longer_times_and_then_given_up(
     assert sender.send_due(StopSignal()) == 1
     waiting.refresh_from_db()
     assert (waiting.state, waiting.attempts, waiting.error) == ("sent", 1, "")
-    assert len(receiver.requests) == MOST_ATTEMPTS + 1
+    assert len(receiver.requests) == MAX_ATTEMPTS + 1
     with pytest.raises(RuleRefused):
         send_again(waiting.pk)
 
@@ -197,7 +197,7 @@ def test_what_kills_whoever_sends_it_is_given_up(
     sample(clock, waiting=11)
     Evaluator(get_settings(), now=clock).evaluate()
     monkeypatch.setattr(notifying, "post", killed)
-    for _ in range(MOST_ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         with pytest.raises(Killed):
             NotificationSender(get_settings(), now=clock).send_due(StopSignal())
         clock.now += LEASE
@@ -322,7 +322,7 @@ def test_what_is_a_month_old_is_forgotten(database: QueueDatabase, clock: Clock,
     for state, days in (("sent", 31), ("failed", 31), ("waiting", 31), ("sent", 29)):
         pk = request_test(made.pk, now=clock)
         NotificationDelivery.objects.filter(pk=pk).update(state=state, created_at=clock.now - timedelta(days=days))
-    assert forget_old_deliveries(database.alias, clock.now) == 2
+    assert delete_old_deliveries(database.alias, clock.now) == 2
     assert set(NotificationDelivery.objects.values_list("state", flat=True)) == {"waiting", "sent"}
     assert timedelta(days=30) == NOTIFICATIONS_KEPT
 

@@ -85,7 +85,7 @@ class MoveToError:
 class Discard:
     """Drop the message; the reason is logged."""
 
-    reason: str = "the policy says so"
+    reason: str = "by the policy"
 
 
 Action = RetryNow | RetryLater | MoveToError | Discard

@@ -107,12 +107,7 @@ class MessageContext:
         type without a route, AddressError for a bad address, MessageBodyError for a bad body.
         """
         options = SendOptions(to, headers, time_to_be_received, as_delay(delay), deliver_at)
-        outgoing = self._composer.compose(message, body, options, incoming=self._incoming)
-        if immediate:
-            self._send_at_once([outgoing])
-        else:
-            self.outgoing.append(outgoing)
-        return outgoing.message_id or ""
+        return self._send(message, body, options, immediate=immediate)
 
     @overload
     def send_local(self, message: str, body: Body = None, **options: Unpack[ContextOptions]) -> str: ...
@@ -120,9 +115,28 @@ class MessageContext:
     @overload
     def send_local(self, message: object, **options: Unpack[ContextOptions]) -> str: ...
 
-    def send_local(self, message: object, body: object = None, **options: Unpack[ContextOptions]) -> str:
+    def send_local(
+        self,
+        message: object,
+        body: object = None,
+        *,
+        headers: Mapping[str, str | None] | None = None,
+        time_to_be_received: timedelta | None = None,
+        delay: timedelta | float | None = None,
+        deliver_at: datetime | None = None,
+        immediate: bool = False,
+    ) -> str:
         """Send as `send`, but to the queue of the handling endpoint, regardless of routes."""
-        return self.send(message, body, to=self._composer.identity.reply_to, **options)  # type: ignore[call-overload, no-any-return]
+        options = SendOptions(self._composer.identity.reply_to, headers, time_to_be_received, as_delay(delay), deliver_at)
+        return self._send(message, body, options, immediate=immediate)
+
+    def _send(self, message: object, body: object, options: SendOptions, *, immediate: bool) -> str:
+        outgoing = self._composer.compose(message, body, options, incoming=self._incoming)
+        if immediate:
+            self._send_at_once([outgoing])
+        else:
+            self.outgoing.append(outgoing)
+        return outgoing.message_id or ""
 
     @overload
     def publish(self, message: str, body: Body = None, *, immediate: bool = False, **options: Unpack[Options]) -> str: ...

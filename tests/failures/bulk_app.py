@@ -1,5 +1,6 @@
-"""A process that works on an operation in small batches, and kills itself in the middle of the third: everything is written then,
-and nothing is committed. Run as `python -m tests.failures.bulk_app OPERATION BATCH`.
+"""Run an operation in small batches and kill the process in the third, after its writes and before its commit.
+
+Run as `python -m tests.failures.bulk_app OPERATION BATCH`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bulk operations: each message once, whoever is killed, whoever else is at it, and whatever is wrong with one of them."""
+"""Bulk operations process each message once, despite kills, concurrent workers and failing messages."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def never(_seconds: float) -> bool:
     return False
 
 
-def created(kind: str = "retry", *, actor: Actor = ANNA, **said: Any) -> Operation:
-    """An operation that nobody works on."""
+def created(kind: str = "retry", *, actor: Actor = ANNA, **criteria: Any) -> Operation:
+    """An operation that no runner has claimed."""
     runner = OperationRunner(get_settings())
-    operation = create_operation(get_settings(), kind, FailureSelection(**said), actor=actor, runner=runner)
+    operation = create_operation(get_settings(), kind, FailureSelection(**criteria), actor=actor, runner=runner)
     runner.release(operation.pk)
     return operation
 
@@ -83,11 +83,11 @@ def numbers(operation: Operation | None) -> tuple[str, int, int, int]:
 
 
 def later() -> Callable[[], datetime]:
-    """The clock of a process that comes when the lease has run out."""
+    """A clock that is ahead by more than the lease."""
     return lambda: database_now(managed_alias()) + MINUTE
 
 
-def test_a_large_operation_begins_at_once_and_goes_on_elsewhere(shop: QueueDatabase) -> None:
+def test_large_operation_starts_at_once_and_a_worker_finishes_it(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row() for _ in range(250)])
 
     operation = request_operation(get_settings(), "retry", FailureSelection(), actor=ANNA, batch=100)
@@ -101,7 +101,7 @@ def test_a_large_operation_begins_at_once_and_goes_on_elsewhere(shop: QueueDatab
     assert moved(shop) == ids_of(failures)
 
 
-def test_a_small_operation_that_takes_long_goes_on_elsewhere(shop: QueueDatabase) -> None:
+def test_slow_small_operation_is_finished_by_a_worker(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row() for _ in range(400)])
     times = iter([0.0, 11.0])
 
@@ -113,7 +113,7 @@ def test_a_small_operation_that_takes_long_goes_on_elsewhere(shop: QueueDatabase
     assert moved(shop) == ids_of(failures)
 
 
-def test_who_is_killed_has_done_whole_batches_and_another_goes_on(shop: QueueDatabase) -> None:
+def test_killed_worker_leaves_whole_batches_and_another_continues(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row() for _ in range(2000)])
     operation = created()
     command = [sys.executable, "-W", "error", "-m", "tests.failures.bulk_app", str(operation.pk), "250"]
@@ -121,7 +121,7 @@ def test_who_is_killed_has_done_whole_batches_and_another_goes_on(shop: QueueDat
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert numbers(operation) == ("running", 500, 0, 0)
 
-    assert run_open_operations(OperationRunner(get_settings()), StopSignal()) == 0  # its lease is not over
+    assert run_open_operations(OperationRunner(get_settings()), StopSignal()) == 0  # its lease has not expired
     assert run_open_operations(OperationRunner(get_settings(), now=later()), StopSignal()) == 1
 
     assert numbers(operation) == ("completed", 2000, 0, 0)
@@ -130,7 +130,7 @@ def test_who_is_killed_has_done_whole_batches_and_another_goes_on(shop: QueueDat
     assert FailedMessage.objects.filter(status=FailureStatus.RETRY_ISSUED).count() == 2000
 
 
-def test_a_worker_works_on_operations(shop: QueueDatabase) -> None:
+def test_worker_runs_operations(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row(failed_q="Parked") for _ in range(50)])
     install_sales(shop, ENDPOINTS={"Sales": {"CALLBACKS": False, "AUDIT_QUEUE": "Parked"}})
     operation = created()
@@ -138,7 +138,7 @@ def test_a_worker_works_on_operations(shop: QueueDatabase) -> None:
     worker = threading.Thread(target=lambda: run_worker(get_settings(), RunOptions(), stop), name="worker")
     worker.start()
     try:
-        poll_until(lambda: numbers(operation)[0] == "completed", what="the worker has done it")
+        poll_until(lambda: numbers(operation)[0] == "completed", what="the worker has completed the operation")
         poll_until(is_worker_alive)
     finally:
         stop.set()
@@ -148,12 +148,12 @@ def test_a_worker_works_on_operations(shop: QueueDatabase) -> None:
     assert not is_worker_alive()
 
 
-def test_two_who_retry_the_same_move_each_once(shop: QueueDatabase) -> None:
+def test_concurrent_retries_move_each_message_once(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row() for _ in range(400)])
     operations: list[Operation] = []
     together = threading.Barrier(2)
 
-    def ask() -> None:
+    def retry_everything() -> None:
         try:
             operation = created()
             together.wait(60)
@@ -162,7 +162,7 @@ def test_two_who_retry_the_same_move_each_once(shop: QueueDatabase) -> None:
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=ask) for _ in range(2)]
+    threads = [threading.Thread(target=retry_everything) for _ in range(2)]
     for thread in threads:
         thread.start()
     join_all(threads)
@@ -174,7 +174,7 @@ def test_two_who_retry_the_same_move_each_once(shop: QueueDatabase) -> None:
     assert sum(numbers(each)[3] for each in operations) == 0
 
 
-def test_two_workers_on_one_operation_do_each_batch_once(shop: QueueDatabase) -> None:
+def test_two_workers_run_each_batch_of_an_operation_once(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row() for _ in range(60)])
     operation = created()
     first = OperationRunner(get_settings(), batch=20)
@@ -182,7 +182,7 @@ def test_two_workers_on_one_operation_do_each_batch_once(shop: QueueDatabase) ->
     assert first.claim(operation.pk)
     first.advance(operation.pk)
 
-    assert second.claim(operation.pk)  # the lease of the first has run out by its clock
+    assert second.claim(operation.pk)  # by its clock the lease of the first has expired
     with pytest.raises(LeaseLost):
         first.advance(operation.pk)
     assert first.run(operation.pk, wait=never) is None
@@ -192,7 +192,7 @@ def test_two_workers_on_one_operation_do_each_batch_once(shop: QueueDatabase) ->
     assert moved(shop) == ids_of(failures)
 
 
-def test_it_is_cancelled_between_batches(shop: QueueDatabase) -> None:
+def test_operation_is_cancelled_between_batches(shop: QueueDatabase) -> None:
     fail(shop, [failed_row() for _ in range(60)])
     operation = created()
     runner = OperationRunner(get_settings(), batch=20)
@@ -208,7 +208,7 @@ def test_it_is_cancelled_between_batches(shop: QueueDatabase) -> None:
     assert run_open_operations(OperationRunner(get_settings(), now=later()), StopSignal()) == 0
 
 
-def test_what_nobody_has_begun_is_cancelled_by_the_next_worker(shop: QueueDatabase) -> None:
+def test_next_worker_cancels_an_operation_that_has_not_started(shop: QueueDatabase) -> None:
     fail(shop, [failed_row()])
     operation = created()
     cancel_operation(operation.pk)
@@ -218,7 +218,7 @@ def test_what_nobody_has_begun_is_cancelled_by_the_next_worker(shop: QueueDataba
     assert numbers(operation) == ("cancelled", 0, 0, 0)
 
 
-def test_a_stop_gives_it_back(shop: QueueDatabase) -> None:
+def test_stopped_worker_releases_the_operation(shop: QueueDatabase) -> None:
     fail(shop, [failed_row() for _ in range(60)])
     operation = created()
     stop = StopSignal()
@@ -231,7 +231,7 @@ def test_a_stop_gives_it_back(shop: QueueDatabase) -> None:
     assert numbers(operation) == ("completed", 60, 0, 0)
 
 
-def test_one_that_cannot_be_worked_on_does_not_stop_the_others(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_message_does_not_stop_the_others(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     failures = fail(shop, [failed_row() for _ in range(30)])
     broken = failures[17].pk
     run = RetryBatch.run
@@ -253,7 +253,7 @@ def test_one_that_cannot_be_worked_on_does_not_stop_the_others(shop: QueueDataba
     assert count(shop, "error") == 1
 
 
-def test_a_database_that_is_away_is_waited_for(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operation_waits_for_an_unavailable_database(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     failures = fail(shop, [failed_row() for _ in range(5)])
     answers: Iterator[bool] = iter([True, False])
     run = RetryBatch.run
@@ -276,7 +276,7 @@ def test_a_database_that_is_away_is_waited_for(shop: QueueDatabase, monkeypatch:
 
 
 @pytest.mark.parametrize("taken", ["retry", "view_queue", "active", "deleted"])
-def test_who_may_not_any_more_does_not(sqlite_database: QueueDatabase, taken: str) -> None:
+def test_operation_fails_when_its_user_loses_the_permission(sqlite_database: QueueDatabase, taken: str) -> None:
     install_sales(sqlite_database)
     user = User.objects.create_user("anna", is_staff=True)
     powers = Permission.objects.filter(content_type__app_label="sqlqueue_app", codename__in=["view_queue", "retry"])
@@ -303,7 +303,7 @@ def test_who_may_not_any_more_does_not(sqlite_database: QueueDatabase, taken: st
     assert count(sqlite_database, "error") == 30
 
 
-def test_a_key_of_other_users_is_nobodys(sqlite_database: QueueDatabase) -> None:
+def test_operation_of_an_unknown_user_fails(sqlite_database: QueueDatabase) -> None:
     install_sales(sqlite_database)
     fail(sqlite_database, [failed_row()])
 
@@ -312,7 +312,7 @@ def test_a_key_of_other_users_is_nobodys(sqlite_database: QueueDatabase) -> None
     assert numbers(operation) == ("failed", 0, 0, 0)
 
 
-def test_an_operation_that_cannot_be_read_ends(shop: QueueDatabase) -> None:
+def test_unreadable_operation_fails(shop: QueueDatabase) -> None:
     fail(shop, [failed_row()])
     operation = created()
     Operation.objects.filter(pk=operation.pk).update(scope={"nonsense": 1})
@@ -323,7 +323,7 @@ def test_an_operation_that_cannot_be_read_ends(shop: QueueDatabase) -> None:
     assert "nonsense" in operation.error
 
 
-def test_kinds_of_a_newer_version_are_left_alone(shop: QueueDatabase) -> None:
+def test_operation_of_an_unknown_kind_stays_waiting(shop: QueueDatabase) -> None:
     fail(shop, [failed_row()])
     operation = created()
     Operation.objects.filter(pk=operation.pk).update(kind="teleport")
@@ -332,7 +332,7 @@ def test_kinds_of_a_newer_version_are_left_alone(shop: QueueDatabase) -> None:
     assert numbers(operation) == ("waiting", 0, 0, 0)
 
 
-def test_with_nothing_to_do_a_worker_asks_once(shop: QueueDatabase) -> None:
+def test_idle_worker_runs_one_query(shop: QueueDatabase) -> None:
     runner = OperationRunner(get_settings())
 
     with CaptureQueriesContext(shop.connection) as asked:
@@ -341,7 +341,7 @@ def test_with_nothing_to_do_a_worker_asks_once(shop: QueueDatabase) -> None:
     assert len(asked) == 1
 
 
-def test_a_process_that_only_waits_for_replies_works_on_nothing(shop: QueueDatabase) -> None:
+def test_process_that_only_receives_replies_is_no_worker(shop: QueueDatabase) -> None:
     instance(threads={"Sales.here": 1})
     assert not is_worker_alive()
     instance(threads={"Sales": 2, "Sales.other": 1}, callback_queue="Sales.other")

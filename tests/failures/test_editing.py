@@ -1,4 +1,4 @@
-"""Edit and retry: one copy with what was changed, and nothing changed that must not be."""
+"""Edit and retry: one copy with the changes, and locked parts stay unchanged."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def send(failure: FailedMessage, body: str = '{"order": 2}', headers: dict[str, 
     return edit_and_retry(get_settings(), failure.pk, **{**known, **more})
 
 
-def test_a_copy_with_the_changes_is_sent(shop: QueueDatabase) -> None:
+def test_edited_copy_is_sent(shop: QueueDatabase) -> None:
     failure = failed(shop, more={"Custom": "old", names.RETRY_UNIQUE_MESSAGE_ID: str(uuid.uuid4()), names.CONVERSATION_ID: "c"})
     editable = read(failure)
     assert editable.body == '{"order": 1}'
@@ -79,14 +79,14 @@ def test_a_copy_with_the_changes_is_sent(shop: QueueDatabase) -> None:
     assert count(shop, "error") == 0
     assert statuses(failure) == ["RETRY_ISSUED"]
     failure.refresh_from_db()
-    # The result of an earlier retry does not count the edit.
+    # The edit is not part of the earlier retry operation.
     assert (failure.row_version, failure.operation) == (None, None)
     assert uuid.UUID(failure.retry_row_id) == row.id
     attempt = FailedAttempt.objects.get()
     assert (attempt.row_version, attempt.copy_id, attempt.retried_at) == (None, message_id, failure.status_at)
 
 
-def test_a_message_is_edited_once(shop: QueueDatabase) -> None:
+def test_message_is_edited_only_once(shop: QueueDatabase) -> None:
     failure = failed(shop)
     headers = read(failure).headers
     send(failure, headers=headers)
@@ -98,7 +98,7 @@ def test_a_message_is_edited_once(shop: QueueDatabase) -> None:
     assert count(shop, "Sales") == 1
 
 
-def test_one_that_failed_again_meanwhile_is_looked_at_again(shop: QueueDatabase) -> None:
+def test_message_that_failed_again_meanwhile_is_not_edited(shop: QueueDatabase) -> None:
     failure = failed(shop)
 
     with pytest.raises(EditRefused, match="failed again"):
@@ -114,7 +114,7 @@ def test_locked_headers_are_refused(name: str) -> None:
         read_edited_headers(json.dumps({name: "x"}))
 
 
-def test_what_is_handed_in_past_the_form_is_refused_too(shop: QueueDatabase) -> None:
+def test_locked_header_outside_the_form_is_refused(shop: QueueDatabase) -> None:
     failure = failed(shop)
 
     with pytest.raises(EditRefused, match="cannot be changed"):
@@ -123,7 +123,7 @@ def test_what_is_handed_in_past_the_form_is_refused_too(shop: QueueDatabase) -> 
 
 
 @pytest.mark.parametrize("text", ["", "x", "[]", '{"a": 1}', '{"a": {}}', '{"a": "1", "a": "2"}', "[" * 100_000])
-def test_headers_that_are_none_are_refused(text: str) -> None:
+def test_invalid_headers_are_refused(text: str) -> None:
     with pytest.raises(EditRefused):
         read_edited_headers(text)
 
@@ -138,7 +138,7 @@ def test_headers_that_are_none_are_refused(text: str) -> None:
         ("text/xml", "<a><b></a>"),
     ],
 )
-def test_a_body_that_is_none_is_refused(shop: QueueDatabase, content_type: str, body: str) -> None:
+def test_invalid_body_is_refused(shop: QueueDatabase, content_type: str, body: str) -> None:
     failure = failed(shop)
 
     with pytest.raises(EditRefused, match="The body is"):
@@ -147,14 +147,14 @@ def test_a_body_that_is_none_is_refused(shop: QueueDatabase, content_type: str, 
 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe{\x00}\x00", b"\x00\x01", b"", b"not json", b'{"a": "' + b"x" * 600_000 + b'"}'])
-def test_only_text_of_a_size_that_a_page_holds_can_be_edited(shop: QueueDatabase, body: bytes) -> None:
+def test_binary_and_large_bodies_cannot_be_edited(shop: QueueDatabase, body: bytes) -> None:
     failure = failed(shop, body)
 
     with pytest.raises(EditRefused, match="The body is"):
         read(failure)
 
 
-def test_the_line_ends_of_a_form_are_not_those_of_the_body(shop: QueueDatabase) -> None:
+def test_line_endings_of_the_body_survive_the_form(shop: QueueDatabase) -> None:
     original = '{"a":\n "ä"}'.encode()
     first = failed(shop, original)
     send(first, '{"a":\r\n "ä"}')
@@ -164,7 +164,7 @@ def test_the_line_ends_of_a_form_are_not_those_of_the_body(shop: QueueDatabase) 
     assert [row.body for row in table(shop, "Sales").peek(9)] == [original, b"<a>\r\n<b/></a>"]
 
 
-def test_without_a_queue_to_go_to_nothing_happens(shop: QueueDatabase) -> None:
+def test_missing_target_queue_changes_nothing(shop: QueueDatabase) -> None:
     (failure,) = fail(shop, [failed_row(failed_q="Nowhere", more=JSON)])
 
     with pytest.raises(EditRefused, match="Nowhere"):
@@ -173,7 +173,7 @@ def test_without_a_queue_to_go_to_nothing_happens(shop: QueueDatabase) -> None:
     assert count(shop, "error") == 1
 
 
-def test_a_row_that_is_gone_is_said(shop: QueueDatabase) -> None:
+def test_missing_row_is_reported(shop: QueueDatabase) -> None:
     failure = failed(shop)
     headers = read(failure).headers
     table(shop, "error").purge()
@@ -187,7 +187,7 @@ def test_a_row_that_is_gone_is_said(shop: QueueDatabase) -> None:
     assert statuses(failure) == ["UNRESOLVED"]
 
 
-def test_the_error_queue_of_servicecontrol_is_left_alone(shop: QueueDatabase) -> None:
+def test_error_queue_of_servicecontrol_is_read_only(shop: QueueDatabase) -> None:
     failure = failed(shop)
     headers = read(failure).headers
     shop.configure(ERROR_QUEUE_OWNER="servicecontrol")
@@ -196,7 +196,7 @@ def test_the_error_queue_of_servicecontrol_is_left_alone(shop: QueueDatabase) ->
         send(failure, headers=headers)
 
 
-def test_a_dry_run_of_other_kinds_goes_by_the_status(shop: QueueDatabase) -> None:
+def test_preview_of_other_kinds_checks_the_status(shop: QueueDatabase) -> None:
     fail(shop, [failed_row(), failed_row(failed_q="Nowhere")])
 
     found = preview(get_settings(), "archive", FailureSelection())

@@ -1,4 +1,4 @@
-"""The index of failures follows the error queues: rows that come, late ones too, that are gone, come again, are acknowledged."""
+"""The failure index follows the error queues: new, late, removed, repeated and acknowledged rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.failure_index import alias, id_of, look, only, statuses
 from tests.support.filling import install, row, table
 
 
-def test_a_failure_is_written_with_what_its_headers_say(errors: QueueDatabase) -> None:
+def test_failure_is_indexed_with_the_values_of_its_headers(errors: QueueDatabase) -> None:
     table(errors, "error").send([failed(body=b"12345")])
 
     assert look() == IndexState(read=1)
@@ -50,7 +50,7 @@ def test_a_failure_is_written_with_what_its_headers_say(errors: QueueDatabase) -
     assert found.type_group == deterministic_guid("Message Type", "Shop.PlaceOrder")
 
 
-def test_a_look_that_finds_nothing_new_costs_a_few_statements(errors: QueueDatabase) -> None:
+def test_scan_without_news_takes_few_statements(errors: QueueDatabase) -> None:
     table(errors, "error").send([failed(f"m-{number}") for number in range(20)])
     look()
 
@@ -60,7 +60,7 @@ def test_a_look_that_finds_nothing_new_costs_a_few_statements(errors: QueueDatab
     assert len(queries) <= 4
 
 
-def test_a_limited_look_says_that_there_is_more(errors: QueueDatabase) -> None:
+def test_limited_scan_reports_that_it_is_behind(errors: QueueDatabase) -> None:
     table(errors, "error").send([failed(f"m-{number}") for number in range(7)])
 
     assert [look(limit=3) for _ in range(3)] == [
@@ -69,7 +69,7 @@ def test_a_limited_look_says_that_there_is_more(errors: QueueDatabase) -> None:
     assert len(statuses()) == 7
 
 
-def test_a_row_that_is_committed_late_is_found(postgresql_database: QueueDatabase) -> None:
+def test_row_committed_late_is_found(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database)
     queue = table(postgresql_database, "error")
     slow = connections.create_connection(postgresql_database.alias)
@@ -89,7 +89,7 @@ def test_a_row_that_is_committed_late_is_found(postgresql_database: QueueDatabas
     assert statuses() == {"early": "unresolved", "late": "unresolved"}
 
 
-def test_rows_far_from_the_end_are_compared_in_turn(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_rows_are_compared_in_stretches(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "TAIL", 3)
     monkeypatch.setattr(index, "STRETCH", 4)
     queue = table(errors, "error")
@@ -97,7 +97,7 @@ def test_rows_far_from_the_end_are_compared_in_turn(errors: QueueDatabase, monke
     look()
     numbers = queue.row_versions(100)
     remove_rows(queue, [numbers[2], numbers[11], numbers[28]])
-    # As if it had been committed late: nobody has seen it.
+    # Simulates a row that is committed late: it has not been indexed.
     unseen = FailedAttempt.objects.using(alias()).get(row_version=numbers[9])
     unseen.failure.delete()
 
@@ -112,7 +112,7 @@ def test_rows_far_from_the_end_are_compared_in_turn(errors: QueueDatabase, monke
     assert not FailedAttempt.objects.using(alias()).filter(row_version__in=[numbers[2], numbers[11], numbers[28]]).exists()
 
 
-def test_a_purged_queue_is_noticed(errors: QueueDatabase) -> None:
+def test_purged_queue_is_detected(errors: QueueDatabase) -> None:
     table(errors, "error").send([failed(f"m-{number}") for number in range(3)])
     look()
     table(errors, "error").purge()
@@ -122,7 +122,7 @@ def test_a_purged_queue_is_noticed(errors: QueueDatabase) -> None:
     assert {each.status_at for each in FailedMessage.objects.using(alias()).all()} == {NOW + timedelta(hours=1)}
 
 
-def test_a_purge_of_a_long_queue_is_noticed_by_one_run_of_the_job(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_job_run_detects_the_purge_of_a_long_queue(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("TAIL", 5), ("STRETCH", 5), ("GONE_AT_ONCE", 2)):
         monkeypatch.setattr(index, name, value)
     table(errors, "error").send([failed(f"m-{number}") for number in range(60)])
@@ -134,7 +134,7 @@ def test_a_purge_of_a_long_queue_is_noticed_by_one_run_of_the_job(errors: QueueD
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
-def test_a_table_that_was_made_anew_is_noticed(errors: QueueDatabase, rows: int) -> None:
+def test_recreated_table_is_detected(errors: QueueDatabase, rows: int) -> None:
     queue = table(errors, "error")
     queue.send([failed(f"old-{number}") for number in range(2)])
     look()
@@ -155,7 +155,7 @@ def test_a_table_that_was_made_anew_is_noticed(errors: QueueDatabase, rows: int)
     assert {name for name, status in shown.items() if status != "unresolved"} == {"old-0", "old-1"}
 
 
-def test_a_copy_of_a_failure_is_no_further_attempt(errors: QueueDatabase) -> None:
+def test_copy_of_a_failure_does_not_count_as_an_attempt(errors: QueueDatabase) -> None:
     queue = table(errors, "error")
     queue.send([failed(), failed()])
     look()
@@ -170,14 +170,14 @@ def test_a_copy_of_a_failure_is_no_further_attempt(errors: QueueDatabase) -> Non
     assert (only().row_version, only().status) == (first, FailureStatus.UNRESOLVED)
     remove_rows(queue, [first])
     assert look() == IndexState(gone=1)
-    # The same row again: moved away and back by somebody.
+    # The same row again, as if an operator had moved it away and back.
     queue.send([failed()])
     assert look() == IndexState(read=1)
     assert (only().status, only().attempts) == (FailureStatus.UNRESOLVED, 1)
 
 
 def retry(database: QueueDatabase) -> FailedMessage:
-    """What a retry does to the rows."""
+    """Change the rows as a retry does."""
     found = only()
     remove_rows(table(database, "error"), [found.row_version or 0])
     found.history.update(row_version=None)
@@ -186,7 +186,7 @@ def retry(database: QueueDatabase) -> FailedMessage:
     return found
 
 
-def test_a_message_that_fails_again_waits_again(errors: QueueDatabase) -> None:
+def test_message_that_fails_again_is_unresolved_again(errors: QueueDatabase) -> None:
     table(errors, "error").send([failed()])
     look()
     retried = retry(errors)
@@ -211,7 +211,7 @@ def test_a_message_that_fails_again_waits_again(errors: QueueDatabase) -> None:
     assert [each.exception_message for each in found.history.order_by("failed_at")] == ["no more A-1", "other"]
 
 
-def test_an_acknowledgement_resolves_and_is_consumed(errors: QueueDatabase) -> None:
+def test_acknowledgement_resolves_the_failure_and_is_consumed(errors: QueueDatabase) -> None:
     queue = table(errors, "error")
     queue.send([failed()])
     look()
@@ -222,7 +222,7 @@ def test_an_acknowledgement_resolves_and_is_consumed(errors: QueueDatabase) -> N
     assert queue.row_versions(10) == []
 
 
-def test_service_controls_acknowledgements_are_left_to_it(errors: QueueDatabase) -> None:
+def test_acknowledgements_for_servicecontrol_are_not_consumed(errors: QueueDatabase) -> None:
     install(errors, ERROR_QUEUE_OWNER="servicecontrol")
     queue = table(errors, "error")
     queue.send([failed()])
@@ -234,7 +234,7 @@ def test_service_controls_acknowledgements_are_left_to_it(errors: QueueDatabase)
     assert len(queue.row_versions(10)) == 1
 
 
-def test_an_acknowledgement_of_nobodys_is_consumed_only_if_it_is_certain(errors: QueueDatabase) -> None:
+def test_unmatched_acknowledgement_is_consumed_only_as_control_message(errors: QueueDatabase) -> None:
     queue = table(errors, "error")
     queue.send([acknowledgement(uuid.uuid4()), acknowledgement(uuid.uuid4(), **{"NServiceBus.ControlMessage": "False"})])
 
@@ -244,7 +244,7 @@ def test_an_acknowledgement_of_nobodys_is_consumed_only_if_it_is_certain(errors:
     assert look() == IndexState()
 
 
-def test_an_acknowledgement_of_what_failed_again_changes_nothing(errors: QueueDatabase) -> None:
+def test_acknowledgement_of_an_unresolved_failure_changes_nothing(errors: QueueDatabase) -> None:
     queue = table(errors, "error")
     queue.send([failed()])
     look()
@@ -256,7 +256,7 @@ def test_an_acknowledgement_of_what_failed_again_changes_nothing(errors: QueueDa
 
 
 @pytest.mark.parametrize("text", ["", "null", "no json", '{"a": {"b": 1}}', '{"NServiceBus.FailedQ": ""}'])
-def test_what_cannot_be_read_is_kept_apart(errors: QueueDatabase, text: str) -> None:
+def test_unreadable_rows_are_indexed_as_poison(errors: QueueDatabase, text: str) -> None:
     table(errors, "error").send([row(text, b"x"), row(text, b"x")])
 
     assert look() == IndexState(read=2)
@@ -266,8 +266,8 @@ def test_what_cannot_be_read_is_kept_apart(errors: QueueDatabase, text: str) -> 
     assert look() == IndexState()
 
 
-def test_hostile_headers_are_written_as_the_columns_can_hold_them(errors: QueueDatabase) -> None:
-    # columns of SQL Server hold so many halves of UTF-16, not characters
+def test_hostile_headers_are_cut_to_fit_the_columns(errors: QueueDatabase) -> None:
+    # columns of SQL Server count UTF-16 code units, not characters
     long = "a\0" + "\U0001f600" * 5_000
     hostile = {
         "NServiceBus.MessageId": long,
@@ -289,7 +289,7 @@ def test_hostile_headers_are_written_as_the_columns_can_hold_them(errors: QueueD
     assert only().message_id.startswith("a\ufffd\U0001f600")
 
 
-def test_an_archived_message_stays_archived_until_it_fails_anew(errors: QueueDatabase) -> None:
+def test_archived_message_stays_archived_until_it_fails_again(errors: QueueDatabase) -> None:
     table(errors, "error").send([failed()])
     look()
     FailedMessage.objects.using(alias()).update(status=FailureStatus.ARCHIVED)
@@ -302,7 +302,7 @@ def test_an_archived_message_stays_archived_until_it_fails_anew(errors: QueueDat
     assert (only().status, only().attempts) == (FailureStatus.UNRESOLVED, 2)
 
 
-def test_a_missing_queue_is_named(errors: QueueDatabase) -> None:
+def test_missing_queue_is_named(errors: QueueDatabase) -> None:
     errors.configure(ENDPOINTS={"Sales": {}, "Billing": {"ERROR_QUEUE": "elsewhere"}})
     table(errors, "error").send([failed()])
 

@@ -1,4 +1,4 @@
-"""The index of failures as workers keep it: several queues, several processes, little asked at rest, the old forgotten."""
+"""Workers keep the failure index: several queues and processes, few queries when idle, expiry of old entries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.sqlserver import needs
 from tests.support.waiting import join_all
 
 
-def test_several_error_queues_are_looked_at_in_turn(errors: QueueDatabase) -> None:
+def test_error_queues_are_scanned_in_turn(errors: QueueDatabase) -> None:
     install(errors, ENDPOINTS={name: {"ERROR_QUEUE": f"error_{name}", "CALLBACKS": False} for name in ("A", "B", "C")})
     for name in ("A", "B", "C"):
         table(errors, f"error_{name}").send([failed(f"m-{name}")])
@@ -33,7 +33,7 @@ def test_several_error_queues_are_looked_at_in_turn(errors: QueueDatabase) -> No
     assert {each.queue for each in FailedMessage.objects.using(alias()).all()} == {"error_A", "error_B", "error_C"}
 
 
-def test_processes_that_look_at_once_write_each_failure_once(errors: QueueDatabase) -> None:
+def test_concurrent_scans_index_each_failure_once(errors: QueueDatabase) -> None:
     names = [f"m-{number}" for number in range(60)]
     table(errors, "error").send([failed(name) for name in names])
     begin = threading.Barrier(3)
@@ -44,7 +44,7 @@ def test_processes_that_look_at_once_write_each_failure_once(errors: QueueDataba
             begin.wait(60)
             while (found := look(limit=20)).is_behind or found.problems:
                 problems.extend(found.problems)
-        except Exception as error:  # noqa: BLE001 - the test's own thread tells it
+        except Exception as error:  # noqa: BLE001 - asserted by the test's own thread
             problems.append(error)
         finally:
             connections.close_all()
@@ -59,14 +59,14 @@ def test_processes_that_look_at_once_write_each_failure_once(errors: QueueDataba
     assert FailedAttempt.objects.using(alias()).count() == 60
 
 
-def test_one_worker_looks_for_all(errors: QueueDatabase) -> None:
+def test_one_worker_scans_for_all(errors: QueueDatabase) -> None:
     table(errors, "error").send([failed(f"m-{number}") for number in range(3)])
     first, second = (FailureIndexing(get_settings(), now=lambda: NOW) for _ in range(2))
 
     assert (first.index(), second.index()) == (IndexState(read=3), IndexState())
 
 
-def test_an_idle_worker_asks_little(errors: QueueDatabase) -> None:
+def test_idle_worker_runs_few_queries(errors: QueueDatabase) -> None:
     queue = table(errors, "error")
     queue.send([failed("m-1")])
     clock = [NOW + timedelta(seconds=10 * number) for number in range(20)]
@@ -80,11 +80,11 @@ def test_an_idle_worker_asks_little(errors: QueueDatabase) -> None:
     queue.send([failed("m-2")])
     assert indexing.index() == IndexState(read=1)
     queue.purge()
-    # What is gone is found at every sixth look.
+    # Removed rows are found at every sixth scan.
     assert [indexing.index().gone for _ in range(2)] == [0, 2]
 
 
-def test_what_needs_nobody_is_forgotten_after_a_while(errors: QueueDatabase) -> None:
+def test_resolved_failures_expire(errors: QueueDatabase) -> None:
     names = {"kept": FailureStatus.UNRESOLVED, "archived": FailureStatus.ARCHIVED, "resolved": FailureStatus.RESOLVED}
     for name in (*names, "noted"):
         table(errors, "error").send([failed(name, NServiceBus_EnclosedMessageTypes=f"Shop.{name}")])
@@ -109,7 +109,7 @@ def test_what_needs_nobody_is_forgotten_after_a_while(errors: QueueDatabase) -> 
     assert not FailedAttempt.objects.using(alias()).filter(failure__message_id="resolved").exists()
 
 
-def test_with_the_index_in_another_database_everything_is_noticed(postgresql_database: QueueDatabase, settings: Any) -> None:
+def test_index_in_another_database_follows_the_queue(postgresql_database: QueueDatabase, settings: Any) -> None:
     install(postgresql_database)
     settings.DATABASE_ROUTERS = []
     queue = table(postgresql_database, "error")
@@ -131,8 +131,8 @@ def test_with_the_index_in_another_database_everything_is_noticed(postgresql_dat
     }  # fmt: skip
 
 
-def test_tables_that_are_missing_are_no_error_of_a_look(errors: QueueDatabase) -> None:
-    """As between the new code and its migration."""
+def test_missing_tables_are_reported_by_the_scan(errors: QueueDatabase) -> None:
+    """The tables are missing between the deployment of new code and its migration."""
     needs(errors.vendor, "sp_rename without a kind")
     table(errors, "error").send([failed()])
     with errors.connection.schema_editor() as editor:

@@ -1,4 +1,4 @@
-"""Lists and groups of failures, the query bar, and where retries are that nobody has acknowledged."""
+"""Lists and groups of failures, the query bar, and the location of unacknowledged retries."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def everything() -> FailureSelection:
     return FailureSelection(statuses=(FailureStatus.UNRESOLVED,))
 
 
-def test_pages_follow_each_other_by_time_and_id(errors: QueueDatabase) -> None:
+def test_pages_are_ordered_by_time_and_id(errors: QueueDatabase) -> None:
     # Several at the same time: the id decides among them.
     fill(errors, *["A"] * 7, apart=timedelta())
     fill(errors, *["A"] * 3)
@@ -70,7 +70,7 @@ def test_pages_follow_each_other_by_time_and_id(errors: QueueDatabase) -> None:
 @pytest.mark.parametrize(
     "text", ["", "_", "2026-05-01T12:00:00Z", "2026-05-01T12:00:00Z_x", "x_3c3c90ba-3dda-41bb-b5ab-460449a8f80e", "\0"]
 )
-def test_what_is_no_key_is_the_first_page(text: str) -> None:
+def test_invalid_page_key_selects_the_first_page(text: str) -> None:
     assert PageKey.read(text) is None
 
 
@@ -89,7 +89,7 @@ def test_groups_have_counts_times_and_a_trend(errors: QueueDatabase) -> None:
     assert read_groups(everything(), "type", now=now + timedelta(hours=2)).groups[0].trend == (0,) * 12
 
 
-def test_every_group_is_on_one_page(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_group_appears_on_exactly_one_page(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sqlqueue_app.failures.queries.GROUPS_PER_PAGE", 2)
     fill(errors, "A", "B", "C", "D", "E")
     titles: list[str] = []
@@ -105,7 +105,7 @@ def test_every_group_is_on_one_page(errors: QueueDatabase, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("classifier", CLASSIFIERS)
-def test_every_classifier_makes_groups(errors: QueueDatabase, classifier: str) -> None:
+def test_every_classifier_forms_groups(errors: QueueDatabase, classifier: str) -> None:
     fill(errors, "A")
 
     assert [each.count for each in read_groups(everything(), classifier, now=FAILED_AT).groups] == [1]
@@ -131,7 +131,7 @@ NOW = datetime(2026, 5, 2, 12, tzinfo=UTC)
         ('https://example.com "two words" odd:', FailureSelection(text='https://example.com "two words" odd:')),
     ],
 )
-def test_the_query_bar(text: str, expected: FailureSelection) -> None:
+def test_query_bar_reads_and_writes_selections(text: str, expected: FailureSelection) -> None:
     found = read_query(text, NOW)
 
     assert found == expected
@@ -150,7 +150,7 @@ def test_the_query_bar(text: str, expected: FailureSelection) -> None:
         "failed:2026-13-01T00:00:00Z..",
     ],
 )
-def test_what_the_query_bar_cannot_read_selects_nothing(errors: QueueDatabase, text: str) -> None:
+def test_unreadable_query_selects_nothing(errors: QueueDatabase, text: str) -> None:
     fill(errors, "A")
     found = read_query(text, NOW)
 
@@ -161,13 +161,13 @@ def test_what_the_query_bar_cannot_read_selects_nothing(errors: QueueDatabase, t
 @pytest.mark.parametrize(
     "text", ['"', '""', ":", "a:", ":b", 'type:"', "type:\0", "\0", "failed:..", "failed:", "type: x", "*", "%_\\"]
 )
-def test_odd_text_in_the_query_bar_is_no_error(errors: QueueDatabase, text: str) -> None:
+def test_odd_query_text_raises_no_error(errors: QueueDatabase, text: str) -> None:
     fill(errors, "A")
 
     list(read_query(text, NOW).queryset())
 
 
-def sent_again(database: QueueDatabase, queue: str, row_id: uuid.UUID) -> FailedMessage:
+def mark_retried(database: QueueDatabase, queue: str, row_id: uuid.UUID) -> FailedMessage:
     (found,) = FailedMessage.objects.using(database.alias).all()
     found.status, found.status_at = FailureStatus.RETRY_ISSUED, FAILED_AT
     found.retried_to, found.retry_row_id, found.row_version = queue, str(row_id), None
@@ -175,12 +175,12 @@ def sent_again(database: QueueDatabase, queue: str, row_id: uuid.UUID) -> Failed
     return found
 
 
-def test_where_a_retry_is(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_location_of_a_retry_is_found(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(errors, "A")
     target = table(errors, "Sales")
     rows = [message() for _ in range(3)]
     target.send(rows)
-    retried = sent_again(errors, "Sales", uuid.UUID(rows[1].id))
+    retried = mark_retried(errors, "Sales", uuid.UUID(rows[1].id))
 
     def where() -> RetryPlace:
         return find_retries(get_settings(), [retried])[retried.pk].where
@@ -211,7 +211,7 @@ def test_ids_are_found_in_a_queue(errors: QueueDatabase) -> None:
     assert find_ids(target, [], limit=10) == {}
 
 
-def test_a_failure_is_shown_with_its_row_only_if_that_is_its_own(errors: QueueDatabase) -> None:
+def test_failure_is_read_without_a_row_of_another_message(errors: QueueDatabase) -> None:
     fill(errors, "A", "B")
     first, second = FailedMessage.objects.using(errors.alias).order_by("failed_at")
     found = read_failure(get_settings(), first.pk)
@@ -220,7 +220,7 @@ def test_a_failure_is_shown_with_its_row_only_if_that_is_its_own(errors: QueueDa
     assert found.row.summary.message_id == "m-0"
     assert [key for key, _group in found.groups] == list(CLASSIFIERS)
 
-    # The table was made anew, and another message has the number.
+    # The table was recreated and the number belongs to another message.
     number = second.row_version
     for failure, place in ((second, None), (first, number)):
         FailedAttempt.objects.using(errors.alias).filter(failure=failure).update(row_version=place)

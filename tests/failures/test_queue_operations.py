@@ -1,4 +1,4 @@
-"""Bulk operations on the messages of a queue: all of them moved or deleted, each once, whatever happens in between."""
+"""Bulk operations move or delete all messages of a queue, each once, despite kills and concurrent changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.databases import QueueDatabase
 from tests.support.filling import count, install, message, row, table
 from tests.support.waiting import join_all
 
-WHO = Actor("")
+ACTOR = Actor("")
 NO_WAIT: Callable[[float], bool] = lambda _seconds: False  # noqa: E731
 
 
@@ -43,33 +43,33 @@ def bodies(database: QueueDatabase, name: str) -> list[bytes | None]:
     return [each.body for each in table(database, name).peek(1_000)]
 
 
-def begun(database: QueueDatabase, kind: str, scope: QueueScope) -> tuple[Operation, OperationRunner]:
+def start_operation(database: QueueDatabase, kind: str, scope: QueueScope) -> tuple[Operation, OperationRunner]:
     runner = OperationRunner(get_settings(), batch=4)
-    return create_operation(get_settings(), kind, scope, actor=WHO, runner=runner), runner
+    return create_operation(get_settings(), kind, scope, actor=ACTOR, runner=runner), runner
 
 
 def numbers(operation: Operation) -> tuple[str, int, int, int]:
     return operation.state, operation.done, operation.skipped, operation.failed
 
 
-def test_all_messages_move_in_their_order_and_as_they_are(filled: QueueDatabase) -> None:
+def test_messages_move_unchanged_and_in_order(filled: QueueDatabase) -> None:
     sales, error = table(filled, "Sales"), table(filled, "error")
     sales.send([message(lifetime_ms=3_600_000), row("not JSON", b"\x00\xff"), row({"a": "ü"}, b"")])
     before = [(each.id, each.headers, each.body, each.expires is None) for each in sales.peek(100)]
 
-    operation = request_operation(get_settings(), "move_queue", moving(filled), actor=WHO)
+    operation = request_operation(get_settings(), "move_queue", moving(filled), actor=ACTOR)
 
     assert numbers(operation) == (OperationState.COMPLETED, 23, 0, 0)
     assert [(each.id, each.headers, each.body, each.expires is None) for each in error.peek(100)] == before
     assert count(filled, "Sales") == 0
 
 
-def test_what_arrives_later_stays_and_so_does_what_somebody_receives(postgresql_database: QueueDatabase) -> None:
-    """On PostgreSQL, because SQLite has one writer at a time."""
+def test_late_and_locked_messages_stay(postgresql_database: QueueDatabase) -> None:
+    """Only on PostgreSQL: SQLite has one writer at a time."""
     install(postgresql_database)
     sales = table(postgresql_database, "Sales")
     sales.send([message({"n": n}) for n in range(10)])
-    operation, runner = begun(postgresql_database, "move_queue", moving(postgresql_database))
+    operation, runner = start_operation(postgresql_database, "move_queue", moving(postgresql_database))
     sales.send([message({"late": True})])
     held, done = threading.Event(), threading.Event()
 
@@ -98,9 +98,9 @@ def test_what_arrives_later_stays_and_so_does_what_somebody_receives(postgresql_
     assert bodies(postgresql_database, "Sales") == [b'{"n": 2}', b'{"late": true}']
 
 
-def test_another_worker_goes_on_where_one_was_killed(filled: QueueDatabase) -> None:
+def test_another_worker_continues_after_a_kill(filled: QueueDatabase) -> None:
     ids = {each.id for each in table(filled, "Sales").peek(100)}
-    operation, first = begun(filled, "move_queue", moving(filled))
+    operation, first = start_operation(filled, "move_queue", moving(filled))
     first.claim(operation.pk)
     assert first.advance(operation.pk).done == 4
     assert (count(filled, "Sales"), count(filled, "error")) == (16, 4)
@@ -115,8 +115,8 @@ def test_another_worker_goes_on_where_one_was_killed(filled: QueueDatabase) -> N
     assert {each.id for each in moved} == ids
 
 
-def test_a_purge_deletes_what_was_there(filled: QueueDatabase) -> None:
-    operation, runner = begun(filled, "purge_queue", queue_scope(table(filled, "Sales"), "Sales"))
+def test_purge_deletes_the_messages_present_at_its_start(filled: QueueDatabase) -> None:
+    operation, runner = start_operation(filled, "purge_queue", queue_scope(table(filled, "Sales"), "Sales"))
     table(filled, "Sales").send([message({"late": True})])
     ended = runner.run(operation.pk, wait=NO_WAIT)
     assert ended is not None
@@ -124,16 +124,16 @@ def test_a_purge_deletes_what_was_there(filled: QueueDatabase) -> None:
     assert bodies(filled, "Sales") == [b'{"late": true}']
 
 
-def test_large_bodies_go_in_small_batches(filled: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_bodies_move_in_small_batches(filled: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operation_batches, "BYTES_PER_BATCH", 20)
-    operation, runner = begun(filled, "move_queue", moving(filled))
+    operation, runner = start_operation(filled, "move_queue", moving(filled))
     runner.claim(operation.pk)
     assert runner.advance(operation.pk).done == 2
 
 
 @pytest.mark.parametrize("dropped", ["Sales", "error"])
-def test_a_queue_that_is_dropped_meanwhile_ends_it_with_the_reason(filled: QueueDatabase, dropped: str) -> None:
-    operation, runner = begun(filled, "move_queue", moving(filled))
+def test_dropped_queue_fails_the_operation_with_the_reason(filled: QueueDatabase, dropped: str) -> None:
+    operation, runner = start_operation(filled, "move_queue", moving(filled))
     runner.claim(operation.pk)
     runner.advance(operation.pk)
     drop_queue(filled.alias, table(filled, dropped).address)
@@ -145,14 +145,14 @@ def test_a_queue_that_is_dropped_meanwhile_ends_it_with_the_reason(filled: Queue
     assert ended.error == f"The queue {dropped} does not exist any more."
 
 
-def test_one_that_the_other_queue_refuses_stays_and_the_rest_moves(postgresql_database: QueueDatabase) -> None:
-    """Ids are unique in a table on PostgreSQL alone."""
+def test_message_refused_by_the_target_stays_and_the_rest_moves(postgresql_database: QueueDatabase) -> None:
+    """Only on PostgreSQL: the other databases have no unique ids."""
     install(postgresql_database)
     sales, error = table(postgresql_database, "Sales"), table(postgresql_database, "error")
     rows = [message({"n": n}) for n in range(10)]
     sales.send(rows)
     error.send([rows[3]])
-    operation, runner = begun(postgresql_database, "move_queue", moving(postgresql_database))
+    operation, runner = start_operation(postgresql_database, "move_queue", moving(postgresql_database))
 
     ended = runner.run(operation.pk, wait=NO_WAIT)
 
@@ -162,22 +162,22 @@ def test_one_that_the_other_queue_refuses_stays_and_the_rest_moves(postgresql_da
     assert "duplicate key" in ended.log[0]["detail"]
 
 
-def test_nothing_begins_that_makes_no_sense(filled: QueueDatabase) -> None:
+def test_invalid_operations_are_refused(filled: QueueDatabase) -> None:
     sales, settings = table(filled, "Sales"), get_settings()
     with pytest.raises(ValueError, match="is the queue that the messages are in"):
         queue_scope(sales, "Sales", sales)
     with pytest.raises(OperationRefused, match="cannot be read"):
-        request_operation(settings, "purge_queue", moving(filled), actor=WHO)
+        request_operation(settings, "purge_queue", moving(filled), actor=ACTOR)
     with pytest.raises(OperationRefused, match="cannot be read"):
-        request_operation(settings, "move_queue", queue_scope(sales, "Sales"), actor=WHO)
+        request_operation(settings, "move_queue", queue_scope(sales, "Sales"), actor=ACTOR)
     with pytest.raises(OperationRefused, match="There is no such message: all messages of error"):
-        request_operation(settings, "purge_queue", queue_scope(table(filled, "error"), "error"), actor=WHO)
+        request_operation(settings, "purge_queue", queue_scope(table(filled, "error"), "error"), actor=ACTOR)
     assert Operation.objects.count() == 0
 
 
 @pytest.mark.parametrize("scope", [{}, [], {"name": "Sales", "queue": {}, "until": 1, "target": None}, {"name": 1, "queue": 1}])
-def test_a_scope_that_cannot_be_read_ends_the_operation(filled: QueueDatabase, scope: Any) -> None:
-    operation, runner = begun(filled, "purge_queue", queue_scope(table(filled, "Sales"), "Sales"))
+def test_unreadable_scope_fails_the_operation(filled: QueueDatabase, scope: Any) -> None:
+    operation, runner = start_operation(filled, "purge_queue", queue_scope(table(filled, "Sales"), "Sales"))
     Operation.objects.filter(pk=operation.pk).update(scope=scope)
     ended = runner.run(operation.pk, wait=NO_WAIT)
     assert ended is not None
@@ -185,6 +185,6 @@ def test_a_scope_that_cannot_be_read_ends_the_operation(filled: QueueDatabase, s
     assert count(filled, "Sales") == 20
 
 
-def test_a_scope_comes_back_as_it_was_kept(filled: QueueDatabase) -> None:
+def test_scope_survives_json(filled: QueueDatabase) -> None:
     for scope in (moving(filled), queue_scope(table(filled, "Sales"), f"a'b {uuid.UUID(int=1)}")):
         assert QueueScope.from_json(scope.to_json()) == scope

@@ -1,4 +1,4 @@
-"""Redirects of retries: one for each queue, to a queue that is there, and never in chains."""
+"""Redirects of retries: one for each queue, to an existing queue, never chained."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def canonical(name: str) -> str:
     return book.canonical(book.of_queue(name))
 
 
-def test_a_redirect_is_kept_by_canonical_addresses(shop: QueueDatabase) -> None:
+def test_redirect_stores_canonical_addresses(shop: QueueDatabase) -> None:
     made = make(" Gone ", "A")
 
     assert Redirect.objects.get() == made
@@ -49,7 +49,7 @@ def test_a_redirect_is_kept_by_canonical_addresses(shop: QueueDatabase) -> None:
     assert made.pk == redirect_id(canonical("Gone"))
 
 
-def test_the_id_is_that_of_servicecontrol() -> None:
+def test_redirect_id_equals_that_of_servicecontrol() -> None:
     assert redirect_id("Message TypeShop.PlaceOrder") == uuid.UUID("876ec959-1e70-3f04-943c-0af496b82403")
 
 
@@ -65,7 +65,7 @@ def test_the_id_is_that_of_servicecontrol() -> None:
         ("Gone2", " ", "address"),
     ],
 )
-def test_what_cannot_be_is_refused(shop: QueueDatabase, source: str, target: str, reason: str) -> None:
+def test_invalid_redirect_is_refused(shop: QueueDatabase, source: str, target: str, reason: str) -> None:
     make("Gone", "A")
 
     with pytest.raises(RedirectRefused, match=reason):
@@ -73,7 +73,7 @@ def test_what_cannot_be_is_refused(shop: QueueDatabase, source: str, target: str
     assert Redirect.objects.count() == 1
 
 
-def test_a_redirect_can_be_changed_and_removed(shop: QueueDatabase) -> None:
+def test_redirect_can_be_changed_and_removed(shop: QueueDatabase) -> None:
     made = make("Gone", "A")
 
     change_redirect(get_settings(), made, "B")

@@ -1,5 +1,6 @@
-"""Two operators retry everything again and again, while the index follows and an endpoint fails some messages once more: in the end
-each message was handled exactly as often as it was sent, and each failure is resolved.
+"""Two operators retry everything repeatedly while the index follows and an endpoint fails each message once more.
+
+Each message is handled exactly as often as it was sent, and each failure is resolved.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ TIMES = 2
 
 
 class Play:
-    """What the threads do, each in a loop until the stop."""
+    """The work of the threads, each in a loop until the stop."""
 
     def __init__(self, shop: QueueDatabase) -> None:
         self.shop = shop
@@ -44,7 +45,7 @@ class Play:
         self.handled: Counter[str] = Counter()
 
     def looping(self, step: Callable[[], bool]) -> threading.Thread:
-        """A thread that does the step again and again; after one that found nothing to do it waits a little."""
+        """A thread that repeats the step and waits briefly after one that found nothing to do."""
 
         def run() -> None:
             try:
@@ -92,7 +93,7 @@ class Play:
         return True
 
 
-def test_whoever_is_at_it_each_message_is_sent_once_for_each_failure(queue_database: QueueDatabase) -> None:
+def test_concurrent_operators_send_each_message_once_per_failure(queue_database: QueueDatabase) -> None:
     install_sales(queue_database)
     failures = fail(queue_database, [failed_row() for _ in range(MESSAGES)])
     play = Play(queue_database)

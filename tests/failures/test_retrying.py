@@ -1,4 +1,4 @@
-"""Retries of failed messages: to the byte, once each, or left where they are with the reason."""
+"""Retries of failed messages: identical bytes, once each, or left in place with the reason."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def shop(queue_database: QueueDatabase) -> QueueDatabase:
     return queue_database
 
 
-def retry(*failures: FailedMessage, **said: Any) -> Operation:
-    selection = FailureSelection(ids=tuple(each.pk for each in failures), **said)
+def retry(*failures: FailedMessage, **criteria: Any) -> Operation:
+    selection = FailureSelection(ids=tuple(each.pk for each in failures), **criteria)
     return request_operation(get_settings(), "retry", selection, actor=ANNA)
 
 
@@ -53,7 +53,7 @@ def headers_in(shop: QueueDatabase, queue: str) -> list[dict[str, Any]]:
     return [json.loads(row.headers or "") for row in table(shop, queue).peek(1000)]
 
 
-def test_a_message_goes_back_as_it_was(shop: QueueDatabase) -> None:
+def test_retried_message_is_unchanged(shop: QueueDatabase) -> None:
     body = bytes(range(256)) * 1000
     message_id = str(uuid.uuid4())
     (failure,) = fail(shop, [failed_row(message_id, body=body, more={"Custom": "ä/\u2028"})])
@@ -84,7 +84,7 @@ def test_a_message_goes_back_as_it_was(shop: QueueDatabase) -> None:
     assert list(FailedAttempt.objects.values_list("row_version", flat=True)) == [None]
 
 
-def test_earlier_attempts_go_with_it(shop: QueueDatabase) -> None:
+def test_retry_removes_the_rows_of_earlier_attempts(shop: QueueDatabase) -> None:
     unique = str(uuid.uuid4())
     rows = [failed_row("m", body=b"%d" % each, more={names.RETRY_UNIQUE_MESSAGE_ID: unique}) for each in range(3)]
     failure = fail(shop, [*rows[:2], failed_row(), *rows[2:]])[-1]
@@ -96,7 +96,7 @@ def test_earlier_attempts_go_with_it(shop: QueueDatabase) -> None:
     assert FailedAttempt.objects.filter(failure=failure, row_version=None).count() == 3
 
 
-def test_a_message_without_an_id_has_that_of_its_row(shop: QueueDatabase) -> None:
+def test_message_without_an_id_gets_that_of_its_row(shop: QueueDatabase) -> None:
     row = failed_row(more={names.MESSAGE_ID: ""})
     retry(*fail(shop, [row]))
 
@@ -107,7 +107,7 @@ def test_a_message_without_an_id_has_that_of_its_row(shop: QueueDatabase) -> Non
     ("failed_q", "reason"),
     [(None, "no failed queue"), (" ", "no failed queue"), ("Nowhere", "no queue"), ("no", "bad address"), ("error", "error queue")],
 )
-def test_what_cannot_go_back_stays_with_the_reason(shop: QueueDatabase, failed_q: str | None, reason: str) -> None:
+def test_message_that_cannot_be_retried_stays_with_the_reason(shop: QueueDatabase, failed_q: str | None, reason: str) -> None:
     if failed_q == "no":
         if shop.vendor == "sqlite":
             pytest.skip("on SQLite every text is a name")
@@ -123,7 +123,7 @@ def test_what_cannot_go_back_stays_with_the_reason(shop: QueueDatabase, failed_q
     assert statuses(*failures) == ["UNRESOLVED", "UNRESOLVED", "RETRY_ISSUED"]
 
 
-def test_poison_stays(shop: QueueDatabase) -> None:
+def test_poison_message_stays(shop: QueueDatabase) -> None:
     row = failed_row()
     failures = fail(shop, [type(row)(row.id, "not json", b"")])
 
@@ -131,7 +131,7 @@ def test_poison_stays(shop: QueueDatabase) -> None:
     assert count(shop, "error") == 1
 
 
-def test_a_row_that_is_gone_is_said(shop: QueueDatabase) -> None:
+def test_missing_row_is_reported(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row(), failed_row()])
     table(shop, "error").purge()
 
@@ -141,7 +141,7 @@ def test_a_row_that_is_gone_is_said(shop: QueueDatabase) -> None:
     assert reasons(operation) == {"not there": 2}
 
 
-def test_an_error_queue_that_is_gone_is_said(shop: QueueDatabase) -> None:
+def test_missing_error_queue_is_reported(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row(), failed_row()])
     drop_queue(shop.alias, table(shop, "error").address)
 
@@ -151,7 +151,7 @@ def test_an_error_queue_that_is_gone_is_said(shop: QueueDatabase) -> None:
         assert reasons(operation) == {"not there": 2}
 
 
-def test_what_is_retried_is_not_retried_again(shop: QueueDatabase) -> None:
+def test_retried_message_is_not_retried_again(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row(), failed_row()])
     retry(failures[0])
 
@@ -162,13 +162,13 @@ def test_what_is_retried_is_not_retried_again(shop: QueueDatabase) -> None:
     assert count(shop, "Sales") == 2
 
 
-def test_nothing_to_retry_is_no_operation(shop: QueueDatabase) -> None:
+def test_empty_selection_creates_no_operation(shop: QueueDatabase) -> None:
     with pytest.raises(OperationRefused, match="no such message"):
         request_operation(get_settings(), "retry", FailureSelection(endpoint="Nobody"), actor=ANNA)
     assert not Operation.objects.exists()
 
 
-def test_the_error_queue_of_servicecontrol_is_left_alone(shop: QueueDatabase) -> None:
+def test_error_queue_of_servicecontrol_is_read_only(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row()])
     shop.configure(ERROR_QUEUE_OWNER="servicecontrol")
 
@@ -178,7 +178,7 @@ def test_the_error_queue_of_servicecontrol_is_left_alone(shop: QueueDatabase) ->
     assert count(shop, "error") == 1
 
 
-def test_a_redirect_turns_retries(shop: QueueDatabase) -> None:
+def test_redirect_changes_the_target_of_retries(shop: QueueDatabase) -> None:
     book = address_book_of(get_settings())
     install_tables(shop.alias, [PlannedTable(TableKind.QUEUE, book.of_queue("Sales.New"))])
     redirect = create_redirect(get_settings(), book.canonical(book.of_queue("Gone")), book.canonical(book.of_queue("Sales.New")))
@@ -190,7 +190,7 @@ def test_a_redirect_turns_retries(shop: QueueDatabase) -> None:
     assert FailedMessage.objects.get(pk=failures[0].pk).retried_to == redirect.to_address
 
 
-def test_a_header_names_who_sends_retries_on(shop: QueueDatabase) -> None:
+def test_retry_to_header_names_a_forwarding_queue(shop: QueueDatabase) -> None:
     book = address_book_of(get_settings())
     install_tables(shop.alias, [PlannedTable(TableKind.QUEUE, book.of_queue("adapter"))])
     failures = fail(shop, [failed_row(more={names.RETRY_TO: "adapter"})])
@@ -202,14 +202,14 @@ def test_a_header_names_who_sends_retries_on(shop: QueueDatabase) -> None:
     assert headers[names.RETRY_TO] == "adapter"
 
 
-def test_allowed_destinations_hold_for_retries(shop: QueueDatabase) -> None:
+def test_allowed_destinations_apply_to_retries(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row()])
     shop.configure(ALLOWED_DESTINATIONS=["Billing*"])
 
     assert reasons(retry(*failures)) == {"not allowed": 1}
 
 
-def test_they_hold_for_a_queue_of_that_name_in_another_schema(postgresql_database: QueueDatabase) -> None:
+def test_allowed_destinations_do_not_match_another_schema(postgresql_database: QueueDatabase) -> None:
     install_sales(postgresql_database)
     with postgresql_database.connection.cursor() as cursor:
         cursor.execute("CREATE SCHEMA hr")
@@ -223,7 +223,7 @@ def test_they_hold_for_a_queue_of_that_name_in_another_schema(postgresql_databas
     assert queue_table(postgresql_database.alias, hidden).peek(9) == []
 
 
-def test_the_failed_queue_may_be_in_another_schema(postgresql_database: QueueDatabase) -> None:
+def test_failed_queue_may_be_in_another_schema(postgresql_database: QueueDatabase) -> None:
     install_sales(postgresql_database)
     with postgresql_database.connection.cursor() as cursor:
         cursor.execute('CREATE SCHEMA "od d"')
@@ -235,7 +235,7 @@ def test_the_failed_queue_may_be_in_another_schema(postgresql_database: QueueDat
     assert len(queue_table(postgresql_database.alias, address).peek(9)) == 1
 
 
-def test_several_error_queues_at_once(shop: QueueDatabase) -> None:
+def test_one_retry_covers_several_error_queues(shop: QueueDatabase) -> None:
     install_sales(shop, ENDPOINTS={"Sales": {"CALLBACKS": False}, "Billing": {"CALLBACKS": False, "ERROR_QUEUE": "error2"}})
     failures = [*fail(shop, [failed_row()]), *fail(shop, [failed_row(failed_q="Billing")], "error2")]
 
@@ -253,7 +253,7 @@ def test_several_error_queues_at_once(shop: QueueDatabase) -> None:
         ("complete", FailureStatus.RETRY_ISSUED, "RESOLVED"),
     ],
 )
-def test_a_status_changes_and_the_row_stays(shop: QueueDatabase, kind: str, before: FailureStatus, after: str) -> None:
+def test_status_changes_and_the_row_stays(shop: QueueDatabase, kind: str, before: FailureStatus, after: str) -> None:
     failures = fail(shop, [failed_row(), failed_row()])
     FailedMessage.objects.filter(pk=failures[0].pk).update(status=before)
     FailedMessage.objects.filter(pk=failures[1].pk).update(status=FailureStatus.RESOLVED)
@@ -265,7 +265,7 @@ def test_a_status_changes_and_the_row_stays(shop: QueueDatabase, kind: str, befo
     assert count(shop, "error") == 2
 
 
-def test_deleted_messages_are_gone_and_their_history_stays(shop: QueueDatabase) -> None:
+def test_deleted_messages_keep_their_history(shop: QueueDatabase) -> None:
     unique = str(uuid.uuid4())
     twice = [failed_row("m", more={names.RETRY_UNIQUE_MESSAGE_ID: unique}) for _ in range(2)]
     failures = fail(shop, [*twice, failed_row(), failed_row()])
@@ -280,7 +280,7 @@ def test_deleted_messages_are_gone_and_their_history_stays(shop: QueueDatabase) 
     assert FailedAttempt.objects.filter(row_version=None).count() == 3
 
 
-def test_the_index_may_be_in_another_database_than_the_queues(
+def test_index_and_queues_may_be_in_different_databases(
     sqlite_database: QueueDatabase, postgresql_database: QueueDatabase, settings: Settings
 ) -> None:
     settings.DATABASE_ROUTERS = []

@@ -1,4 +1,4 @@
-"""Which failed messages a selection means: in lists, in links, in the rows of operations."""
+"""Selections of failed messages: in lists, in links, in the rows of operations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def of_query(text: str) -> FailureSelection:
     return FailureSelection.from_query(QueryDict(text))
 
 
-def test_nothing_said_is_everything(queue_database: QueueDatabase) -> None:
+def test_empty_selection_is_everything(queue_database: QueueDatabase) -> None:
     failure()
     failure(status=FailureStatus.ARCHIVED)
 
@@ -52,7 +52,7 @@ def test_nothing_said_is_everything(queue_database: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "fields"),
+    ("criteria", "fields"),
     [
         ({"statuses": (FailureStatus.ARCHIVED,)}, {"status": FailureStatus.ARCHIVED}),
         ({"endpoint": "Billing"}, {"endpoint": "Billing"}),
@@ -79,42 +79,45 @@ def test_nothing_said_is_everything(queue_database: QueueDatabase) -> None:
         ({"ids": (uuid.UUID(int=7), uuid.UUID(int=8))}, {"id": uuid.UUID(int=7)}),
     ],
 )
-def test_what_is_said_must_apply(queue_database: QueueDatabase, said: dict[str, Any], fields: dict[str, Any]) -> None:
-    meant = failure(**fields)
-    failure(exception_group=GROUP if "classifier" in said else None)
-    failure(exception_message="left no coffee: 100%", message_type="Shop.NoCancel") if "text" not in said else None
+def test_selection_finds_the_matching_messages(
+    queue_database: QueueDatabase, criteria: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    expected = failure(**fields)
+    failure(exception_group=GROUP if "classifier" in criteria else None)
+    if "text" not in criteria:
+        failure(exception_message="left no coffee: 100%", message_type="Shop.NoCancel")
 
-    assert [found.pk for found in FailureSelection(**said).queryset()] == [meant.pk]
-
-
-@pytest.mark.parametrize("said", [{"text": '"'}, {"text": '""'}, {"endpoint": "*"}, {"endpoint": "**", "queue": "*"}])
-def test_what_every_message_fits_is_everything(said: dict[str, Any]) -> None:
-    assert FailureSelection(statuses=(FailureStatus.UNRESOLVED,), **said).is_everything
+    assert [found.pk for found in FailureSelection(**criteria).queryset()] == [expected.pk]
 
 
-@pytest.mark.parametrize("said", [{"text": "x"}, {"endpoint": "S*"}, {"group": GROUP}, {"ids": (GROUP,)}, {"until": FAILED_AT}])
-def test_what_narrows_is_not_everything(said: dict[str, Any]) -> None:
-    assert not FailureSelection(**said).is_everything
+@pytest.mark.parametrize("criteria", [{"text": '"'}, {"text": '""'}, {"endpoint": "*"}, {"endpoint": "**", "queue": "*"}])
+def test_criteria_that_match_every_message_are_everything(criteria: dict[str, Any]) -> None:
+    assert FailureSelection(statuses=(FailureStatus.UNRESOLVED,), **criteria).is_everything
 
 
-def test_everything_said_at_once_is_a_statement_that_every_database_takes(queue_database: QueueDatabase) -> None:
+@pytest.mark.parametrize("criteria", [{"text": "x"}, {"endpoint": "S*"}, {"group": GROUP}, {"ids": (GROUP,)}, {"until": FAILED_AT}])
+def test_narrowing_criteria_are_not_everything(criteria: dict[str, Any]) -> None:
+    assert not FailureSelection(**criteria).is_everything
+
+
+def test_every_database_accepts_all_criteria_at_once(queue_database: QueueDatabase) -> None:
     failure()
 
     assert FULL.queryset().count() == 0
 
 
-def test_as_much_as_may_be_said_is_a_statement_that_every_database_takes(queue_database: QueueDatabase) -> None:
+def test_every_database_accepts_the_largest_selection(queue_database: QueueDatabase) -> None:
     words, pattern = " ".join(f"w{each}" for each in range(MAX_WORDS)), "*".join(f"p{each}" for each in range(MAX_PARTS))
-    said = dict.fromkeys(("endpoint", "message_type", "queue", "exception", "conversation", "retried_to"), pattern)
+    criteria = dict.fromkeys(("endpoint", "message_type", "queue", "exception", "conversation", "retried_to"), pattern)
     ids = ",".join(str(uuid.UUID(int=each)) for each in range(MAX_IDS))
 
-    selection = of_query(urlencode({"ids": ids, "text": words, **said}))
+    selection = of_query(urlencode({"ids": ids, "text": words, **criteria}))
 
     assert not selection.problems
     assert selection.queryset().count() == 0
 
 
-def test_signs_of_patterns_mean_themselves(queue_database: QueueDatabase) -> None:
+def test_wildcards_of_sql_are_literal(queue_database: QueueDatabase) -> None:
     failure(endpoint="Sales_1")
     failure(endpoint="SalesX1")
 
@@ -123,7 +126,7 @@ def test_signs_of_patterns_mean_themselves(queue_database: QueueDatabase) -> Non
     assert FailureSelection(endpoint="%").queryset().count() == 0
 
 
-def test_it_survives_a_row_and_a_link() -> None:
+def test_selection_survives_json_and_a_link() -> None:
     assert FailureSelection.from_json(json.loads(json.dumps(FULL.to_json()))) == FULL
     assert of_query(FULL.to_query()) == FULL
     assert of_query(urlencode(FULL.to_fields())) == FULL
@@ -131,12 +134,12 @@ def test_it_survives_a_row_and_a_link() -> None:
 
 
 @pytest.mark.parametrize("classifier", [*CLASSIFIERS.items()])
-def test_a_classifier_has_two_names(classifier: tuple[str, str]) -> None:
+def test_classifier_has_two_names(classifier: tuple[str, str]) -> None:
     for name in classifier:
         assert of_query(f"group={GROUP}&{urlencode({'classifier': name})}").classifier == classifier[0]
 
 
-def test_other_parameters_of_a_page_are_not_looked_at() -> None:
+def test_other_parameters_of_a_page_are_ignored() -> None:
     assert of_query("q=type:X&page=3&format=csv&nonsense=%00") == FailureSelection()
     assert not of_query("q=type:X&page=3").problems
 
@@ -158,7 +161,7 @@ def test_other_parameters_of_a_page_are_not_looked_at() -> None:
         "only=ids&endpoint=Sales",
     ],
 )
-def test_what_cannot_be_read_selects_nothing(queue_database: QueueDatabase, query: str) -> None:
+def test_unreadable_criteria_select_nothing(queue_database: QueueDatabase, query: str) -> None:
     failure()
 
     selection = of_query(query)
@@ -168,14 +171,14 @@ def test_what_cannot_be_read_selects_nothing(queue_database: QueueDatabase, quer
     assert selection.in_words() == "nothing"
 
 
-def test_chosen_ids_are_all_that_is_meant_when_a_form_says_so() -> None:
+def test_only_ids_ignores_the_other_criteria() -> None:
     chosen = uuid.UUID(int=1)
 
     assert of_query(f"only=ids&endpoint=Sales&ids={chosen}&ids={chosen}") == FailureSelection(ids=(chosen,))
 
 
 @given(st.dictionaries(st.sampled_from([*FULL.to_json(), "only", "x"]), st.text(max_size=30), max_size=5))
-def test_no_query_string_is_an_error(values: dict[str, str]) -> None:
+def test_any_query_string_is_accepted(values: dict[str, str]) -> None:
     query = QueryDict(mutable=True)
     query.update(values)
 
@@ -186,11 +189,11 @@ def test_no_query_string_is_an_error(values: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("document", [None, [], "x", {"ids": 5}, {"ids": [None]}, {"unknown": 1}, {"since": {}}])
-def test_a_row_that_somebody_wrote_selects_nothing(document: object) -> None:
+def test_invalid_stored_document_selects_nothing(document: object) -> None:
     assert FailureSelection.from_json(document).problems
 
 
-def test_statuses_are_added_where_none_are_said() -> None:
+def test_default_statuses_apply_only_without_criteria() -> None:
     unresolved, archived = FailureStatus.UNRESOLVED, FailureStatus.ARCHIVED
 
     assert FailureSelection().or_statuses(unresolved).statuses == (unresolved,)
@@ -198,7 +201,7 @@ def test_statuses_are_added_where_none_are_said() -> None:
     assert FailureSelection(ids=(GROUP,)).or_statuses(unresolved).statuses == ()
 
 
-def test_words_for_people(queue_database: QueueDatabase) -> None:
+def test_selection_is_described_in_words(queue_database: QueueDatabase) -> None:
     FailureGroup.objects.create(id=GROUP, classifier="Message Type", title="Shop.PlaceOrder")
 
     assert FailureSelection(group=GROUP).in_words() == "the group “Shop.PlaceOrder”"

@@ -192,7 +192,7 @@ TESTS: dict[str, list[str]] = {
     # processes are killed, or started twice
     "`kill -9`, or a power cut": [
         "worker/test_processes.py::test_kill_9_in_the_middle_of_a_handler_loses_nothing_and_repeats_no_row",
-        "status/test_dead_instances.py::test_the_rows_of_processes_that_are_gone_for_long_are_deleted",
+        "status/test_dead_instances.py::test_rows_of_long_dead_processes_are_deleted",
     ],
     "the same signal comes again": ["worker/test_signals.py::test_the_second_signal_aborts"],
     "a second signal comes": ["worker/test_signals.py::test_the_second_signal_aborts"],

@@ -1,4 +1,4 @@
-"""Processes that were killed: replaced ones are no problem, and the rows of all of them go after a while."""
+"""Killed processes: replaced ones are no problem, and all their rows expire."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import poll_until
 
 
 def process(bench: Bench, pid: int, *, started: float, heard: float, endpoint: str = "Sales") -> None:
-    """A row; the times are seconds ago."""
+    """A row of an instance; the times are seconds ago."""
     now = timezone.now()
     Instance.objects.using(bench.database.alias).create(
         endpoint=endpoint,
@@ -38,7 +38,7 @@ def pids(bench: Bench) -> set[int]:
     return set(Instance.objects.using(bench.database.alias).values_list("pid", flat=True))
 
 
-def test_a_dead_process_is_replaced_by_one_that_has_started_since(bench: Bench) -> None:
+def test_process_started_later_replaces_a_dead_one(bench: Bench) -> None:
     bench.configure()
     process(bench, 1, started=1000, heard=60)
     assert replaced(bench) == set()
@@ -47,7 +47,7 @@ def test_a_dead_process_is_replaced_by_one_that_has_started_since(bench: Bench) 
 
 
 @pytest.mark.parametrize("started", [70, 1000])
-def test_one_that_ran_beside_it_is_no_successor(bench: Bench, started: float) -> None:
+def test_process_that_ran_concurrently_is_no_successor(bench: Bench, started: float) -> None:
     bench.configure()
     process(bench, 1, started=1000, heard=60)
     process(bench, 2, started=started, heard=1)
@@ -65,32 +65,32 @@ def test_each_dead_process_needs_a_successor_of_its_own_endpoint(bench: Bench) -
     assert replaced(bench) == {1, 2}
 
 
-def test_the_rows_of_processes_that_are_gone_for_long_are_deleted(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_of_long_dead_processes_are_deleted(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.configure()
     process(bench, 1, started=10_000, heard=601)
     process(bench, 2, started=10_000, heard=599)
     process(bench, 3, started=10_000, heard=1)
-    assert [each.pid for each in read_instances()[0]] == [2, 3], "without a worker the row stays, and counts for nothing"
+    assert [each.pid for each in read_instances()[0]] == [2, 3], "without a worker the row stays and is ignored"
     assert forget_gone() == 1
     assert pids(bench) == {2, 3}
     assert "process 1 of Sales on here ended without signing off, its row was deleted" in caplog.text
     assert forget_gone() == 0
 
 
-def test_any_worker_deletes_them_after_the_time_of_the_settings(bench: Bench) -> None:
+def test_any_worker_deletes_rows_after_the_configured_expiry(bench: Bench) -> None:
     bench.configure()
     bench.database.configure(**{**bench.database.settings.SQLQUEUE, "INSTANCE_EXPIRY": 100})
     process(bench, 1, started=1000, heard=200, endpoint="Other")
     process(bench, 2, started=1000, heard=80, endpoint="Other")
     with Running(bench):
-        poll_until(lambda: 1 not in pids(bench), what="the row of the process that is gone is deleted")
+        poll_until(lambda: 1 not in pids(bench), what="the row of the dead process is deleted")
         assert 2 in pids(bench)
 
 
-def test_a_worker_whose_row_is_gone_registers_again(
+def test_worker_without_a_row_registers_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after a suspended machine: other workers have forgotten it."""
+    """After a suspended machine, other workers have deleted its row."""
     monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.1)
     bench.configure()
     rows = Instance.objects.using(bench.database.alias)

@@ -1,4 +1,4 @@
-"""Dead rows on a real PostgreSQL: found, with who holds them, and gone after vacuum."""
+"""Dead rows on PostgreSQL are reported with the session that holds them and are gone after vacuum."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Session = psycopg.Connection[tuple[Any, ...]]
 
 
 @contextmanager
-def elsewhere(database: QueueDatabase, *, application: str = "reports") -> Iterator[Session]:
-    """Another session, not of Django."""
+def foreign_session(database: QueueDatabase, *, application: str = "reports") -> Iterator[Session]:
+    """A session outside of Django."""
     provider: Any = database.provider
     session = provider.server.connect(provider.database)
     try:
@@ -35,9 +35,9 @@ def elsewhere(database: QueueDatabase, *, application: str = "reports") -> Itera
 
 
 def leave_dead_rows(database: QueueDatabase, rows: int) -> None:
-    """Insert and delete so many, and have the statistics say so."""
+    """Insert and delete so many rows and update the statistics."""
     name = table(database, "Sales").qualified
-    with elsewhere(database, application="sqlqueue-tests") as session:
+    with foreign_session(database, application="sqlqueue-tests") as session:
         version = session.info.server_version
         session.execute(f"INSERT INTO {name} (id, headers) SELECT gen_random_uuid(), '{{}}' FROM generate_series(1, {rows})")
         session.execute(f"DELETE FROM {name}")
@@ -49,7 +49,7 @@ def leave_dead_rows(database: QueueDatabase, rows: int) -> None:
 
 
 def vacuum(database: QueueDatabase) -> None:
-    with elsewhere(database) as session:
+    with foreign_session(database) as session:
         session.execute(f"VACUUM {table(database, 'Sales').qualified}")
 
 
@@ -59,13 +59,13 @@ def problem_of_sales() -> QueueProblem | None:
 
 
 def problem_seen() -> QueueProblem:
-    # the statistics of a session come within a second
+    # the statistics of a session are updated within a second
     return poll_until(problem_of_sales, 60, what="the status names the dead rows")  # type: ignore[return-value]
 
 
-def test_a_transaction_that_is_left_open_is_named_with_the_sql_that_ends_it(postgresql_database: QueueDatabase) -> None:
+def test_open_transaction_is_reported_with_the_sql_to_end_it(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database, **SALES)
-    with elsewhere(postgresql_database, application="monthly report") as session:
+    with foreign_session(postgresql_database, application="monthly report") as session:
         session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         session.execute("SELECT count(*) FROM sqlqueue_app_instance")
         leave_dead_rows(postgresql_database, DEAD_ROWS_BEHIND_A_HOLDER + 1)
@@ -94,9 +94,9 @@ def test_a_transaction_that_is_left_open_is_named_with_the_sql_that_ends_it(post
     assert check_dead_rows(databases=[postgresql_database.alias]) == []
 
 
-def test_a_prepared_transaction_is_named(postgresql_database: QueueDatabase) -> None:
+def test_prepared_transaction_is_reported(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database, **SALES)
-    with elsewhere(postgresql_database) as session:
+    with foreign_session(postgresql_database) as session:
         session.execute("BEGIN")
         session.execute("CREATE TABLE half (id int)")
         session.execute("PREPARE TRANSACTION 'somebody''s'")
@@ -107,12 +107,12 @@ def test_a_prepared_transaction_is_named(postgresql_database: QueueDatabase) -> 
     assert "ROLLBACK PREPARED 'somebody''s';" in problem.sql
 
 
-def test_a_role_without_rights_is_told_what_it_may_not_see(postgresql_database: QueueDatabase) -> None:
+def test_unprivileged_role_sees_which_grant_is_missing(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database, **SALES)
     role = postgresql_database.create_role("service")
     with postgresql_database.connection.cursor() as cursor:
         cursor.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}")
-    with elsewhere(postgresql_database, application="monthly report") as session:
+    with foreign_session(postgresql_database, application="monthly report") as session:
         session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         session.execute("SELECT count(*) FROM sqlqueue_app_instance")
         leave_dead_rows(postgresql_database, DEAD_ROWS_BEHIND_A_HOLDER)
@@ -124,7 +124,7 @@ def test_a_role_without_rights_is_told_what_it_may_not_see(postgresql_database: 
     assert problem.text.endswith("this role may not see what the sessions of others do: GRANT pg_read_all_stats to it")
 
 
-def test_without_an_old_transaction_it_takes_more_dead_rows_and_the_advice_is_about_autovacuum(
+def test_more_dead_rows_without_an_old_transaction_point_to_autovacuum(
     postgresql_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(postgresql_database, **SALES)
@@ -136,30 +136,30 @@ def test_without_an_old_transaction_it_takes_more_dead_rows_and_the_advice_is_ab
     problem = problem_seen()
     assert "autovacuum does not keep up" in problem.text
     assert problem.sql.startswith('ALTER TABLE "public"."Sales" SET (')
-    with elsewhere(postgresql_database) as session:
-        # the advice is SQL that runs
+    with foreign_session(postgresql_database) as session:
+        # the recommended SQL is valid
         for statement in problem.sql.split(";")[:-1]:
             session.execute(statement)
     poll_until(lambda: problem_of_sales() is None, 60, what="nothing is wrong after vacuum")
 
 
-def test_a_young_transaction_is_no_problem(postgresql_database: QueueDatabase) -> None:
+def test_young_transaction_is_no_problem(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database, **SALES)
     leave_dead_rows(postgresql_database, DEAD_ROWS_BEHIND_A_HOLDER)
-    with elsewhere(postgresql_database) as session:
+    with foreign_session(postgresql_database) as session:
         session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         session.execute("SELECT count(*) FROM sqlqueue_app_instance")
         assert problem_of_sales() is None
         session.execute("ROLLBACK")
 
 
-def test_other_databases_are_not_asked(sqlite_database: QueueDatabase) -> None:
+def test_other_databases_report_no_dead_rows(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, **SALES)
     assert problem_of_sales() is None
     assert check_dead_rows(databases=[sqlite_database.alias]) == []
 
 
-def test_only_databases_that_were_named_are_looked_into(postgresql_database: QueueDatabase) -> None:
+def test_only_named_databases_are_checked(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database, **SALES)
     postgresql_database.connection.close()
     assert check_dead_rows() == check_dead_rows(databases=["default"]) == []

@@ -1,4 +1,4 @@
-"""What endpoints did in a time: means by message, rates by time, and nothing hidden that is there."""
+"""Measures of endpoints over a period: means per message, rates per time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sample(database: QueueDatabase, at: datetime, **values: Any) -> None:
     EndpointSample.objects.using(database.alias).create(**{**known, "taken_at": at, **values})
 
 
-def test_the_last_minute_is_that_whose_samples_are_all_there(queue_database: QueueDatabase) -> None:
+def test_last_minute_ends_with_the_last_complete_sample(queue_database: QueueDatabase) -> None:
     sample(queue_database, NOON - 70 * SECOND, handled=1000)
     sample(queue_database, NOON - 60 * SECOND, handled=1)
     sample(queue_database, NOON - 10 * SECOND, handled=2, instance="two")
@@ -51,7 +51,7 @@ def test_means_are_weighted_by_message(queue_database: QueueDatabase) -> None:
     assert Measured(60).processing_mean is None
 
 
-def test_times_of_instances_and_types_are_added_up(queue_database: QueueDatabase) -> None:
+def test_measures_are_summed_by_type_and_instance(queue_database: QueueDatabase) -> None:
     for message_type in ("A", "B"):
         sample(queue_database, NOON - 20 * SECOND, handled=3, message_type=message_type)
         sample(queue_database, NOON - 20 * SECOND, handled=1, message_type=message_type, instance="two")
@@ -60,7 +60,7 @@ def test_times_of_instances_and_types_are_added_up(queue_database: QueueDatabase
     assert [each.handled for each in by_instance.values()] == [6, 2]
 
 
-def test_the_measures_of_a_process_that_is_younger_than_the_period_are_as_long_as_its_life(queue_database: QueueDatabase) -> None:
+def test_young_process_is_measured_over_its_lifetime(queue_database: QueueDatabase) -> None:
     for name in ("young", "again", "gone", "old"):
         sample(queue_database, NOON - 20 * SECOND, handled=6, instance=name)
     sample(queue_database, NOON - 3 * MINUTE, handled=6, instance="again")
@@ -75,7 +75,7 @@ def test_the_measures_of_a_process_that_is_younger_than_the_period_are_as_long_a
     assert (by_instance["old"].length, by_type["A"].length) == (300.0, 300.0)
 
 
-def test_a_time_without_messages_is_there_and_one_that_is_not_over_is_not(queue_database: QueueDatabase) -> None:
+def test_empty_intervals_are_included_and_the_current_one_is_not(queue_database: QueueDatabase) -> None:
     sample(queue_database, NOON - 40 * SECOND, handled=5)
     sample(queue_database, NOON - 40 * SECOND, handled=5, instance="two")
     sample(queue_database, NOON, handled=7)
@@ -92,6 +92,6 @@ PERIODS = [(5 * MINUTE, 10), (HOUR, 10), (6 * HOUR, 60), (DAY, 60), (7 * DAY, 60
 
 
 @pytest.mark.parametrize(("period", "seconds"), PERIODS)
-def test_a_chart_has_no_more_points_than_it_shows(period: timedelta, seconds: int) -> None:
+def test_chart_has_a_bounded_number_of_points(period: timedelta, seconds: int) -> None:
     assert resolution_of(period).seconds == seconds
     assert period / timedelta(seconds=seconds) <= 1500

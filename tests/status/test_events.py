@@ -1,4 +1,4 @@
-"""Events: written once where things happen, whoever looks at the same time; forgotten when they are old; always readable."""
+"""Events are recorded once despite concurrent processes, deleted when old, and always readable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECOND = timedelta(seconds=1)
 PLACED = "shop.OutOfStock: shop.handlers.place()"
 
 
-def told() -> list[tuple[str, str]]:
+def recorded() -> list[tuple[str, str]]:
     return [(each.kind, each.subject) for each in Event.objects.using(alias()).order_by("id")]
 
 
@@ -41,20 +41,20 @@ def set_status(status: FailureStatus) -> None:
     FailedMessage.objects.using(alias()).update(status=status)
 
 
-def test_a_new_group_is_an_event_once(errors: QueueDatabase) -> None:
+def test_new_group_is_recorded_once(errors: QueueDatabase) -> None:
     table(errors, "error").send([failed("m-1"), failed("m-2")])
     look()
     table(errors, "error").send([failed("m-3", at=NOW + SECOND)])
     look()
 
-    assert told() == [("group_new", PLACED)]
+    assert recorded() == [("group_new", PLACED)]
     event = Event.objects.using(alias()).get()
     assert (event.severity, event.at) == (Severity.ERROR, NOW)
     assert event.details["group"] == str(FailedMessage.objects.using(alias()).all()[0].exception_group)
 
 
 @pytest.mark.parametrize("status", [FailureStatus.RESOLVED, FailureStatus.ARCHIVED, FailureStatus.DELETED])
-def test_a_group_comes_back_when_none_of_it_was_left(errors: QueueDatabase, status: FailureStatus) -> None:
+def test_group_returns_after_all_its_failures_were_closed(errors: QueueDatabase, status: FailureStatus) -> None:
     table(errors, "error").send([failed("m-1"), failed("m-2")])
     look()
     set_status(status)
@@ -63,21 +63,21 @@ def test_a_group_comes_back_when_none_of_it_was_left(errors: QueueDatabase, stat
     table(errors, "error").send([failed("m-5", at=NOW + 2 * SECOND)])
     look()
 
-    assert told() == [("group_new", PLACED), ("group_back", PLACED)]
+    assert recorded() == [("group_new", PLACED), ("group_back", PLACED)]
 
 
 @pytest.mark.parametrize("status", [FailureStatus.UNRESOLVED, FailureStatus.RETRY_ISSUED])
-def test_a_group_of_which_something_is_open_has_not_come_back(errors: QueueDatabase, status: FailureStatus) -> None:
+def test_group_with_open_failures_does_not_return(errors: QueueDatabase, status: FailureStatus) -> None:
     table(errors, "error").send([failed("m-1")])
     look()
     set_status(status)
     table(errors, "error").send([failed("m-1", at=NOW + SECOND), failed("m-2", at=NOW + SECOND)])
     look()
 
-    assert told() == [("group_new", PLACED)]
+    assert recorded() == [("group_new", PLACED)]
 
 
-def test_a_row_that_is_put_back_is_no_new_failure(errors: QueueDatabase) -> None:
+def test_restored_row_is_no_new_failure(errors: QueueDatabase) -> None:
     queue = table(errors, "error")
     queue.send([failed("m-1")])
     look()
@@ -88,10 +88,10 @@ def test_a_row_that_is_put_back_is_no_new_failure(errors: QueueDatabase) -> None
     look()
 
     assert FailedMessage.objects.using(alias()).get().status == FailureStatus.UNRESOLVED
-    assert told() == [("group_new", PLACED)]
+    assert recorded() == [("group_new", PLACED)]
 
 
-def test_processes_that_look_at_once_tell_of_a_group_once(errors: QueueDatabase) -> None:
+def test_concurrent_scans_record_each_group_once(errors: QueueDatabase) -> None:
     table(errors, "error").send(
         [failed(f"m-{number}", NServiceBus_ExceptionInfo_ExceptionType=f"T{number}") for number in range(30)]
     )
@@ -110,19 +110,19 @@ def test_processes_that_look_at_once_tell_of_a_group_once(errors: QueueDatabase)
         thread.start()
     join_all(threads)
 
-    assert len(told()) == len(set(told())) == 30
+    assert len(recorded()) == len(set(recorded())) == 30
 
 
-def test_an_event_is_there_if_its_transaction_is(errors: QueueDatabase) -> None:
+def test_rolled_back_transaction_records_no_event(errors: QueueDatabase) -> None:
     with transaction.atomic(using=alias()):
         record_event(EventKind.QUEUE_PURGED, "Sales", {"count": 1}, now=NOW)
         transaction.set_rollback(True, using=alias())
 
-    assert told() == []
+    assert recorded() == []
 
 
 @pytest.mark.parametrize("subject", ["a\0b", "x" * 5_000, "\ud800", "", "<b>'\"@/é", "٣ قائمة"])
-def test_any_subject_is_taken(errors: QueueDatabase, subject: str) -> None:
+def test_any_subject_is_accepted(errors: QueueDatabase, subject: str) -> None:
     record_event(EventKind.GROUP_NEW, subject, {"group": subject, "nested": [subject]}, now=NOW)
 
     event = Event.objects.using(alias()).get()
@@ -131,29 +131,29 @@ def test_any_subject_is_taken(errors: QueueDatabase, subject: str) -> None:
     assert text_of_event(event) == f"New failure group: {event.subject}"
 
 
-def test_what_cannot_be_told_undoes_nothing(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What a database refuses, here a text that is too long for its column.
+def test_event_that_cannot_be_stored_does_not_roll_back(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A text that is too long for its column makes the database refuse it.
     monkeypatch.setattr(events, "fitting_subject", lambda text: text * 1_000)
     with transaction.atomic(using=alias()):
         Operation.objects.using(alias()).create(id=uuid.uuid4(), kind="retry", requested_at=NOW)
         if errors.vendor == "sqlite":
-            Event.objects.using(alias()).all().delete()  # takes texts of any length
+            Event.objects.using(alias()).all().delete()  # accepts texts of any length
         report_event(EventKind.QUEUE_PURGED, "Sales", {"count": 1})
         assert Operation.objects.using(alias()).count() == 1
 
     assert Operation.objects.using(alias()).count() == 1
     if errors.vendor == "postgresql":
-        assert told() == []
+        assert recorded() == []
         with pytest.raises(DataError):
             record_event(EventKind.QUEUE_PURGED, "Sales", now=NOW)
 
 
-def test_a_purge_is_an_event(errors: QueueDatabase) -> None:
+def test_purge_is_recorded(errors: QueueDatabase) -> None:
     table(errors, "Sales").send([message() for _ in range(3)])
 
     assert purge_queue(table(errors, "Sales")) == 3
 
-    assert told() == [("queue_purged", "Sales")]
+    assert recorded() == [("queue_purged", "Sales")]
     assert text_of_event(Event.objects.using(alias()).get()) == "The queue Sales was purged: 3 messages were deleted."
 
 
@@ -165,7 +165,7 @@ def test_a_purge_is_an_event(errors: QueueDatabase) -> None:
         (OperationState.FAILED, "operation_failed", "Operation on it stopped early after 0 messages: "),
     ],
 )
-def test_the_end_of_an_operation_is_an_event(errors: QueueDatabase, state: OperationState, kind: str, text: str) -> None:
+def test_end_of_an_operation_is_recorded(errors: QueueDatabase, state: OperationState, kind: str, text: str) -> None:
     operation = Operation.objects.using(alias()).create(
         id=uuid.uuid4(),
         kind="retry" if state != OperationState.FAILED else next(iter(KINDS)),
@@ -181,13 +181,13 @@ def test_the_end_of_an_operation_is_an_event(errors: QueueDatabase, state: Opera
         each.run(operation.pk, wait=lambda _: False)
 
     operation.refresh_from_db(using=alias())
-    assert (operation.state, told()) == (state, [(kind, "it")])
+    assert (operation.state, recorded()) == (state, [(kind, "it")])
     event = Event.objects.using(alias()).get()
     assert event.details["operation"] == str(operation.pk)
     assert text_of_event(event).startswith(text)
 
 
-def test_old_events_are_deleted_a_thousand_at_once(errors: QueueDatabase) -> None:
+def test_old_events_are_deleted_in_batches(errors: QueueDatabase) -> None:
     old, young = NOW - EVENTS_KEPT - SECOND, NOW - EVENTS_KEPT + SECOND
     rows = [Event(at=old if number < 2_500 else young, severity="info", kind="x") for number in range(2_600)]
     Event.objects.using(alias()).bulk_create(rows, batch_size=100)
@@ -196,18 +196,18 @@ def test_old_events_are_deleted_a_thousand_at_once(errors: QueueDatabase) -> Non
     assert Event.objects.using(alias()).count() == 100
 
 
-def test_a_worker_forgets_old_events(errors: QueueDatabase) -> None:
+def test_worker_deletes_old_events(errors: QueueDatabase) -> None:
     record_event(EventKind.GROUP_NEW, "old", now=NOW - EVENTS_KEPT - SECOND)
     record_event(EventKind.GROUP_NEW, "young", now=NOW - SECOND)
 
     FailureIndexing(get_settings(), now=lambda: NOW).index()
 
-    assert told() == [("group_new", "young")]
+    assert recorded() == [("group_new", "young")]
     assert managed_alias() == alias()
 
 
 @pytest.mark.parametrize("details", [None, [], "x", {"count": "%s"}, {"operation": 3}])
-def test_every_kind_has_a_text_whatever_its_details_are(details: object) -> None:
+def test_every_kind_has_a_text_for_any_details(details: object) -> None:
     for kind in (*EventKind, "unheard of"):
         text = text_of_event(Event(kind=str(kind), subject="%(x)s", details=details))
         assert text

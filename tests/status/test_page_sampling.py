@@ -1,4 +1,4 @@
-"""Samples that pages take where no worker is alive: once in their time, never at the cost of the page."""
+"""Pages take samples while no worker is alive: once per interval, without slowing the page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def counted() -> dict[str, list[int]]:
     return found
 
 
-def test_a_page_writes_its_own_numbers(queue_database: QueueDatabase) -> None:
+def test_page_stores_the_numbers_that_it_has_read(queue_database: QueueDatabase) -> None:
     install(queue_database)
     instance(silent=timedelta(hours=1))
     table(queue_database, "Sales").send([message(), message()])
@@ -41,27 +41,27 @@ def test_a_page_writes_its_own_numbers(queue_database: QueueDatabase) -> None:
     assert not [query["sql"] for query in own if '"Sales"' in query["sql"] or "[Sales]" in query["sql"]], "nothing is counted twice"
 
 
-def test_a_page_without_numbers_counts(queue_database: QueueDatabase) -> None:
+def test_page_without_numbers_counts_the_queues(queue_database: QueueDatabase) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message()])
     PageSampling().take((), None, NOW)
     assert counted() == {"Sales": [1], "Sales.Priority": [0], "Sales.Delayed": [0], "error": [0]}
 
 
-def test_a_sample_is_taken_once_in_its_time(queue_database: QueueDatabase) -> None:
+def test_sample_is_taken_once_per_interval(queue_database: QueueDatabase) -> None:
     install(queue_database)
     sampling = PageSampling()
     assert sampling.take((), None, NOW)
-    with CaptureQueriesContext(queue_database.connection) as asked:
+    with CaptureQueriesContext(queue_database.connection) as statements:
         assert not sampling.take((), BEGIN, NOW + 6 * SECOND)
-    assert len(asked) == 0, "the page has seen the sample"
+    assert len(statements) == 0, "the page has seen the sample"
     assert not PageSampling().take((), None, NOW + 6 * SECOND), "another process has taken it"
     assert not Sampling(get_settings(), now=lambda: NOW).take()
     assert sampling.take((), BEGIN, NOW + 7 * SECOND)
     assert counted()["Sales"] == [0, 0]
 
 
-def test_of_many_pages_one_takes_the_sample(queue_database: QueueDatabase) -> None:
+def test_only_one_of_many_pages_takes_the_sample(queue_database: QueueDatabase) -> None:
     install(queue_database)
     together, found = threading.Barrier(6), []
     shared = PageSampling()
@@ -81,14 +81,14 @@ def test_of_many_pages_one_takes_the_sample(queue_database: QueueDatabase) -> No
     assert {len(values) for values in counted().values()} == {1}
 
 
-def test_where_a_worker_is_alive_the_page_takes_none(queue_database: QueueDatabase) -> None:
+def test_page_takes_no_sample_while_a_worker_is_alive(queue_database: QueueDatabase) -> None:
     install(queue_database)
     instance()
     assert PageSampling().take(read_status().instances, None, NOW) == []
     assert counted() == {}
 
 
-def test_a_process_that_only_waits_for_replies_takes_none_and_keeps_none_from_it(queue_database: QueueDatabase) -> None:
+def test_page_takes_samples_beside_a_process_that_only_receives_replies(queue_database: QueueDatabase) -> None:
     install(queue_database)
     instance(threads={"Sales.here": 1})
     status = read_status()
@@ -96,15 +96,15 @@ def test_a_process_that_only_waits_for_replies_takes_none_and_keeps_none_from_it
     assert set(counted()) == {"Sales", "Sales.Priority", "Sales.Delayed", "Sales.here", "error"}
 
 
-def test_in_a_transaction_of_the_page_none_is_taken(queue_database: QueueDatabase) -> None:
+def test_page_in_a_transaction_takes_no_sample(queue_database: QueueDatabase) -> None:
     install(queue_database)
-    with transaction.atomic(using=queue_database.alias), CaptureQueriesContext(queue_database.connection) as asked:
+    with transaction.atomic(using=queue_database.alias), CaptureQueriesContext(queue_database.connection) as statements:
         assert PageSampling().take((), None, NOW) == []
-    assert len(asked) == 0
+    assert len(statements) == 0
 
 
 @pytest.mark.parametrize("fixture", ["sqlite_database", "postgresql_database"])
-def test_who_may_not_write_takes_none_and_asks_again_after_a_minute(fixture: str, request: pytest.FixtureRequest) -> None:
+def test_read_only_database_is_tried_again_after_a_minute(fixture: str, request: pytest.FixtureRequest) -> None:
     database: QueueDatabase = request.getfixturevalue(fixture)
     install(database)
     clock = [100.0]
@@ -115,9 +115,9 @@ def test_who_may_not_write_takes_none_and_asks_again_after_a_minute(fixture: str
         assert sampling.take((), None, NOW) == []
         cursor.execute(switch % "off")
     clock[0] = 159.0
-    with CaptureQueriesContext(database.connection) as asked:
+    with CaptureQueriesContext(database.connection) as statements:
         assert sampling.take((), None, NOW) == []
-    assert len(asked) == 0
+    assert len(statements) == 0
     clock[0] = 160.0
     assert len(sampling.take((), None, NOW)) == 4
 
@@ -129,6 +129,6 @@ def test_minutes_are_rolled_up_once_a_minute(queue_database: QueueDatabase) -> N
         sampling.take((), None, NOW + 10 * number * SECOND)
     (rolled,) = QueueSample.objects.filter(seconds=60, queue="Sales")
     assert (rolled.taken_at, rolled.samples) == (BEGIN, 6)
-    with CaptureQueriesContext(queue_database.connection) as asked:
+    with CaptureQueriesContext(queue_database.connection) as statements:
         sampling.take((), None, NOW + 90 * SECOND)
-    assert not [query["sql"] for query in asked if "roll-up" in query["sql"]]
+    assert not [query["sql"] for query in statements if "roll-up" in query["sql"]]

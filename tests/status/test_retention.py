@@ -1,4 +1,4 @@
-"""Operations that have ended and actions are forgotten after their time; what is open, or younger, stays."""
+"""Finished operations and actions expire; open and recent ones stay."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def operation(state: OperationState, at: datetime) -> Operation:
     return Operation.objects.create(id=uuid.uuid4(), kind="retry", state=state, requested_at=at, finished_at=finished)
 
 
-def test_what_has_ended_long_ago_is_forgotten(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_finished_operations_and_actions_are_deleted(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     install(queue_database)
     monkeypatch.setattr(retention, "DELETED_AT_ONCE", 2)
     now = database_now(managed_alias())
@@ -53,7 +53,7 @@ def test_what_has_ended_long_ago_is_forgotten(queue_database: QueueDatabase, mon
     assert (action.pk, action.operation, action.result) == (actions[-1].pk, None, ActionResult.DONE)
 
 
-def test_figures_of_minutes_and_hours_are_forgotten_and_those_of_days_never(queue_database: QueueDatabase) -> None:
+def test_fine_rollups_expire_and_daily_rollups_stay(queue_database: QueueDatabase) -> None:
     install(queue_database)
     now = database_now(managed_alias())
     ages = [timedelta(hours=47), timedelta(hours=49), timedelta(days=91), timedelta(days=93), timedelta(days=4000)]

@@ -1,4 +1,4 @@
-"""Queue samples: taken once for the whole cluster, rolled up, deleted in time, and true."""
+"""Queue samples: taken once for the whole cluster, rolled up, deleted in time, and correct."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def lease(database: QueueDatabase) -> InstanceLease:
     return lease_instance(get_settings().endpoint("Sales"), alias=database.alias, concurrency=2, exists=lambda name: True, make=str)
 
 
-def test_a_sample_holds_what_is_in_each_queue(queue_database: QueueDatabase) -> None:
+def test_sample_counts_each_queue(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS=ENDPOINTS)
     lease(queue_database)
     age = datetime.now(UTC) - START + timedelta(minutes=5)
@@ -75,7 +75,7 @@ def test_a_sample_holds_what_is_in_each_queue(queue_database: QueueDatabase) -> 
     assert (found["error"].waiting, found["error"].head_age_seconds) == (0, None)
 
 
-def test_the_callback_queues_of_the_dead_are_not_counted(queue_database: QueueDatabase) -> None:
+def test_callback_queues_of_dead_instances_are_not_counted(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS=ENDPOINTS)
     lease(queue_database)
     Instance.objects.using(queue_database.alias).update(heartbeat_at="2020-01-01T00:00:00Z")
@@ -83,11 +83,11 @@ def test_the_callback_queues_of_the_dead_are_not_counted(queue_database: QueueDa
     assert {sample.queue for sample in samples(queue_database)} == QUEUES
 
 
-def test_of_many_workers_one_counts(queue_database: QueueDatabase) -> None:
+def test_only_one_of_many_workers_counts(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS=ENDPOINTS)
     clock, rounds, workers = Clock(), 4, 5
     written: list[int] = []
-    # Who comes last puts the clock forward; then all look at once.
+    # The last thread to arrive advances the clock; then all sample at once.
     together = threading.Barrier(workers, action=lambda: setattr(clock, "now", clock.now + 10 * SECOND))
 
     def work() -> None:
@@ -108,7 +108,7 @@ def test_of_many_workers_one_counts(queue_database: QueueDatabase) -> None:
     assert per_time == {START + (10 * n - 3) * SECOND: len(QUEUES) for n in range(1, rounds + 1)}
 
 
-def test_a_look_a_little_early_and_one_a_little_late_miss_nothing(queue_database: QueueDatabase) -> None:
+def test_early_and_late_runs_miss_no_interval(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS=ENDPOINTS)
     clock = Clock()
     worker = Sampling(get_settings(), now=clock)
@@ -119,7 +119,7 @@ def test_a_look_a_little_early_and_one_a_little_late_miss_nothing(queue_database
     assert RESOLUTIONS[0].seconds == sampling.SAMPLE_SECONDS * 2
 
 
-def test_the_job_asks_the_database_once_in_ten_seconds(postgresql_database: QueueDatabase) -> None:
+def test_job_queries_the_database_once_in_ten_seconds(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database, ENDPOINTS=ENDPOINTS)
     clock = Clock()
     began = clock.now
@@ -135,7 +135,7 @@ def test_the_job_asks_the_database_once_in_ten_seconds(postgresql_database: Queu
     assert len({sample.taken_at for sample in samples(postgresql_database, seconds=10)}) == 6
 
 
-def test_two_projects_on_one_database_each_count_their_own_queues(queue_database: QueueDatabase) -> None:
+def test_two_projects_on_one_database_count_their_own_queues(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS={"Billing": {"CALLBACKS": False}}, SEND_AS="Web")
     theirs = Sampling(get_settings(), now=Clock())
     install(queue_database, ENDPOINTS=ENDPOINTS, SEND_AS=None)
@@ -147,13 +147,13 @@ def test_two_projects_on_one_database_each_count_their_own_queues(queue_database
     }  # fmt: skip
 
 
-def test_a_queue_that_cannot_be_counted_is_left_out(queue_database: QueueDatabase) -> None:
+def test_missing_queue_is_left_out(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS=ENDPOINTS)
     queue_database.configure(ENDPOINTS={**ENDPOINTS, "Missing": {"CALLBACKS": False}})
     assert Sampling(get_settings(), now=Clock()).sample() == len(QUEUES)
 
 
-def test_a_long_queue_is_estimated_and_said_to_be(queue_database: QueueDatabase) -> None:
+def test_long_queue_is_marked_as_an_estimate(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS={"Sales": {"CALLBACKS": False}})
     table(queue_database, "Sales").send([message() for _ in range(EXACT_COUNT_LIMIT + 50)])
     Sampling(get_settings(), now=Clock()).sample()
@@ -161,7 +161,7 @@ def test_a_long_queue_is_estimated_and_said_to_be(queue_database: QueueDatabase)
     assert (sales.waiting, sales.exact) == (EXACT_COUNT_LIMIT + 50, False)
 
 
-def test_who_comes_too_late_pays_two_statements_and_none_at_the_next_look(postgresql_database: QueueDatabase) -> None:
+def test_late_worker_runs_two_statements_and_then_none(postgresql_database: QueueDatabase) -> None:
     database = postgresql_database
     install(database, ENDPOINTS=ENDPOINTS)
     Sampling(get_settings(), now=Clock()).sample()
@@ -171,7 +171,7 @@ def test_who_comes_too_late_pays_two_statements_and_none_at_the_next_look(postgr
     with CaptureQueriesContext(database.connection) as second:
         assert late.sample() == 0
     asked = [[sql for each in looks if (sql := each["sql"]) not in ("BEGIN", "COMMIT")] for looks in (first, second)]
-    assert [len(each) for each in asked] == [1, 0], "besides the one that reads the clock"
+    assert [len(each) for each in asked] == [1, 0], "in addition to the statement that reads the clock"
 
 
 # --- rolling up and deleting ---------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def every(seconds: int, begin: datetime, end: datetime) -> list[datetime]:
     return [begin + n * seconds * SECOND for n in range(count)]
 
 
-def test_a_minute_is_rolled_up_when_it_is_complete_and_once(queue_database: QueueDatabase) -> None:
+def test_complete_minute_is_rolled_up_once(queue_database: QueueDatabase) -> None:
     noon = START - 3 * SECOND
     for n, waiting in enumerate((10, 20, 30, 40, 50, 61)):
         values = {"waiting": waiting, "most_waiting": waiting, "expired": n, "head_age_seconds": n or None, "exact": n != 3}
@@ -209,7 +209,7 @@ def test_a_minute_is_rolled_up_when_it_is_complete_and_once(queue_database: Queu
     assert (error.samples, error.waiting, error.most_waiting) == (1, 7, 9)
 
 
-def test_means_are_weighted_by_how_often_was_counted(queue_database: QueueDatabase) -> None:
+def test_means_are_weighted_by_the_number_of_samples(queue_database: QueueDatabase) -> None:
     noon = START - 3 * SECOND
     fill(queue_database, 60, [noon], waiting=100, most_waiting=120, samples=1)
     fill(queue_database, 60, every(60, noon + 60 * SECOND, noon + 600 * SECOND), waiting=10, samples=6)
@@ -220,7 +220,7 @@ def test_means_are_weighted_by_how_often_was_counted(queue_database: QueueDataba
     assert (rolled.samples, rolled.waiting, rolled.most_waiting) == (55, round((100 + 54 * 10) / 55), 120)
 
 
-def test_what_endpoints_did_is_summed_by_instance_and_type(queue_database: QueueDatabase) -> None:
+def test_endpoint_samples_are_summed_by_instance_and_type(queue_database: QueueDatabase) -> None:
     noon = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
     common = {"endpoint": "Sales", "message_type": "A", "seconds": 10, "handled": 3, "processing_seconds": 1.5}
     ahead = {"critical_measured": 1, "critical_seconds": -2, "critical_max": -2}
@@ -243,7 +243,7 @@ def test_what_endpoints_did_is_summed_by_instance_and_type(queue_database: Queue
     assert not EndpointSample.objects.using(queue_database.alias).filter(seconds=10).exists()
 
 
-def test_after_a_time_without_a_worker_what_is_left_is_rolled_up(queue_database: QueueDatabase) -> None:
+def test_remaining_samples_are_rolled_up_after_a_pause(queue_database: QueueDatabase) -> None:
     noon = START - 3 * SECOND
     fill(queue_database, 10, every(10, noon, noon + 120 * SECOND), waiting=5)
     roll_up_samples(queue_database.alias, noon + 30 * 60 * SECOND)
@@ -261,7 +261,7 @@ def test_old_samples_are_deleted_in_batches(queue_database: QueueDatabase, monke
         fill(queue_database, resolution.seconds, every(resolution.seconds, oldest - 20 * length, oldest))
         fill(queue_database, resolution.seconds, [oldest, noon - length])
     Claim.objects.using(queue_database.alias).create(name="of long ago", until=noon - 31 * DAY)
-    # What is made of the old ones is not looked at here.
+    # The rolled-up rows are not checked here.
     roll_up_samples(queue_database.alias, noon)
     for resolution in RESOLUTIONS:
         kept = [sample.taken_at for sample in samples(queue_database, seconds=resolution.seconds)]
@@ -269,18 +269,18 @@ def test_old_samples_are_deleted_in_batches(queue_database: QueueDatabase, monke
     assert not Claim.objects.using(queue_database.alias).filter(name="of long ago").exists()
 
 
-def test_two_hours_of_samples_stay_within_their_numbers(sqlite_database: QueueDatabase) -> None:
+def test_two_hours_of_samples_keep_the_expected_number_of_rows(sqlite_database: QueueDatabase) -> None:
     noon = START - 3 * SECOND
     fill(sqlite_database, 10, every(10, noon - 2 * HOUR, noon), waiting=3)
     for minute in every(60, noon - 2 * HOUR, noon + 60 * SECOND):
         roll_up_samples(sqlite_database.alias, minute + 10 * SECOND)
     counts = Counter(sample.seconds for sample in samples(sqlite_database))
-    # Ten seconds after noon the oldest sample is more than an hour old, and the last ten minutes are not rolled up yet.
+    # At ten seconds past noon the oldest sample is over an hour old and the last ten minutes are not rolled up yet.
     assert counts == {10: 359, 60: 120, 600: 11, 3600: 1}
     assert {sample.waiting for sample in samples(sqlite_database)} == {3}
 
 
-def test_charts_read_what_is_kept_for_their_period(queue_database: QueueDatabase) -> None:
+def test_charts_read_the_resolution_of_their_period(queue_database: QueueDatabase) -> None:
     noon = START - 3 * SECOND
     for resolution in RESOLUTIONS:
         fill(queue_database, resolution.seconds, every(resolution.seconds, noon - 1200 * SECOND, noon), waiting=resolution.seconds)
@@ -294,7 +294,7 @@ def test_charts_read_what_is_kept_for_their_period(queue_database: QueueDatabase
     assert [resolution_for(period).seconds for period, _ in wanted] == [seconds for _, seconds in wanted]
 
 
-def test_what_another_project_has_written_is_left_as_it_is(queue_database: QueueDatabase) -> None:
+def test_sample_of_another_project_is_not_overwritten(queue_database: QueueDatabase) -> None:
     fill(queue_database, 10, [START], queue="error", waiting=1)
     mine = [QueueSample(queue=name, taken_at=START, seconds=10, waiting=2, most_waiting=2) for name in ("Sales", "error")]
     write_samples(queue_database.alias, mine)
@@ -304,7 +304,7 @@ def test_what_another_project_has_written_is_left_as_it_is(queue_database: Queue
 # --- claims --------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_claim_is_granted_once_and_again_when_the_clock_was_put_back(queue_database: QueueDatabase) -> None:
+def test_claim_is_granted_again_after_the_clock_was_set_back(queue_database: QueueDatabase) -> None:
     def asked(at: datetime) -> bool:
         return claim(queue_database.alias, "work", at)
 
@@ -313,7 +313,7 @@ def test_a_claim_is_granted_once_and_again_when_the_clock_was_put_back(queue_dat
     assert [asked(far), asked(START), asked(START)] == [True, True, False]
 
 
-def test_a_claim_for_the_first_time_is_granted_once(queue_database: QueueDatabase) -> None:
+def test_first_claim_is_granted_once(queue_database: QueueDatabase) -> None:
     granted: list[bool] = []
     together = threading.Barrier(6)
 

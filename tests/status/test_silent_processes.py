@@ -1,4 +1,4 @@
-"""Processes of which nothing was heard: on SQLite, where a handler that writes keeps heartbeats out, they are asked themselves."""
+"""Processes without heartbeats: on SQLite a writing handler blocks heartbeats, so the process itself is checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.clocks import DatabaseClock
 from tests.support.pages import client_of
 from tests.support.worker_processes import in_handler, prepare, worker_process
 
-# The identity of a process is read from /proc; where there is none, heartbeats alone decide.
+# The identity of a process is read from /proc; without it, only heartbeats decide.
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 LIST = "/admin/sqlqueue_app/instance/"
 
@@ -40,10 +40,10 @@ def states() -> list[str]:
 
 
 @needs_proc
-def test_a_process_whose_handler_keeps_its_heartbeats_out_is_asked_itself(sqlite_bench: Bench, tmp_path: Path) -> None:
+def test_process_with_blocked_heartbeats_is_checked_itself(sqlite_bench: Bench, tmp_path: Path) -> None:
     prepare(sqlite_bench)
     sqlite_bench.put_message("Worker.Hang", {"number": 1, "released": str(tmp_path / "never")})
-    # It signs in, which writes: not while the handler holds the lock.
+    # Signing in writes, so it must happen before the handler holds the lock.
     browser = client_of("superuser")
     clock = DatabaseClock(sqlite_bench.database)
     with worker_process(sqlite_bench) as process, clock.running():
@@ -68,7 +68,7 @@ def test_a_process_whose_handler_keeps_its_heartbeats_out_is_asked_itself(sqlite
         clock.jump(timedelta(seconds=-600))
 
         process.kill()
-        # Its parent has not asked for its exit code: the pid is not free yet.
+        # Its parent has not read its exit code yet, so the pid is still in use.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         for _ in range(2):
             assert states() == ["dead"]
@@ -91,7 +91,7 @@ def dead_after(row: Instance, seconds: float) -> bool:
     return is_dead(row, now)
 
 
-def test_only_on_sqlite_a_silent_process_is_asked(bench: Bench) -> None:
+def test_silent_process_is_checked_only_on_sqlite(bench: Bench) -> None:
     row = registered(bench)
     asked = bench.database.vendor == "sqlite" and Path("/proc/self/stat").exists()
     assert (row.process_identity is not None) is Path("/proc/self/stat").exists()
@@ -100,7 +100,7 @@ def test_only_on_sqlite_a_silent_process_is_asked(bench: Bench) -> None:
 
 @needs_proc
 @pytest.mark.parametrize("part", ["boot", "pid namespace", "start"])
-def test_the_same_pid_elsewhere_is_another_process(sqlite_bench: Bench, part: str) -> None:
+def test_same_pid_elsewhere_is_another_process(sqlite_bench: Bench, part: str) -> None:
     """Of another boot, of a container with the same host name, or given to a new process."""
     row = registered(sqlite_bench)
     parts = dict(zip(("boot", "pid namespace", "start"), str(row.process_identity).split(), strict=True))
@@ -108,7 +108,7 @@ def test_the_same_pid_elsewhere_is_another_process(sqlite_bench: Bench, part: st
     assert dead_after(row, 41)
 
 
-def test_a_worker_of_an_earlier_version_is_judged_by_its_heartbeat(sqlite_bench: Bench) -> None:
+def test_worker_of_an_earlier_version_is_judged_by_its_heartbeat(sqlite_bench: Bench) -> None:
     row = registered(sqlite_bench)
     row.process_identity = None
     assert dead_after(row, 41)

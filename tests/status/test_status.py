@@ -1,4 +1,4 @@
-"""The state of queues and instances: true numbers, few statements, no harm done."""
+"""The state of queues and instances: correct numbers, few statements, no side effects."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def queue(status: Status, name: str) -> QueueStatus:
 
 
 def problem_of(found: QueueStatus) -> QueueProblem | None:
-    """What is wrong with it, but for the non-Unicode headers of a classic table on SQL Server."""
+    """The problem of the queue, ignoring non-Unicode headers of a classic table on SQL Server."""
     problem = found.problem
     return None if problem is None or problem.kind is ProblemKind.NON_UNICODE_HEADERS else problem
 
@@ -45,7 +45,7 @@ def execute(database: QueueDatabase, *statements: str) -> None:
     forget_tables()
 
 
-def test_every_queue_of_the_settings_is_listed_with_kind_and_endpoints(queue_database: QueueDatabase) -> None:
+def test_every_configured_queue_is_listed_with_kind_and_endpoints(queue_database: QueueDatabase) -> None:
     endpoint = {"CALLBACKS": True, "INSTANCE": "here", "CALLBACK_QUEUES": 2}
     install(
         queue_database,
@@ -68,7 +68,7 @@ def test_every_queue_of_the_settings_is_listed_with_kind_and_endpoints(queue_dat
     ]
 
 
-def test_the_numbers_equal_those_of_sql(queue_database: QueueDatabase) -> None:
+def test_numbers_equal_those_of_sql(queue_database: QueueDatabase) -> None:
     install(queue_database)
     rows = [message(lifetime_ms=lifetime) for lifetime in (None, None, None, FUTURE, FUTURE, PAST)]
     table(queue_database, "Sales").send(rows)
@@ -87,7 +87,7 @@ def test_the_numbers_equal_those_of_sql(queue_database: QueueDatabase) -> None:
     assert (queue(status, "Sales").depth.waiting, queue(status, "Sales").depth.expired) == (6, 1)  # type: ignore[union-attr]
 
 
-def test_beyond_the_limit_the_depth_is_an_estimate(queue_database: QueueDatabase) -> None:
+def test_depth_beyond_the_limit_is_an_estimate(queue_database: QueueDatabase) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message(lifetime_ms=PAST if number == 11 else None) for number in range(12)])
 
@@ -103,7 +103,7 @@ def test_beyond_the_limit_the_depth_is_an_estimate(queue_database: QueueDatabase
     assert (beyond.depth.expiring, beyond.depth.expired) == (1, 1)
 
 
-def test_many_queues_cost_few_statements(queue_database: QueueDatabase) -> None:
+def test_many_queues_take_few_statements(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS={**ENDPOINTS, "Bills": {"SATELLITES": {f"Bills.{number}": {} for number in range(30)}}})
     instance()
     table(queue_database, "Sales").send([message() for _ in range(12)])
@@ -113,12 +113,12 @@ def test_many_queues_cost_few_statements(queue_database: QueueDatabase) -> None:
     with CaptureQueriesContext(queue_database.connection) as long:
         read_status(limit=5)
 
-    # One to find the tables, one look at all queues, two for the instances and their queues, one for the delayed tables.
+    # One finds the tables, one reads all queues, two read the instances and their queues, one reads the delayed tables.
     assert len(first) == 1 + 1 + 2 + 1
     assert len(long) == len(first) + 1, "the expiries of long queues"
 
 
-def test_the_more_queues_the_sooner_they_are_estimated(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_queues_lower_the_limit_for_exact_counts(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message() for _ in range(12)])
     assert queue(read_status(), "Sales").depth == Depth(12, 0, 0, exact=True)
@@ -139,7 +139,7 @@ def test_the_more_queues_the_sooner_they_are_estimated(queue_database: QueueData
         ('{"a": [', None, None, "its headers cannot be read"),
     ],
 )
-def test_the_age_of_the_head_comes_from_its_headers(
+def test_head_age_comes_from_its_headers(
     sqlite_database: QueueDatabase, headers: object, seconds: int | None, header: str | None, unknown: str | None
 ) -> None:
     now = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -161,13 +161,13 @@ def test_the_age_of_the_head_comes_from_its_headers(
     assert (age.unknown.value if age.unknown else None) == unknown
 
 
-def test_an_empty_queue_has_no_head(queue_database: QueueDatabase) -> None:
+def test_empty_queue_has_no_head(queue_database: QueueDatabase) -> None:
     install(queue_database)
 
     assert queue(read_status(), "Sales").head_age is None
 
 
-def test_a_missing_and_a_foreign_table_are_problems_of_their_own_rows(queue_database: QueueDatabase) -> None:
+def test_missing_and_foreign_tables_are_reported_for_their_queues(queue_database: QueueDatabase) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message()])
     error = table(queue_database, "error").qualified
@@ -191,18 +191,18 @@ def test_a_missing_and_a_foreign_table_are_problems_of_their_own_rows(queue_data
     depth = queue(status, "Sales").depth
     assert depth is not None
     assert depth.waiting == 1
-    # PostgreSQL takes all at once; a function is among its statements, whose lines end with semicolons, too.
+    # PostgreSQL runs all at once; its statements include a function whose lines also end with semicolons.
     whole = [missing.problem.sql] if queue_database.vendor == "postgresql" else missing.problem.sql.split(";\n")
     execute(queue_database, *[statement for statement in whole if statement.strip("; \n")])
     mended = queue(read_status(), "Sales.Priority")
     assert (problem_of(mended), mended.exists) == (None, True)
 
 
-def test_a_missing_table_leaves_a_transaction_of_the_caller_usable(queue_database: QueueDatabase) -> None:
+def test_missing_table_leaves_the_transaction_of_the_caller_usable(queue_database: QueueDatabase) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message()])
     read_status()
-    # The columns are still known, so the count runs into the missing table.
+    # The columns are still cached, so the count meets the missing table.
     with queue_database.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {table(queue_database, 'Sales.Priority').qualified}")
 
@@ -214,7 +214,7 @@ def test_a_missing_table_leaves_a_transaction_of_the_caller_usable(queue_databas
     assert count(queue_database, "Sales") == 2
 
 
-def test_a_missing_index_comes_with_the_sql_that_makes_it(postgresql_database: QueueDatabase) -> None:
+def test_missing_index_is_reported_with_the_sql_to_create_it(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database)
     execute(postgresql_database, 'DROP INDEX "Sales_Expires"')
 
@@ -225,7 +225,7 @@ def test_a_missing_index_comes_with_the_sql_that_makes_it(postgresql_database: Q
     assert not problem.stops_work
     with postgresql_database.connection.cursor() as cursor:
         cursor.execute(problem.sql)
-    # The columns are still those that this process knows: the database is asked again, and nothing is wrong any more.
+    # The cached columns are unchanged; the database is queried again and the problem is gone.
     assert queue(read_status(), "Sales").problem is None
 
 
@@ -246,11 +246,11 @@ def test_instances_are_alive_until_four_heartbeats_are_missed(queue_database: Qu
     depth = status.depth_of_callback(here)
     assert depth is not None
     assert depth.waiting == 2
-    # it has none, and that is no problem
+    # it has no callback queue, which is no problem
     assert "Sales.there" not in [each.name for each in status.queues]
 
 
-def test_looking_neither_waits_for_a_receive_nor_disturbs_it(queue_database: QueueDatabase) -> None:
+def test_reading_status_neither_waits_for_nor_disturbs_a_receive(queue_database: QueueDatabase) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message()])
     received, looked = threading.Event(), threading.Event()
@@ -277,13 +277,13 @@ def test_looking_neither_waits_for_a_receive_nor_disturbs_it(queue_database: Que
 
     assert seen[0] is not None
     assert problem_of(queue(status, "Sales")) is None
-    # SQL Server steps over the row; the others show it as it was before the receive.
+    # SQL Server skips the locked row; the others show its state before the receive.
     assert len(page.messages) == (0 if queue_database.vendor == "sqlserver" else 1)
     assert count(queue_database, "Sales") == 0
 
 
-def test_a_receive_in_another_transaction_is_not_blocked_by_a_look(postgresql_database: QueueDatabase) -> None:
-    """The look stands in a transaction that is still open."""
+def test_open_status_transaction_does_not_block_a_receive(postgresql_database: QueueDatabase) -> None:
+    """The status is read in a transaction that is still open."""
     install(postgresql_database)
     table(postgresql_database, "Sales").send([message()])
     seen: list[object] = []
@@ -302,12 +302,12 @@ def test_a_receive_in_another_transaction_is_not_blocked_by_a_look(postgresql_da
         thread = threading.Thread(target=receive)
         thread.start()
         thread.join(60)
-        assert seen, "the receive waited for the look"
+        assert seen, "the receive waited for the status transaction"
 
     assert count(postgresql_database, "Sales") == 0
 
 
-def test_a_database_that_is_away_ends_the_look(postgresql_server: ThrowAwayServer, postgresql_database: QueueDatabase) -> None:
+def test_unavailable_database_is_an_error(postgresql_server: ThrowAwayServer, postgresql_database: QueueDatabase) -> None:
     install(postgresql_database)
     read_status()
     postgresql_server.stop()
@@ -319,7 +319,7 @@ def test_a_database_that_is_away_ends_the_look(postgresql_server: ThrowAwayServe
         connections.close_all()
 
 
-def test_queues_of_one_name_in_two_schemas_are_told_apart(postgresql_database: QueueDatabase) -> None:
+def test_queues_of_one_name_in_two_schemas_are_distinguished(postgresql_database: QueueDatabase) -> None:
     with postgresql_database.connection.cursor() as cursor:
         cursor.execute("CREATE SCHEMA ops")
     install(

@@ -1,4 +1,4 @@
-"""Whoever looks at a queue sees any row, whatever stands in it: commands, admin, and what they read with."""
+"""Commands, admin and their readers show any row, whatever its content."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.support.fuzzing import fuzzed
 from tests.support.pages import OVERVIEW, client_of
 from tests.support.shapes import Shape
 
-# Rows may be long; nobody prints them but where one fails.
+# Rows may be long; they are printed only when a test fails.
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 ROWS = st.lists(shapes.shapes, min_size=15, max_size=30, unique_by=lambda row: row.row_id)
-modest = fuzzed(8, always_the_same=False)
+few_examples = fuzzed(8, always_the_same=False)
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def filled(bench: Bench, rows: list[Shape]) -> list[Shape]:
     return accounting.put(bench, rows)
 
 
-@modest
+@few_examples
 @given(rows=ROWS)
-def test_readers_and_commands(scanned: Bench, rows: list[Shape]) -> None:
+def test_readers_and_commands_show_any_row(scanned: Bench, rows: list[Shape]) -> None:
     held = filled(scanned, rows)
     table = scanned.table("Sales")
     page = read_page(table, PageQuery(size=50))
@@ -54,13 +54,13 @@ def test_readers_and_commands(scanned: Bench, rows: list[Shape]) -> None:
     call_command("sqlqueue_status", format="json", stdout=status)
     shown = json.loads(documents.getvalue())["messages"]
     assert [each["row_id"] for each in shown] == [str(row.row_id) for row in held]
-    # A terminal and a file take every character.
+    # Every character can be written to a terminal and a file.
     assert (text.getvalue() + documents.getvalue() + status.getvalue()).encode()
 
 
 @fuzzed(3, always_the_same=False)
 @given(rows=ROWS)
-def test_pages_of_the_admin(scanned: Bench, rows: list[Shape]) -> None:
+def test_admin_pages_show_any_row(scanned: Bench, rows: list[Shape]) -> None:
     held = filled(scanned, rows[:12])
     client = client_of("superuser")
     assert client.get(OVERVIEW).status_code == 200

@@ -1,4 +1,4 @@
-"""Messages of a queue, page by page and one at a time; they stay where they are."""
+"""Messages of a queue are read page by page and one at a time, and stay in the queue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def delete(database: QueueDatabase, name: str, keep: set[int]) -> None:
         cursor.execute(f"DELETE FROM {table(database, name).qualified} WHERE {column} NOT IN ({kept})")
 
 
-def test_pages_follow_each_other_by_row_version(queue_database: QueueDatabase) -> None:
+def test_pages_are_ordered_by_row_version(queue_database: QueueDatabase) -> None:
     install(queue_database)
     sales = table(queue_database, "Sales")
     sales.send([message({"n": number}) for number in range(60)])
@@ -48,14 +48,14 @@ def test_pages_follow_each_other_by_row_version(queue_database: QueueDatabase) -
     assert len(seen) == count(queue_database, "Sales") == 60
 
 
-def test_a_full_last_page_has_no_next_one(sqlite_database: QueueDatabase) -> None:
+def test_full_last_page_has_no_next_page(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     table(sqlite_database, "Sales").send([message() for _ in range(25)])
 
     assert read_page(table(sqlite_database, "Sales"), PageQuery(size=25)).next_after is None
 
 
-def test_a_summary_says_what_the_headers_say(queue_database: QueueDatabase) -> None:
+def test_summary_shows_the_values_of_the_headers(queue_database: QueueDatabase) -> None:
     install(queue_database)
     types = "Shop.PlaceOrder, Shop, Version=1.0.0.0;Shop.ICommand, Shop"
     table(queue_database, "Sales").send(
@@ -82,7 +82,7 @@ def test_a_summary_says_what_the_headers_say(queue_database: QueueDatabase) -> N
 
 
 @pytest.mark.parametrize("text", ["null", '{"a": [1', "[1]", '{"a": "1", "a": "2"}'])
-def test_unreadable_headers_are_shown_as_they_are_with_the_reason(queue_database: QueueDatabase, text: str) -> None:
+def test_unreadable_headers_are_shown_verbatim_with_the_reason(queue_database: QueueDatabase, text: str) -> None:
     install(queue_database)
     sent = row(text, b"{}")
     table(queue_database, "Sales").send([sent])
@@ -98,7 +98,7 @@ def test_unreadable_headers_are_shown_as_they_are_with_the_reason(queue_database
     assert found.headers_text == text
 
 
-def test_a_message_in_full(queue_database: QueueDatabase) -> None:
+def test_message_is_shown_in_full(queue_database: QueueDatabase) -> None:
     install(queue_database)
     failure = {"NServiceBus.FailedQ": "Sales", "NServiceBus.ExceptionInfo.Message": "no", "tenant": "küche"}
     table(queue_database, "error").send([message({"total": 1}, headers=failure)])
@@ -115,7 +115,7 @@ def test_a_message_in_full(queue_database: QueueDatabase) -> None:
     assert count(queue_database, "error") == 1
 
 
-def test_a_null_body_and_empty_headers_are_shown(sqlite_database: QueueDatabase) -> None:
+def test_null_body_and_empty_headers_are_shown(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     with sqlite_database.connection.cursor() as cursor:
         cursor.execute("INSERT INTO Sales (Id, Recoverable, Headers, Body) VALUES ('x', 1, '', NULL)")
@@ -128,9 +128,9 @@ def test_a_null_body_and_empty_headers_are_shown(sqlite_database: QueueDatabase)
     assert (found.body.kind, found.headers, found.groups) == (BodyKind.NULL, {}, ())
 
 
-def test_a_large_body_is_cut_and_its_size_said(queue_database: QueueDatabase) -> None:
+def test_large_body_is_cut_and_its_size_is_shown(queue_database: QueueDatabase) -> None:
     install(queue_database)
-    # The cut goes through a letter of two bytes.
+    # The cut splits a character of two bytes.
     body = b"x" + "ü".encode() * 35_000
     table(queue_database, "Sales").send([NewRow(str(uuid.uuid4()), "{}", body)])
 
@@ -161,14 +161,14 @@ def test_neighbours_are_found_across_gaps(queue_database: QueueDatabase) -> None
 
 
 @pytest.mark.parametrize("row_version", [0, -1, 4711, 2**63 - 1, 2**63, 10**40])
-def test_what_is_not_there_is_none(queue_database: QueueDatabase, row_version: int) -> None:
+def test_unknown_row_version_returns_none(queue_database: QueueDatabase, row_version: int) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message()])
 
     assert read_message(table(queue_database, "Sales"), row_version) is None
 
 
-def test_a_missing_table_is_said(queue_database: QueueDatabase) -> None:
+def test_missing_table_is_reported(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS={"Sales": {}})
 
     with pytest.raises(QueueNotFound):

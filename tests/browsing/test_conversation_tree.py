@@ -1,4 +1,4 @@
-"""How the messages of a conversation hang together, whatever their headers say of that."""
+"""The tree of a conversation is built from any headers."""
 
 from __future__ import annotations
 
@@ -31,40 +31,40 @@ def shape(found: Forest) -> list[tuple[int, str]]:
     return [(branch.depth, branch.message.message_id) for branch in found.branches]
 
 
-def test_a_message_hangs_on_the_one_whose_handling_sent_it() -> None:
-    told = [
+def test_message_is_the_child_of_its_cause() -> None:
+    members = [
         one("bill", "order", "Sales", "Billing", after=3),
         one("order", after=1),
         one("ship", "order", "Sales", "Shipping", after=2),
         one("paid", "bill", "Billing", "Sales", after=4),
     ]
-    assert shape(forest(told)) == [(0, "order"), (1, "ship"), (1, "bill"), (2, "paid")]
+    assert shape(forest(members)) == [(0, "order"), (1, "ship"), (1, "bill"), (2, "paid")]
 
 
-def test_the_cause_was_handled_where_the_message_was_sent_from() -> None:
+def test_cause_was_handled_by_the_sending_endpoint() -> None:
     event = [replace(one("placed", "", "Sales", at), kind=Kind.EVENT) for at in ("Billing", "Shipping")]
-    told = [*event, one("ship", "placed", "Shipping", "Depot")]
-    assert causes(told)[2] == [1]
-    # Where none fits, an event is nobody's cause, for each of its copies could be; a command is.
+    members = [*event, one("ship", "placed", "Shipping", "Depot")]
+    assert causes(members)[2] == [1]
+    # Without a match, an event is no cause because each of its copies could be; a command is.
     assert causes([*event, one("ship", "placed", "Elsewhere", "Depot")])[2] == []
     assert causes([one("order"), one("ship", "order", "Elsewhere", "Depot")])[1] == [0]
 
 
-def test_a_message_that_was_handled_twice_is_twice_the_cause() -> None:
-    told = [one("order", copy=1, after=1), one("order", copy=2, after=2), one("ship", "order", "Sales", "Depot", after=3)]
-    found = forest(told)
+def test_message_handled_twice_is_a_cause_twice() -> None:
+    members = [one("order", copy=1, after=1), one("order", copy=2, after=2), one("ship", "order", "Sales", "Depot", after=3)]
+    found = forest(members)
     assert found.links == ((0, 1), (2, 1))
     assert shape(found) == [(0, "order"), (1, "ship"), (0, "order")]
 
 
-def test_circles_and_messages_that_name_themselves() -> None:
+def test_cycles_and_self_references_are_resolved() -> None:
     alone = [one("a", "a")]
     circle = [one("a", "c", after=1), one("b", "a", after=2), one("c", "b", after=3), one("d", "c", after=4)]
     assert shape(forest(alone)) == [(0, "a")]
     assert shape(forest(circle)) == [(0, "a"), (1, "b"), (2, "c"), (3, "d")]
 
 
-def test_thousands_of_messages_in_one_chain_and_on_one_cause() -> None:
+def test_long_chains_and_large_fan_outs_are_resolved() -> None:
     chain = [one(str(number), str(number - 1), after=number) for number in range(5_000)]
     star = [one("root"), *(one(str(number), "root", after=number) for number in range(5_000))]
     copies = [one("x", copy=number) for number in range(2_000)] + [one("y", "x", copy=number) for number in range(2_000)]
@@ -74,17 +74,17 @@ def test_thousands_of_messages_in_one_chain_and_on_one_cause() -> None:
     assert len(cut(forest(chain), 200, first=range(4_000, 5_000)).branches) == 200
 
 
-def test_what_somebody_must_see_is_not_left_out() -> None:
-    told = [one("root"), *(one(str(number), "root", after=number) for number in range(50)), one("deep", "49", after=99)]
-    whole = forest(told)
+def test_cut_keeps_the_requested_messages() -> None:
+    members = [one("root"), *(one(str(number), "root", after=number) for number in range(50)), one("deep", "49", after=99)]
+    whole = forest(members)
     place = next(number for number, each in enumerate(whole.branches) if each.message.message_id == "deep")
     assert shape(cut(whole, 5, first=[place])) == [(0, "root"), (1, "0"), (1, "1"), (1, "49"), (2, "deep")]
 
 
 @given(talks())
-def test_every_message_has_one_place_behind_what_it_hangs_on(told: list[ConversationMessage]) -> None:
-    found = forest(told)
-    assert sorted(branch.message.key for branch in found.branches) == sorted(message.key for message in told)
+def test_every_message_has_one_place_after_its_parent(members: list[ConversationMessage]) -> None:
+    found = forest(members)
+    assert sorted(branch.message.key for branch in found.branches) == sorted(message.key for message in members)
     for number, branch in enumerate(found.branches):
         if branch.parent is None:
             assert branch.depth == 0
@@ -93,15 +93,15 @@ def test_every_message_has_one_place_behind_what_it_hangs_on(told: list[Conversa
             assert branch.depth == found.branches[branch.parent].depth + 1
             assert (branch.parent, number) in found.links
             assert found.branches[branch.parent].message.message_id == branch.message.related_to != branch.message.message_id
-    assert forest(list(reversed(told))).branches == found.branches
+    assert forest(list(reversed(members))).branches == found.branches
 
 
 @given(talks(), st.integers(1, 12), st.sets(st.integers(0, 24)))
-def test_a_cut_keeps_the_way_to_the_root(told: list[ConversationMessage], most: int, wanted: set[int]) -> None:
-    whole = forest(told)
-    first = sorted(each for each in wanted if each < len(told))
+def test_cut_keeps_the_path_to_the_root(members: list[ConversationMessage], most: int, wanted: set[int]) -> None:
+    whole = forest(members)
+    first = sorted(each for each in wanted if each < len(members))
     found = cut(whole, most, first=first)
-    assert len(found.branches) == min(most, len(told))
+    assert len(found.branches) == min(most, len(members))
     keys = [branch.message.key for branch in whole.branches]
     places = [keys.index(branch.message.key) for branch in found.branches]
     assert places == sorted(places)
@@ -112,7 +112,7 @@ def test_a_cut_keeps_the_way_to_the_root(told: list[ConversationMessage], most: 
     assert {(places[cause], places[effect]) for cause, effect in found.links} <= set(whole.links)
 
 
-def test_what_headers_say() -> None:
+def test_message_is_read_from_its_headers() -> None:
     headers = sent_headers("order-1", "web-1", NServiceBus_ProcessingStarted="odd")
     found = message_from_headers(headers, "k", native_id="n", receiving="Sales", outcome=MessageOutcome.WAITING)
     assert (found.message_id, found.related_to, found.sending, found.kind) == ("order-1", "web-1", "Web", Kind.COMMAND)

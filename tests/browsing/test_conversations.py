@@ -1,4 +1,4 @@
-"""The messages of a conversation, found wherever they are, on both databases."""
+"""The messages of a conversation are found in all places on every database."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def delay(database: QueueDatabase, message: NewRow) -> None:
     DelayedTable(database.alias, address).add(message.headers, b"{}", BEGIN + timedelta(days=9_000))
 
 
-def test_handled_failed_waiting_and_delayed_messages_are_one_conversation(shop: QueueDatabase) -> None:
+def test_conversation_joins_handled_failed_waiting_and_delayed_messages(shop: QueueDatabase) -> None:
     table(shop, "audit").send([audited("order"), audited("other", NServiceBus_ConversationId="c-2")])
     fail(shop, [failed_one("bill", "order")])
     table(shop, "Billing").send([sent("remind", "order", by="Sales"), sent("bystander", talk="c-10")])
@@ -61,7 +61,7 @@ def test_handled_failed_waiting_and_delayed_messages_are_one_conversation(shop: 
     assert (found.problems, found.extent.longer, found.is_cut) == ((), {}, False)
 
 
-def test_a_large_conversation_is_read_as_far_as_is_said(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_conversation_is_cut_at_the_limit(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     table(shop, "audit").send([audited(f"m-{number}", "m-0") for number in range(700)])
     found = read()
     assert (len(found.messages), found.is_cut) == (700, False)
@@ -70,7 +70,7 @@ def test_a_large_conversation_is_read_as_far_as_is_said(shop: QueueDatabase, mon
     assert (len(found.messages), found.is_cut) == (600, True)
 
 
-def test_failures_are_found_however_long_the_error_queue_is(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_found_in_a_long_error_queue(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversations, "SCAN_ROWS_TOTAL", 1)
     monkeypatch.setattr(conversations, "MIN_SCAN_ROWS", 3)
     fail(shop, [failed_one("bill", "order"), *(failed(f"n-{number}") for number in range(5))])
@@ -81,13 +81,13 @@ def test_failures_are_found_however_long_the_error_queue_is(shop: QueueDatabase,
     assert set(found.extent.longer) == {"error"}
 
 
-def test_a_failure_that_nobody_has_indexed_yet_is_found_too(shop: QueueDatabase) -> None:
+def test_failure_that_is_not_indexed_is_found(shop: QueueDatabase) -> None:
     table(shop, "error").send([failed_one("bill", "order"), failed_one("bill", "order")])
     (bill,) = read().messages
     assert (bill.outcome, bill.failure, bill.queue) == (MessageOutcome.FAILED, None, "error")
 
 
-def test_a_failure_that_was_sent_again_is_where_it_is_now(shop: QueueDatabase) -> None:
+def test_retried_failure_is_shown_at_its_present_location(shop: QueueDatabase) -> None:
     fail(shop, [failed_one("bill", "order"), failed_one("gone", "order")])
     for each in FailedMessage.objects.all():
         remove_rows(table(shop, "error"), [each.row_version or 0])
@@ -100,25 +100,25 @@ def test_a_failure_that_was_sent_again_is_where_it_is_now(shop: QueueDatabase) -
 
 
 @pytest.mark.parametrize("name", ["o'c\"x", "a/b", "\u0639\u0631", "</>", "%", "_2F", "\U0001f600", "x" * 300, "nul\0nul", "a b"])
-def test_ids_of_any_shape(shop: QueueDatabase, name: str) -> None:
+def test_conversation_ids_of_any_shape_are_found(shop: QueueDatabase, name: str) -> None:
     table(shop, "Sales").send([sent("order", talk=name), sent("other", talk="else")])
     fail(shop, [failed_one("bill", "order", talk=name)])
     assert {each.message_id for each in read(name).messages} == {"order", "bill"}
 
 
-def test_ids_that_other_writers_write_otherwise(shop: QueueDatabase) -> None:
+def test_ids_escaped_by_other_writers_are_found(shop: QueueDatabase) -> None:
     microsoft = '{"NServiceBus.MessageId":"1","NServiceBus.ConversationId":"a\\u002B\\u0645/\\u0022"}'
     table(shop, "Sales").send([row(microsoft), row(microsoft.replace("645", "646"))])
     assert [each.message_id for each in read('a+\u0645/"').messages] == ["1"]
 
 
-def test_the_newest_conversations_of_failures(shop: QueueDatabase) -> None:
+def test_newest_conversations_count_their_failures(shop: QueueDatabase) -> None:
     fail(shop, [failed_one("a", "x", talk="c-1"), failed_one("b", "x", talk="c-2"), failed_one("c", "x", talk="c-1"), failed("d")])
     found = {each.id: each.failed for each in newest_conversations()}
     assert found == {"c-1": 3, "c-2": 1}
 
 
-def test_two_hundred_queues_cost_few_statements(postgresql_database: QueueDatabase) -> None:
+def test_two_hundred_queues_take_few_statements(postgresql_database: QueueDatabase) -> None:
     satellites: dict[str, Any] = {f"Sales.{number}": {} for number in range(200)}
     install(postgresql_database, ENDPOINTS={"Sales": {"SATELLITES": satellites, "AUDIT_QUEUE": "audit"}})
     fail(postgresql_database, [failed_one("bill", "order")])

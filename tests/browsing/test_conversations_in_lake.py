@@ -1,4 +1,4 @@
-"""A conversation joins what lies in queues with what the pipeline has taken into the lake, each message once."""
+"""A conversation joins messages of the queues and the lake, each once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def found() -> set[tuple[str, str, str]]:
     return {(each.message_id, each.outcome.value, each.lake) for each in read().messages}
 
 
-def test_messages_of_queues_and_of_the_lake_are_one_conversation(shop: QueueDatabase, tmp_path: Path) -> None:
+def test_conversation_joins_messages_of_queues_and_the_lake(shop: QueueDatabase, tmp_path: Path) -> None:
     write(tmp_path, [taken(audited("order"), 1), taken(audited("other", NServiceBus_ConversationId="c-2"), 2)])
     write(tmp_path, [taken(failed_one("ship", "order"), 3)], table="failures", queue="error")
     table(shop, "Billing").send([sent("remind", "order", by="Sales")])
@@ -61,7 +61,7 @@ def test_messages_of_queues_and_of_the_lake_are_one_conversation(shop: QueueData
     assert "The lake was searched: 2 files." in text
 
 
-def test_a_message_that_is_in_both_is_shown_once(shop: QueueDatabase, tmp_path: Path) -> None:
+def test_message_in_both_places_is_shown_once(shop: QueueDatabase, tmp_path: Path) -> None:
     table(shop, "audit").send([audited("order")])
     fail(shop, [failed_one("bill", "order")])
     write(tmp_path, [taken(audited("order"), 1)])
@@ -69,7 +69,7 @@ def test_a_message_that_is_in_both_is_shown_once(shop: QueueDatabase, tmp_path: 
     assert found() == {("order", "handled", ""), ("bill", "failed", "")}
 
 
-def test_a_failure_that_was_handled_later_is_shown_as_handled(shop: QueueDatabase, tmp_path: Path) -> None:
+def test_failure_handled_later_is_shown_as_handled(shop: QueueDatabase, tmp_path: Path) -> None:
     unique = uuid.uuid4()
     again = audited("bill", "order", ServiceControl_Retry_UniqueMessageId=str(unique))
     copy = taken(failed_one("bill", "order"), 3, unique_message_id=str(unique))
@@ -79,7 +79,7 @@ def test_a_failure_that_was_handled_later_is_shown_as_handled(shop: QueueDatabas
     assert found() == {("bill", "handled", "messages")}
 
 
-def test_a_copy_says_what_became_of_its_message(shop: QueueDatabase, tmp_path: Path) -> None:
+def test_copy_shows_the_outcome_of_its_message(shop: QueueDatabase, tmp_path: Path) -> None:
     unique = uuid.uuid4()
     copy = taken(failed_one("bill", "order"), 3, unique_message_id=str(unique))
     write(tmp_path, [copy], table="failures", queue="error")
@@ -100,7 +100,7 @@ def test_a_copy_says_what_became_of_its_message(shop: QueueDatabase, tmp_path: P
     assert found() == {("bill", "archived", "failures")}
 
 
-def test_a_lake_that_cannot_be_searched_is_said(shop: QueueDatabase, tmp_path: Path) -> None:
+def test_unreadable_lake_is_reported(shop: QueueDatabase, tmp_path: Path) -> None:
     folder = tmp_path / "messages" / "queue=audit" / "day=2026-05-01"
     folder.mkdir(parents=True)
     (folder / "x-0.parquet").write_bytes(b"nothing")

@@ -43,7 +43,7 @@ def headers_in(database: QueueDatabase, queue: str = "Sales") -> list[dict[str, 
     return [read_headers(row.headers) for row in table(database, queue).peek(10_000)]
 
 
-def test_pages_go_by_the_due_times_and_miss_none_with_the_same(queue_database: QueueDatabase) -> None:
+def test_pages_are_ordered_by_due_time_and_include_ties(queue_database: QueueDatabase) -> None:
     needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     same = datetime(2030, 1, 1, tzinfo=UTC)
@@ -64,7 +64,7 @@ def test_pages_go_by_the_due_times_and_miss_none_with_the_same(queue_database: Q
     assert (seen[0], seen[-1]) == (first, later)
 
 
-def test_what_kind_of_message_waits_is_told_by_its_headers(queue_database: QueueDatabase) -> None:
+def test_headers_determine_the_kind_of_a_delayed_message(queue_database: QueueDatabase) -> None:
     needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     put(queue_database, HOUR, to="Billing@x")
@@ -82,7 +82,7 @@ def test_what_kind_of_message_waits_is_told_by_its_headers(queue_database: Queue
     assert '"n": 1' in one[1].body.text
 
 
-def test_a_message_is_delivered_before_its_time(queue_database: QueueDatabase) -> None:
+def test_message_is_delivered_early(queue_database: QueueDatabase) -> None:
     needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     key, other = put(queue_database, body={"n": 7}), put(queue_database, to=None)
@@ -93,16 +93,16 @@ def test_a_message_is_delivered_before_its_time(queue_database: QueueDatabase) -
     headers = read_headers(row.headers)
     assert row.body == b'{"n": 7}'
     assert FORWARD not in headers
-    # Whoever measures from DeliverAt must not see a message from the future, and one that was late keeps its time.
+    # DeliverAt must not be in the future for measurements, and a late message keeps its time.
     assert abs((parse_time(headers["NServiceBus.DeliverAt"] or "") - datetime.now(UTC)).total_seconds()) < 60
     (priority,) = headers_in(queue_database, "Sales.Priority")
     assert (datetime.now(UTC) - parse_time(priority["NServiceBus.DeliverAt"] or "")).total_seconds() > 3000
     assert waiting(queue_database) == 1
-    assert deliver_now(get_settings(), sales(), [key, other]).done == 1, "without a destination it goes to its own endpoint"
+    assert deliver_now(get_settings(), sales(), [key, other]).done == 1, "without a destination it is delivered to its own endpoint"
     assert len(table(queue_database, "Sales").peek(10)) == 2
 
 
-def test_what_cannot_be_delivered_stays(queue_database: QueueDatabase) -> None:
+def test_undeliverable_message_stays(queue_database: QueueDatabase) -> None:
     needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     lost, odd, good = put(queue_database, to="Nowhere"), put_text(queue_database, "odd", datetime.now(UTC)), put(queue_database)
@@ -115,7 +115,7 @@ def test_what_cannot_be_delivered_stays(queue_database: QueueDatabase) -> None:
     assert table(queue_database, "error").depth().waiting == 0
 
 
-def test_cancelled_messages_are_gone_for_good(queue_database: QueueDatabase) -> None:
+def test_cancelled_messages_are_deleted(queue_database: QueueDatabase) -> None:
     needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     keys = [put(queue_database) for _ in range(3)]
@@ -124,7 +124,7 @@ def test_cancelled_messages_are_gone_for_good(queue_database: QueueDatabase) -> 
     assert waiting(queue_database) == table(queue_database, "Sales").depth().waiting == 0
 
 
-def test_each_message_is_delivered_once_while_workers_move_and_operators_compete(queue_database: QueueDatabase) -> None:
+def test_competing_workers_and_operators_deliver_each_message_once(queue_database: QueueDatabase) -> None:
     needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     keys = [put(queue_database, -SECOND, body={"n": number}) for number in range(120)]
@@ -159,7 +159,7 @@ def test_each_message_is_delivered_once_while_workers_move_and_operators_compete
 @pytest.mark.parametrize(
     "text", ["", "x", "-1", "1e3", "٣", "9" * 30, "1 or 1=1", "'", "\0", "zzzzzzzz-0000-0000-0000-000000000001"]
 )
-def test_any_text_is_a_key_or_none(queue_database: QueueDatabase, text: str) -> None:
+def test_invalid_key_is_rejected(queue_database: QueueDatabase, text: str) -> None:
     install(queue_database)
     assert key_of(delayed(queue_database), text) is None
     assert position_of(delayed(queue_database), "2030-01-01T00:00:00", text) is None
@@ -168,7 +168,7 @@ def test_any_text_is_a_key_or_none(queue_database: QueueDatabase, text: str) -> 
 @pytest.mark.parametrize(
     "due", ["", "x", "2026-W01", "2026-99-99", "0001-01-01", "infinity", "-infinity", "nan", "2026-01-01T00:00+05:00", "'", "\0"]
 )
-def test_any_text_is_a_place_or_none(queue_database: QueueDatabase, due: str) -> None:
+def test_any_text_is_accepted_as_a_position(queue_database: QueueDatabase, due: str) -> None:
     needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     put(queue_database)
@@ -177,7 +177,7 @@ def test_any_text_is_a_place_or_none(queue_database: QueueDatabase, due: str) ->
     read_delayed_page(delayed(queue_database), 2, after=place)
 
 
-def test_a_due_time_without_an_end_is_listed_last(postgresql_database: QueueDatabase) -> None:
+def test_infinite_due_time_is_listed_last(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database)
     put(postgresql_database)
     with postgresql_database.connection.cursor() as cursor:
@@ -192,7 +192,7 @@ def test_a_due_time_without_an_end_is_listed_last(postgresql_database: QueueData
     assert [each.row.seconds for each in rest.messages] == [None, None]
 
 
-def test_the_list_goes_by_the_index(postgresql_database: QueueDatabase) -> None:
+def test_list_uses_the_index(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database)
     qualified = delayed(postgresql_database).qualified
     with postgresql_database.connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Messages are found wherever they are, on every database: by ids, type, endpoint, headers and bodies, within stated limits."""
+"""Messages are found in every place and database by ids, type, endpoint, headers and bodies, within limits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def found(text: str, *, bodies: bool = True) -> dict[Place, list[tuple[str, str]
     return {place: [(each.message_id, each.outcome.value) for each in rows] for place, rows in result.messages.items()}
 
 
-def test_a_business_key_is_found_wherever_its_message_is(shop: QueueDatabase) -> None:
+def test_business_key_is_found_in_every_place(shop: QueueDatabase) -> None:
     order = {"Order": "order 42"}
     table(shop, "Sales").send([row({**sent_headers("waits"), **order}), row({**sent_headers("other"), "Order": "order 43"})])
     put(shop, timedelta(hours=1), **{"NServiceBus.MessageId": "later", "NServiceBus.ConversationId": "c-1", **order})
@@ -64,7 +64,7 @@ def test_a_business_key_is_found_wherever_its_message_is(shop: QueueDatabase) ->
     assert found("order 4242") == {}
 
 
-def test_results_lead_to_their_message_and_conversation(shop: QueueDatabase) -> None:
+def test_results_link_to_their_message_and_conversation(shop: QueueDatabase) -> None:
     table(shop, "Sales").send([sent("waits")])
     key = put(shop, timedelta(hours=2), **{"NServiceBus.MessageId": "later", "NServiceBus.ConversationId": "c-2"})
     fail(shop, [failed_one("bill", "waits", talk="c-3")])
@@ -78,7 +78,7 @@ def test_results_lead_to_their_message_and_conversation(shop: QueueDatabase) -> 
     assert (bill.conversation, bill.failure, bill.receiving) == ("c-3", deterministic_guid("bill", "Billing"), "Billing")
 
 
-def test_by_id_conversation_type_and_endpoint(shop: QueueDatabase) -> None:
+def test_messages_are_found_by_id_conversation_type_and_endpoint(shop: QueueDatabase) -> None:
     table(shop, "Sales").send([sent("order", talk="talk-9"), sent("other", by="Web.Shop"), row("no json odd-1")])
     assert found("order")[QUEUES] == found("talk-9")[QUEUES] == [("order", "waiting")]
     assert found("shop.other")[QUEUES] == found("Web.Shop")[QUEUES] == [("other", "waiting")]
@@ -86,7 +86,7 @@ def test_by_id_conversation_type_and_endpoint(shop: QueueDatabase) -> None:
     assert (odd.row_version, odd.conversation, odd.message_type) == (3, "", "")
 
 
-def test_a_failure_is_found_by_its_ids_when_its_row_is_gone(shop: QueueDatabase) -> None:
+def test_failure_without_its_row_is_found_by_its_ids(shop: QueueDatabase) -> None:
     fail(shop, [failed_one("bill", "order", talk="c-3")])
     for each in FailedMessage.objects.all():
         remove_rows(table(shop, "error"), [each.row_version or 0])
@@ -97,14 +97,14 @@ def test_a_failure_is_found_by_its_ids_when_its_row_is_gone(shop: QueueDatabase)
     assert found("bill") == {FAILED: [("bill", "archived")]}
 
 
-def test_a_failure_without_an_index_is_found_in_its_queue(shop: QueueDatabase) -> None:
+def test_failure_that_is_not_indexed_is_found_in_its_queue(shop: QueueDatabase) -> None:
     table(shop, "error").send([failed_one("bill", "order")])
     (bill,) = find("bill").messages[FAILED]
     assert (bill.failure, bill.queue, bill.row_version) == (None, "error", 1)
 
 
 @pytest.mark.parametrize("text", ["o'c\"x", "a/b", "\u0639\u0631", "</>", "100%", "_2F", "\U0001f600", "a+b", "a b", "\\", "Zoë"])
-def test_texts_of_any_shape(shop: QueueDatabase, text: str) -> None:
+def test_texts_of_any_shape_are_found(shop: QueueDatabase, text: str) -> None:
     dotnet = "".join(f"\\u{ord(each):04X}" if each in "\"&'+<>" or not each.isascii() else each for each in text)
     written = [row({"NServiceBus.MessageId": "python", "X": f"a {text} b"})]
     if "\\" not in text and "\U0001f600" not in text:
@@ -115,7 +115,7 @@ def test_texts_of_any_shape(shop: QueueDatabase, text: str) -> None:
     assert "body" not in {message_id for message_id, _outcome in found(text, bodies=False).get(QUEUES, [])}
 
 
-def test_no_body_is_read_without_the_permission(shop: QueueDatabase) -> None:
+def test_bodies_are_not_read_without_the_permission(shop: QueueDatabase) -> None:
     table(shop, "Sales").send([row(sent_headers("order"), b"secret")])
     with CaptureQueriesContext(connections[shop.alias]) as statements:
         assert found("secret", bodies=False) == {}
@@ -123,9 +123,7 @@ def test_no_body_is_read_without_the_permission(shop: QueueDatabase) -> None:
     assert not any("body" in each.lower().replace("somebody", "") for each in searches), searches
 
 
-def test_the_newest_rows_are_searched_and_then_the_older_ones_of_one_queue(
-    shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_newest_rows_are_searched_first_and_older_ones_on_request(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversations, "SCAN_ROWS_TOTAL", 4)
     monkeypatch.setattr(conversations, "MIN_SCAN_ROWS", 4)
     table(shop, "Sales").send([row({"NServiceBus.MessageId": f"m-{number}", "X": "needle"}) for number in range(10)])
@@ -141,7 +139,7 @@ def test_the_newest_rows_are_searched_and_then_the_older_ones_of_one_queue(
     assert find("needle", queue="nothing").messages == {}
 
 
-def test_of_many_the_newest_are_shown_and_the_others_on_the_way(shop: QueueDatabase) -> None:
+def test_newest_results_are_shown_first_and_the_rest_page_by_page(shop: QueueDatabase) -> None:
     table(shop, "Sales").send([sent(f"m-{number}") for number in range(MAX_FROM_TABLES + 10)])
     first = find("Shop.")
     shown = [each.row_version or 0 for each in first.messages[QUEUES]]
@@ -158,7 +156,7 @@ def test_of_many_the_newest_are_shown_and_the_others_on_the_way(shop: QueueDatab
     assert find("Shop.Later").extent.longer["Sales.Delayed"] == 0
 
 
-def test_when_the_time_is_over_it_is_said_what_was_not_read(shop: QueueDatabase) -> None:
+def test_exceeded_time_limit_reports_the_unread_queues(shop: QueueDatabase) -> None:
     table(shop, "Sales").send([sent("order")])
     readings = itertools.count(step=1_000)
     result = find("order", clock=lambda: float(next(readings)))
@@ -166,7 +164,7 @@ def test_when_the_time_is_over_it_is_said_what_was_not_read(shop: QueueDatabase)
     assert {"Sales", "Billing", "audit"} <= set(result.extent.late)
 
 
-def test_two_hundred_queues_cost_few_statements(postgresql_database: QueueDatabase) -> None:
+def test_two_hundred_queues_take_few_statements(postgresql_database: QueueDatabase) -> None:
     satellites: dict[str, Any] = {f"Sales.{number}": {} for number in range(200)}
     install(postgresql_database, ENDPOINTS={"Sales": {"SATELLITES": satellites, "AUDIT_QUEUE": "audit"}})
     table(postgresql_database, "Sales.199").send([sent("order")])
@@ -175,8 +173,8 @@ def test_two_hundred_queues_cost_few_statements(postgresql_database: QueueDataba
     assert len(statements) <= 12
 
 
-def test_failures_are_looked_up_by_their_indexes(postgresql_database: QueueDatabase) -> None:
-    """However many there are: no plan reads the table."""
+def test_failure_search_uses_the_indexes(postgresql_database: QueueDatabase) -> None:
+    """No plan scans the whole table."""
     install(postgresql_database, ENDPOINTS=ENDPOINTS)
     connection = connections[postgresql_database.alias]
     with CaptureQueriesContext(connection) as statements:
@@ -209,7 +207,7 @@ def archive(shop: QueueDatabase, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("text", ["m-1", "c-7", "Shop.Bill", "Bill", "Billing", "ORDER 42", "secret"])
-def test_a_message_of_last_week_is_found_in_the_archive(archive: Path, text: str) -> None:
+def test_message_of_last_week_is_found_in_the_archive(archive: Path, text: str) -> None:
     result = find(text)
     (handled, failed) = result.messages[ARCHIVE]
     assert (handled.message_id, handled.conversation, handled.outcome.value) == ("m-1", "c-7", "handled")
@@ -219,27 +217,27 @@ def test_a_message_of_last_week_is_found_in_the_archive(archive: Path, text: str
     assert not result.archive.results.is_partial
 
 
-def test_bodies_of_the_archive_need_the_permission(archive: Path) -> None:
+def test_archived_bodies_need_the_permission(archive: Path) -> None:
     assert find("secret", bodies=False).messages == {}
     assert len(find("order 42", bodies=False).messages[ARCHIVE]) == 2
 
 
-def test_an_archive_that_there_is_not(shop: QueueDatabase) -> None:
+def test_search_without_an_archive_returns_no_results_of_it(shop: QueueDatabase) -> None:
     without = find("x").archive
     assert without is not None
     assert (without.lake.lake, without.results) == ("", None)
 
 
-def test_an_archive_that_cannot_be_read(shop: QueueDatabase, tmp_path: Path) -> None:
+def test_unreadable_archive_is_reported(shop: QueueDatabase, tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
     install(shop, ENDPOINTS=ENDPOINTS, PIPELINE={"LAKE": str(tmp_path)})
     broken = tmp_path / "messages" / "queue=audit" / "day=2026-05-01" / "x-0.parquet"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"nothing")
-    told = find("x").archive
-    assert told is not None
-    assert told.results is not None
-    assert told.results.problems
+    searched = find("x").archive
+    assert searched is not None
+    assert searched.results is not None
+    assert searched.results.problems
 
 
 # --- Tasks --------------------------------------------------------------------------------------------------------------------
@@ -259,7 +257,7 @@ def task(name: str, *, status: str = "SUCCESSFUL", ended: bool = True, **more: A
     )
 
 
-def test_tasks_are_found_by_id_and_name_and_with_bodies_by_their_arguments(shop: QueueDatabase) -> None:
+def test_tasks_are_found_by_id_name_and_permitted_arguments(shop: QueueDatabase) -> None:
     shop.settings.TASKS = {"default": {"BACKEND": "sqlqueue_app.tasks.SqlQueueBackend", "QUEUES": ["Sales"]}}
     ended = task("shop.tasks.bill", args=["order 42"])
     waits = task("shop.tasks.remind", status="READY", ended=False, kwargs={"note": "Zoë"})

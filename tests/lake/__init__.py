@@ -1,1 +1,1 @@
-"""Tests of what a lake looks like."""
+"""Tests of the layout and search of a lake."""

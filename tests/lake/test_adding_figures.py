@@ -1,4 +1,4 @@
-"""Figures of batches add up in the app's own tables, at each length of time, to those of all messages together."""
+"""Rollups of batches add up in the app's own tables, at each resolution, to those of all messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PRECISION = timedelta(milliseconds=2)
 
 
 def of_batches(batches: int) -> tuple[list[dict[str, Rows]], dict[str, Rows]]:
-    """The figures of each batch, and those of all."""
+    """The rollups of each batch and those of all messages."""
     given: dict[str, Any] = {"batch": "b", "taken_at": TAKEN_AT}
     messages = [reference.message(row, queue="audit", **given) for row in random_rows(21, 600)]
     failures = [reference.message(row, queue="error", **given, failed=True) for row in random_rows(22, 200, failed=True)]
@@ -66,7 +66,7 @@ def without_case(rows: Iterable[Mapping[str, Any]], name: str) -> Rows:
 
 
 def rolled_up(rows: Rows, lengths: tuple[int, ...], *keys: str) -> dict[Any, dict[str, Any]]:
-    """The rows at each length, added up in the plainest way."""
+    """The rows at each resolution, summed in plain Python."""
     found: dict[Any, dict[str, Any]] = {}
     for row, length in ((row, length) for row in rows for length in lengths):
         moved = {**row, "seconds": length, "at": reference.cut(row["at"], length)}
@@ -108,7 +108,7 @@ def test_batches_add_up_at_each_length(queue_database: QueueDatabase) -> None:
     edges = ("sender", "receiver", "message_type", "seconds", "at")
     found = stored(ConversationEdge, *edges)
     if queue_database.vendor == "sqlserver":
-        # most of its collations take "sales" for "Sales"
+        # most of its collations are case-insensitive
         found = by_keys(without_case(found.values(), "sender"), *edges)
         whole["edges"] = without_case(whole["edges"], "sender")
     assert found == rolled_up(whole["edges"], lengths[1:], *edges)
@@ -135,7 +135,7 @@ def test_groups_queues_usage_and_endpoints_add_up(queue_database: QueueDatabase)
     assert {key[0] for key in seen} == {row["endpoint"] for row in whole["endpoints"]}
 
 
-def test_the_most_notable_of_all_batches_are_kept(queue_database: QueueDatabase) -> None:
+def test_most_notable_messages_of_all_batches_are_kept(queue_database: QueueDatabase) -> None:
     install(queue_database)
     batches, whole = of_batches(4)
 
@@ -148,7 +148,7 @@ def test_the_most_notable_of_all_batches_are_kept(queue_database: QueueDatabase)
         assert (other["value"], other["message_id"]) == (row["value"], row["message_id"])
 
 
-def test_names_that_no_column_takes_are_made_to_fit(queue_database: QueueDatabase) -> None:
+def test_names_are_cut_to_fit_their_column(queue_database: QueueDatabase) -> None:
     install(queue_database)
     long = "E" * 300
     day = {"day": AT.date(), "messages": 1, "failures": 0, "bytes": 3}
@@ -160,7 +160,7 @@ def test_names_that_no_column_takes_are_made_to_fit(queue_database: QueueDatabas
     assert found == {"E" * 255: 2, "a\ufffdb": 2}
 
 
-def test_the_longest_names_fit_into_every_index(queue_database: QueueDatabase) -> None:
+def test_longest_names_fit_into_every_index(queue_database: QueueDatabase) -> None:
     install(queue_database)
     chance = random.Random(4)
     long = ["".join(chr(chance.randrange(0x10000, 0x30000)) for _ in range(400)) for _ in range(4)]
@@ -175,7 +175,7 @@ def test_the_longest_names_fit_into_every_index(queue_database: QueueDatabase) -
     assert EndpointSeen.objects.get().messages == 2
 
 
-def test_what_is_rolled_back_is_not_added(queue_database: QueueDatabase) -> None:
+def test_rolled_back_batch_is_not_added(queue_database: QueueDatabase) -> None:
     install(queue_database)
     batches, _ = of_batches(2)
     add(batches[0])
@@ -188,7 +188,7 @@ def test_what_is_rolled_back_is_not_added(queue_database: QueueDatabase) -> None
     assert stored(MessageFigures, "endpoint", "message_type", "seconds", "at") == before
 
 
-def test_statements_are_few_and_none_is_large(queue_database: QueueDatabase) -> None:
+def test_many_rows_take_few_statements(queue_database: QueueDatabase) -> None:
     install(queue_database)
     usage = [
         {"endpoint": f"E{number}", "day": date(2026, 1, 1) + timedelta(days=number), "messages": 1, "failures": 0, "bytes": 1}
@@ -196,16 +196,14 @@ def test_statements_are_few_and_none_is_large(queue_database: QueueDatabase) -> 
     ]
     add({"usage": usage})
 
-    with CaptureQueriesContext(connections[managed_alias()]) as asked:
+    with CaptureQueriesContext(connections[managed_alias()]) as statements:
         add({"usage": usage})
 
     assert UsageDay.objects.filter(messages=2).count() == 1_200
-    assert len([each for each in asked if "sqlqueue_app_usageday" in each["sql"]]) <= 12
+    assert len([each for each in statements if "sqlqueue_app_usageday" in each["sql"]]) <= 12
 
 
-def test_keys_that_sql_server_takes_for_the_same_are_one_there(
-    queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_equal_under_sql_server_collation_are_merged(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     install(queue_database)
     monkeypatch.setattr(rollup_tables, "_folding", lambda _alias: rollup_tables._folded)
     row = {"day": AT.date(), "messages": 1, "failures": 0, "bytes": 3}
@@ -215,7 +213,7 @@ def test_keys_that_sql_server_takes_for_the_same_are_one_there(
     assert list(UsageDay.objects.values_list("endpoint", "messages")) == [("Sales", 3)]
 
 
-def test_keys_are_told_apart_as_the_database_does(queue_database: QueueDatabase) -> None:
+def test_keys_are_compared_as_in_the_database(queue_database: QueueDatabase) -> None:
     install(queue_database)
     names = ["Sales", "SALES", "Sales ", "\uff33ales", "Sales\u200b", "Sa\x01les", "\u3055", "\u30b5"]
     rows = [{"endpoint": name, "day": AT.date(), "messages": 1, "failures": 0, "bytes": 3} for name in names]

@@ -1,4 +1,4 @@
-"""Old messages are found in the files of a lake: by each filter, the newest first, in portions, in time, whatever is broken."""
+"""Old messages are found in a lake: by each filter, newest first, page by page, in time, despite broken files."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def lake(tmp_path: Path) -> Path:
         ({"until": START - timedelta(days=2)}, []),
     ],
 )
-def test_what_is_found(lake: Path, asked: dict[str, Any], numbers: list[int]) -> None:
+def test_filters_find_the_matching_messages(lake: Path, asked: dict[str, Any], numbers: list[int]) -> None:
     assert found(lake, **asked) == [f"id {number}" for number in numbers]
 
 
@@ -83,7 +83,7 @@ def test_bodies_are_searched_only_on_request(lake: Path) -> None:
         assert [each.message_id for each in results.messages] == [f"id {number}" for number in numbers]
 
 
-def test_what_is_said_of_a_message(lake: Path) -> None:
+def test_result_describes_the_message(lake: Path) -> None:
     results = search(str(lake), files_of(lake), SearchQuery(tables=("failures",), headers=True), seconds=LONG)
     (each,) = results.messages
     assert (each.table, each.queue, each.row_version, each.counted_at) == (
@@ -96,7 +96,7 @@ def test_what_is_said_of_a_message(lake: Path) -> None:
     assert (results.count, results.files, results.next) == (1, 1, None)
 
 
-def test_portions_follow_each_other_without_gaps_also_within_an_instant(tmp_path: Path) -> None:
+def test_pages_have_no_gaps_within_one_instant(tmp_path: Path) -> None:
     for queue in ("audit", "audit 2"):
         write(
             tmp_path,
@@ -118,7 +118,7 @@ def test_portions_follow_each_other_without_gaps_also_within_an_instant(tmp_path
     assert parts == whole
 
 
-def test_years_without_a_message_are_passed_over(tmp_path: Path) -> None:
+def test_years_without_messages_are_skipped(tmp_path: Path) -> None:
     write(tmp_path, [{"at": START - timedelta(days=days), "message_id": f"{days}", "body": b"text"} for days in (0, 400, 4_000)])
     assert found(tmp_path, text="TEXT") == found(tmp_path) == ["0", "400", "4000"]
 
@@ -126,14 +126,14 @@ def test_years_without_a_message_are_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "1.2", "x.1.q", f"{10**17}.{10**18}9.q", "9" * 18 + ".1.q", "1.9999999999999999999.q", "1.-1.q"]
 )
-def test_a_cursor_that_is_none(text: str) -> None:
+def test_invalid_cursor_is_rejected(text: str) -> None:
     assert Cursor.read(text) is None
 
 
-# --- the time -------------------------------------------------------------------------------------------------------------------
+# --- time limit -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_search_whose_time_is_over_says_how_far_it_has_come(tmp_path: Path) -> None:
+def test_timed_out_search_reports_its_progress(tmp_path: Path) -> None:
     write(tmp_path, [{"at": START - timedelta(days=days), "message_id": f"{days}", "body": b"text"} for days in range(30)])
     readings = itertools.count(0.0, 0.1)
     results = search(
@@ -147,7 +147,7 @@ def test_a_search_whose_time_is_over_says_how_far_it_has_come(tmp_path: Path) ->
     assert [each.message_id for each in results.messages + rest.messages] == [str(days) for days in range(30)]
 
 
-def test_no_time_at_all(lake: Path) -> None:
+def test_search_without_time_is_partial(lake: Path) -> None:
     results = search(str(lake), files_of(lake), SearchQuery(), seconds=0)
     assert (results.is_partial, results.messages, results.next) == (True, [], None)
 
@@ -155,7 +155,7 @@ def test_no_time_at_all(lake: Path) -> None:
 # --- files ------------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_broken_and_a_vanished_file_are_named_and_the_others_searched(lake: Path) -> None:
+def test_unreadable_files_are_reported_and_the_others_searched(lake: Path) -> None:
     broken = lake / "messages" / "queue=audit" / "day=2026-11-20" / "broken-0.parquet"
     broken.write_bytes(b"PAR1 this is none PAR1")
     other = lake / "messages" / "queue=audit" / "day=2026-11-20" / "other-0.parquet"
@@ -171,7 +171,7 @@ def test_a_broken_and_a_vanished_file_are_named_and_the_others_searched(lake: Pa
         assert "id 1" in [each.message_id for each in results.messages]
 
 
-def test_one_message(lake: Path) -> None:
+def test_one_message_is_read_by_row_version(lake: Path) -> None:
     files = [each for each in files_of(lake) if each.table == "messages"]
     one = read_message(str(lake), files, 1, with_body=True)
     assert one is not None
@@ -190,7 +190,7 @@ def test_one_message(lake: Path) -> None:
         )
 
 
-def test_the_files_of_a_directory(lake: Path) -> None:
+def test_files_of_a_directory_are_listed(lake: Path) -> None:
     (lake / "_inflight" / "queue=x" / "day=2026-11-20").mkdir(parents=True)
     assert {(each.table, each.queue, each.day) for each in files_of(lake)} == {
         ("messages", "audit", START.date()), ("failures", "ops/error 1", START.date()),
@@ -200,7 +200,7 @@ def test_the_files_of_a_directory(lake: Path) -> None:
     assert engine_root(lake.as_uri()) == str(lake)
 
 
-def test_stores_that_can_be_read_and_one_that_cannot() -> None:
+def test_unsupported_store_is_rejected() -> None:
     assert engine_root("s3a://bucket/lake/") == "s3://bucket/lake"
     with pytest.raises(LakeError, match="hdfs"):
         engine_root("hdfs://cluster/lake")
@@ -211,7 +211,7 @@ def test_stores_that_can_be_read_and_one_that_cannot() -> None:
 # --- the engine -------------------------------------------------------------------------------------------------------------------
 
 
-def test_without_the_engine_it_is_said_what_to_install(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_engine_names_the_extra_to_install(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     imported = builtins.__import__
 
     def without(name: str, *args: Any, **more: Any) -> Any:
@@ -224,7 +224,7 @@ def test_without_the_engine_it_is_said_what_to_install(lake: Path, monkeypatch: 
         search(str(lake), files_of(lake), SearchQuery(), seconds=LONG)
 
 
-def test_several_searches_at_once_leave_nothing_open(lake: Path) -> None:
+def test_concurrent_searches_leave_no_threads(lake: Path) -> None:
     before = threading.active_count()
     with ThreadPoolExecutor(6) as pool:
         results = list(pool.map(lambda _number: found(lake, text="zoë"), range(24)))

@@ -1,3 +1,3 @@
-"""The demo site: its settings, its shop on real databases, its pages, and the program that runs all of it."""
+"""The demo site: its settings, its shop on real databases, its pages, and the program that runs everything."""
 
 from __future__ import annotations

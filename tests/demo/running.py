@@ -1,4 +1,4 @@
-"""Running the demo's commands as a user does: in processes of their own, on a database that an address names."""
+"""Run the demo's commands as a user does: in separate processes, on the database of a URL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = 120
 
 
 def environment(var: Path, database_url: str = "", **more: str) -> dict[str, str]:
-    """The environment of a demo that keeps its files in `var`; without an address it runs on SQLite there. It starts no Spark."""
+    """The environment of a demo with its files in `var` and without Spark; without a URL it runs on SQLite."""
     ours = {"DJANGO_SETTINGS_MODULE", "SQLQUEUE_TEST_CHILD", "SECRET_KEY", "DEBUG", "ALLOWED_HOSTS"}
     ours |= {"CONCURRENCY_MODEL", "METRICS_TOKEN", "TRANSACTION_MODE", "MODEL", "MODE", "MAKEFLAGS"}
     kept = {name: value for name, value in os.environ.items() if name not in ours}
@@ -24,7 +24,7 @@ def environment(var: Path, database_url: str = "", **more: str) -> dict[str, str
 
 
 def manage(environ: dict[str, str], *arguments: str, code: int = 0) -> str:
-    """Runs manage.py; returns what it printed, and shows it where the exit code is another than `code`."""
+    """Run manage.py and return its output; an exit code other than `code` fails with the output."""
     command = [sys.executable, str(ROOT / "manage.py"), *arguments]
     answer = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=SECONDS)
     assert answer.returncode == code, f"{arguments} ended with {answer.returncode}:\n{answer.stdout}\n{answer.stderr}"
@@ -32,14 +32,14 @@ def manage(environ: dict[str, str], *arguments: str, code: int = 0) -> str:
 
 
 def database_url(database: QueueDatabase) -> str:
-    """The address of a test's database, as DATABASE_URL takes it."""
+    """The DATABASE_URL of a test's database."""
     values = connections.settings[database.alias]
     if database.vendor == "sqlite":
         return f"sqlite:///{values['NAME']}"
     scheme = {"postgresql": "postgres", "sqlserver": "mssql"}[database.vendor]
     user = ":".join(quote(values[part], safe="") for part in ("USER", "PASSWORD") if values.get(part))
     host = str(values["HOST"])
-    # a socket's folder stands in front of the name
+    # the folder of a socket precedes the name
     place, path = (f":{values['PORT']}", f"/{host}/{values['NAME']}") if host.startswith("/") else (f"{host}:{values['PORT']}", "")
     query = values["OPTIONS"].get("extra_params", "").replace(";", "&")
     return f"{scheme}://{user}@{place}/{path or values['NAME']}?{query}".replace("///", "//")

@@ -1,4 +1,4 @@
-"""`python -m project.demo`: starts everything, and ends everything it has started."""
+"""`python -m project.demo` starts all programs and stops those it has started."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ DEMO = [sys.executable, "-m", "project.demo"]
 
 
 def on_own_port() -> list[str]:
-    """Arguments for a demo that starts its site: other tests, and people, have demos on the first free port meanwhile."""
+    """Arguments for a demo with its own port: other demos may use the first free port at the same time."""
     return ["--port", str(free_port())]
 
 
 @contextmanager
 def demo(var: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The demo, running; whatever happens in the test, it is told to stop."""
+    """A running demo, which is always stopped at the end."""
     process = subprocess.Popen(
         [*DEMO, *on_own_port(), *arguments],
         cwd=ROOT,
@@ -68,7 +68,7 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def test_it_checks_itself(tmp_path: Path) -> None:
+def test_demo_checks_itself(tmp_path: Path) -> None:
     answer = subprocess.run(
         [*DEMO, *on_own_port(), "--check"],
         cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=200,
@@ -83,8 +83,8 @@ def test_it_checks_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "mode"), [("fixed", "sends_atomic_with_receive"), ("monitor", "receive_only"), ("adaptive", "none")]
 )
-def test_it_runs_in_every_model_and_mode(tmp_path: Path, model: str, mode: str) -> None:
-    """The fourth mode, and with it the defaults, is that of the test above."""
+def test_demo_runs_in_every_model_and_mode(tmp_path: Path, model: str, mode: str) -> None:
+    """The test above covers the fourth mode and the defaults."""
     answer = subprocess.run(
         [*DEMO, *on_own_port(), "--check", "--model", model, "--mode", mode],
         cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=200,
@@ -96,7 +96,7 @@ def test_it_runs_in_every_model_and_mode(tmp_path: Path, model: str, mode: str) 
 
 
 @pytest.mark.parametrize(("option", "value"), [("--model", "fast"), ("--mode", "sometimes")])
-def test_it_refuses_a_model_and_a_mode_that_it_does_not_know(tmp_path: Path, option: str, value: str) -> None:
+def test_demo_refuses_unknown_models_and_modes(tmp_path: Path, option: str, value: str) -> None:
     answer = subprocess.run(
         [*DEMO, option, value], cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=SECONDS
     )
@@ -106,7 +106,7 @@ def test_it_refuses_a_model_and_a_mode_that_it_does_not_know(tmp_path: Path, opt
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-def test_make_hands_model_and_mode_on() -> None:
+def test_make_passes_model_and_mode_to_the_demo() -> None:
     def command(*arguments: str) -> str:
         shown = subprocess.run(
             ["make", "--dry-run", "--silent", "demo", *arguments],
@@ -119,7 +119,7 @@ def test_make_hands_model_and_mode_on() -> None:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-def test_make_says_what_it_fetches(tmp_path: Path) -> None:
+def test_make_announces_its_downloads(tmp_path: Path) -> None:
     steps = subprocess.run(
         ["make", "--dry-run", "demo", f"VENV={tmp_path / 'none'}"],
         cwd=ROOT, env=environment(ROOT, PATH=os.environ["PATH"]), capture_output=True, text=True, check=True, timeout=SECONDS,
@@ -130,7 +130,7 @@ def test_make_says_what_it_fetches(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="the children are looked for with ps --ppid, which Linux has")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_everything_when_it_is_told_to(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_stops_the_demo_and_its_programs(tmp_path: Path, number: signal.Signals) -> None:
     with demo(tmp_path, "--per-minute", "600") as process:
         read_until(process, " is shipped")
         children = children_of(process.pid)
@@ -144,7 +144,7 @@ def test_it_ends_everything_when_it_is_told_to(tmp_path: Path, number: signal.Si
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="the children are looked for with ps --ppid, which Linux has")
-def test_it_ends_everything_when_one_program_dies(tmp_path: Path) -> None:
+def test_dead_program_stops_the_demo(tmp_path: Path) -> None:
     with demo(tmp_path) as process:
         read_until(process, "Stop            Ctrl-C")
         read_until(process, " placed order ")
@@ -159,7 +159,7 @@ def test_it_ends_everything_when_one_program_dies(tmp_path: Path) -> None:
     assert all(map(is_gone, children))
 
 
-def test_the_administrator_is_made_once_and_keeps_the_password(tmp_path: Path) -> None:
+def test_administrator_is_created_once_and_keeps_the_password(tmp_path: Path) -> None:
     environ = environment(tmp_path)
     manage(environ, "migrate", "--verbosity", "0")
     script = (
@@ -178,7 +178,7 @@ def test_the_administrator_is_made_once_and_keeps_the_password(tmp_path: Path) -
     assert changed == "None"
 
 
-def test_programs_are_ended_and_the_stubborn_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_that_ignore_sigterm_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("project.processes.STOP_SECONDS", 0.5)
     programs = Programs()
     ignoring = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); signal.pause()"
@@ -189,7 +189,7 @@ def test_programs_are_ended_and_the_stubborn_killed(monkeypatch: pytest.MonkeyPa
     assert programs.next_event(SECONDS) == Ended("stubborn", -signal.SIGKILL)
 
 
-def test_a_program_that_ends_is_reported_after_its_lines() -> None:
+def test_exit_of_a_program_is_reported_after_its_output() -> None:
     programs = Programs()
     programs.start("short", sys.executable, "-c", "import sys; print('one'); sys.stderr.write('two\\n'); sys.exit(3)")
 
@@ -199,7 +199,7 @@ def test_a_program_that_ends_is_reported_after_its_lines() -> None:
     assert programs.stop() == []
 
 
-def test_a_port_that_somebody_listens_on_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_used_port_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server((HOST, free_port())) as taken:
         ports = (taken.getsockname()[1], free_port())
         monkeypatch.setattr(processes, "PORTS", ports)
@@ -207,6 +207,6 @@ def test_a_port_that_somebody_listens_on_is_passed_over(monkeypatch: pytest.Monk
         assert processes.free_port() == ports[1]
 
 
-def test_exit_codes_in_words() -> None:
+def test_exit_codes_are_described_in_words() -> None:
     assert name_of_exit(3) == "ended with exit code 3"
     assert name_of_exit(-9) == "ended by SIGKILL"

@@ -1,4 +1,4 @@
-"""What the settings of the demo make of their environment."""
+"""The settings of the demo follow the environment variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.databases import ROOT
 from tests.support.spark import has_spark
 
 
-def test_a_sqlite_file_is_written_by_several_processes() -> None:
+def test_sqlite_url_allows_several_writers() -> None:
     assert database_from_url("sqlite:////srv/shop/demo.sqlite3") == {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": "/srv/shop/demo.sqlite3",
@@ -34,7 +34,7 @@ def test_a_sqlite_file_is_written_by_several_processes() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql"])
-def test_postgresql(scheme: str) -> None:
+def test_postgresql_url(scheme: str) -> None:
     assert database_from_url(f"{scheme}://shop:p%40ss@db.example:5433/orders?sslmode=require") == {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": "orders",
@@ -46,13 +46,13 @@ def test_postgresql(scheme: str) -> None:
     }
 
 
-def test_postgresql_behind_a_socket() -> None:
+def test_postgresql_url_with_a_socket() -> None:
     config = database_from_url("postgres://shop@:5432//var/run/postgresql/orders")
 
     assert (config["HOST"], config["PORT"], config["NAME"]) == ("/var/run/postgresql", 5432, "orders")
 
 
-def test_sql_server_with_the_driver_that_pip_brings() -> None:
+def test_sql_server_url_selects_the_driver_of_pip() -> None:
     url = "mssql://sa:p%40ss@db.example:14330/orders?TrustServerCertificate=yes&Encrypt=no&query_timeout=30"
 
     assert database_from_url(url) == {
@@ -66,24 +66,24 @@ def test_sql_server_with_the_driver_that_pip_brings() -> None:
     }
 
 
-def test_sql_server_at_its_usual_port() -> None:
+def test_sql_server_url_has_a_default_port() -> None:
     assert database_from_url("mssql://sa:secret@db.example/orders")["PORT"] == "1433"
 
 
-def test_the_pipeline_runs_every_minute_where_spark_is_installed() -> None:
+def test_pipeline_runs_by_default_only_with_spark() -> None:
     assert pipeline_cron(None) == ("*/10 * * * *" if has_spark() else None)
     assert pipeline_cron("") is None
     assert pipeline_cron("*/5 * * * *") == "*/5 * * * *"
 
 
-def test_an_empty_crontab_line_is_not_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`PIPELINE_CRON= make demo` does without the pipeline."""
+def test_empty_crontab_line_disables_the_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`PIPELINE_CRON= make demo` runs without the pipeline."""
     monkeypatch.setenv("PIPELINE_CRON", "")
     monkeypatch.setenv("VAR_DIR", str(tmp_path))
     assert run_path(str(ROOT / "project" / "settings.py"))["SQLQUEUE"]["PIPELINE"]["CRON"] is None
 
 
-def test_a_secret_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+def test_secret_is_created_once_and_readable_only_by_its_owner(tmp_path: Path) -> None:
     file = tmp_path / "var" / "secret"
 
     first = secret_in(file)
@@ -94,7 +94,7 @@ def test_a_secret_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> No
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_processes_that_start_together_get_one_secret(tmp_path: Path) -> None:
+def test_concurrent_processes_get_the_same_secret(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         secrets = set(pool.map(secret_in, [tmp_path / "secret"] * 40))
 
@@ -117,23 +117,23 @@ def test_processes_that_start_together_get_one_secret(tmp_path: Path) -> None:
         ("TRANSACTION_MODE", "receive_only", "'IMMEDIATE_RETRIES' in settings.SQLQUEUE['ENDPOINTS']['Sales']", "False"),
     ],
 )
-def test_the_environment_decides(tmp_path: Path, name: str, value: str, expression: str, expected: str) -> None:
+def test_environment_variable_changes_the_setting(tmp_path: Path, name: str, value: str, expression: str, expected: str) -> None:
     assert value_in_settings(expression, {**environment(tmp_path), name: value}) == expected
 
 
-def test_a_mode_that_nobody_knows_is_an_error_of_the_check(tmp_path: Path) -> None:
-    said = manage(environment(tmp_path, TRANSACTION_MODE="sometimes"), "check", code=1)
+def test_check_reports_an_unknown_mode(tmp_path: Path) -> None:
+    printed = manage(environment(tmp_path, TRANSACTION_MODE="sometimes"), "check", code=1)
 
-    assert "'sometimes', expected 'transaction_scope'" in said
+    assert "'sometimes', expected 'transaction_scope'" in printed
 
 
-def test_without_an_environment_it_runs_on_sqlite_in_var(tmp_path: Path) -> None:
+def test_default_database_is_sqlite_in_var(tmp_path: Path) -> None:
     file = value_in_settings("settings.DATABASES['default']['NAME']", environment(tmp_path))
 
     assert file == str(tmp_path / "demo.sqlite3")
 
 
 def value_in_settings(expression: str, environ: dict[str, str]) -> str:
-    """What an expression about the settings is in a fresh process; no driver is loaded for it."""
+    """The value of an expression on the settings in a new process; loads no driver."""
     command = [sys.executable, "-c", f"from project import settings; print({expression})"]
     return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout.strip()

@@ -1,4 +1,4 @@
-"""The pages of the demo site, over HTTP, as a browser gets them."""
+"""The pages of the demo site over HTTP, as a browser receives them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def get(address: str) -> HTTPResponse:
 
 
 @pytest.mark.parametrize("path", ["/", "/login/", "/admin/login/"])
-def test_pages_carry_a_strict_policy_and_nothing_inline(site: str, path: str) -> None:
+def test_pages_have_a_strict_policy_and_nothing_inline(site: str, path: str) -> None:
     with get(site + path) as answer:
         page = answer.read().decode()
         policy = answer.headers["Content-Security-Policy"]
@@ -65,7 +65,7 @@ def test_pages_carry_a_strict_policy_and_nothing_inline(site: str, path: str) ->
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=", page)
 
 
-def test_what_the_home_page_asks_for_is_there(site: str) -> None:
+def test_assets_of_the_home_page_exist(site: str) -> None:
     page = Browser(site).get("/")
 
     assets = re.findall(r'(?:href|src)="(/static/[^"]+)"', page)
@@ -75,12 +75,12 @@ def test_what_the_home_page_asks_for_is_there(site: str) -> None:
             assert answer.status == 200
 
 
-def test_pages_that_name_no_icon_have_one_too(site: str) -> None:
+def test_favicon_exists_at_its_default_address(site: str) -> None:
     with get(f"{site}/favicon.ico") as answer:
         assert answer.headers["Content-Type"] == "image/svg+xml"
 
 
-def test_an_order_is_placed_without_javascript(site: str) -> None:
+def test_order_is_placed_without_javascript(site: str) -> None:
     page = Browser(site).post("/", customer="Ada <script>", total="12.50")
 
     assert re.search(r"Order \d{10} is placed\.", page)
@@ -99,7 +99,7 @@ def test_an_order_is_placed_without_javascript(site: str) -> None:
         ("Ada", "1.999", "no more than 2 decimal places"),
     ],
 )
-def test_a_wrong_order_is_refused_with_the_reason(site: str, customer: str, total: str, complaint: str) -> None:
+def test_invalid_order_is_refused_with_the_reason(site: str, customer: str, total: str, complaint: str) -> None:
     with pytest.raises(HTTPError) as refused:
         Browser(site).post("/", customer=customer, total=total)
 
@@ -108,7 +108,7 @@ def test_a_wrong_order_is_refused_with_the_reason(site: str, customer: str, tota
         assert complaint in answer.read().decode()
 
 
-def test_a_page_that_is_not_there(site: str) -> None:
+def test_unknown_address_returns_404(site: str) -> None:
     with pytest.raises(HTTPError) as missing:
         get(f"{site}/nowhere/")
 
@@ -117,7 +117,7 @@ def test_a_page_that_is_not_there(site: str) -> None:
         assert "There is no page at this address." in answer.read().decode()
 
 
-def test_a_form_without_its_token_is_refused(site: str) -> None:
+def test_form_without_csrf_token_is_refused(site: str) -> None:
     with pytest.raises(HTTPError) as refused:
         urlopen(f"{site}/", b"customer=Ada&total=1", timeout=SECONDS)
 
@@ -125,7 +125,7 @@ def test_a_form_without_its_token_is_refused(site: str) -> None:
         assert answer.code == 403
 
 
-def test_signing_in(site: str, var: Path) -> None:
+def test_user_signs_in(site: str, var: Path) -> None:
     environ = environment(var, DJANGO_SUPERUSER_PASSWORD="a password for this test")
     manage(environ, "createsuperuser", "--noinput", "--username", "boss", "--email", "")
     browser = Browser(site)

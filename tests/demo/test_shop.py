@@ -1,4 +1,4 @@
-"""Orders go all the way, on every database, through the commands that a user types."""
+"""Orders are placed, billed and shipped on every database with the documented commands."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def environ(queue_database: QueueDatabase, tmp_path: Path) -> dict[str, str]:
     """The demo, migrated, on the database of the test."""
     queue_database.connection.close()
     needs(queue_database.vendor, "DROP CONSTRAINT of a default")  # which the migrations of the shop do
-    # a worker with --until-empty does not wait for what is not due yet
+    # a worker with --until-empty does not wait for messages that are not due
     found = environment(tmp_path, database_url(queue_database), DELAYED_RETRY_INCREASE="0")
     manage(found, "migrate", "--verbosity", "0")
     return found
 
 
-def test_every_order_is_billed_and_shipped_but_for_every_tenth(queue_database: QueueDatabase, environ: dict[str, str]) -> None:
+def test_all_orders_but_every_tenth_are_billed_and_shipped(queue_database: QueueDatabase, environ: dict[str, str]) -> None:
     manage(environ, "place_orders", "--count", "20", "--per-minute", "60000")
     manage(environ, "run_sqlqueue_worker", "--until-empty")
 
@@ -39,13 +39,13 @@ def test_every_order_is_billed_and_shipped_but_for_every_tenth(queue_database: Q
     assert {status for _, status in statuses} == {"shipped"}
     assert sum(statuses.values()) == 18
     assert len(rows(queue_database, "SELECT order_number FROM shop_invoice")) == 20
-    # what the failed attempts wrote is undone
+    # the writes of the failed attempts are rolled back
     assert {customer for (customer,) in rows(queue_database, "SELECT customer FROM shop_shipment")}.isdisjoint({"Mallory"})
     shipped = rows(queue_database, "SELECT s.order_number FROM shop_shipment s JOIN shop_order o ON o.number = s.order_number")
     assert len(shipped) == 18
 
 
-def test_what_fails_twice_is_billed_at_the_third_attempt(queue_database: QueueDatabase, environ: dict[str, str]) -> None:
+def test_order_that_fails_twice_is_billed_at_the_third_attempt(queue_database: QueueDatabase, environ: dict[str, str]) -> None:
     script = "from project.shop.orders import place_order; place_order('Trudy', 5)"
     manage(environ, "shell", "--no-imports", "-c", script)
     printed = manage(environ, "run_sqlqueue_worker", "--until-empty")
@@ -55,7 +55,7 @@ def test_what_fails_twice_is_billed_at_the_third_attempt(queue_database: QueueDa
     assert [f"attempt {number} to bill" in printed for number in (1, 2, 3)] == [True, True, False]
 
 
-def test_both_subscribers_hear_of_a_completed_order(queue_database: QueueDatabase, environ: dict[str, str]) -> None:
+def test_both_subscribers_receive_the_completed_order(queue_database: QueueDatabase, environ: dict[str, str]) -> None:
     script = "from project.shop.orders import place_order; place_order('Alice', 5)"
     manage(environ, "shell", "--no-imports", "-c", script)
     manage(environ, "run_sqlqueue_worker", "--until-empty")
@@ -65,11 +65,11 @@ def test_both_subscribers_hear_of_a_completed_order(queue_database: QueueDatabas
         assert closed
     later = queue_database.connection.ops.quote_name("Sales.Delayed")
     ((thanked,),) = rows(queue_database, "SELECT thanked FROM shop_order")
-    # The review, ten minutes later, and the thanks, three seconds later: on a slow machine the worker is still there then.
+    # The review is due in ten minutes, the thanks in three seconds: on a slow machine the worker still runs then.
     assert len(rows(queue_database, f"SELECT 1 FROM {later}")) + bool(thanked) == 2
 
 
-def test_a_page_whose_question_nobody_answers_says_so(environ: dict[str, str]) -> None:
+def test_page_reports_a_request_without_a_reply(environ: dict[str, str]) -> None:
     script = (
         "from django.test import Client; from project.shop import views; from project.shop.orders import place_order;"
         "views.ANSWER_SECONDS = 0; order = place_order('Alice', 5);"
@@ -80,7 +80,7 @@ def test_a_page_whose_question_nobody_answers_says_so(environ: dict[str, str]) -
     assert "503 True" in manage(environ, "shell", "--no-imports", "-c", script)
 
 
-def test_what_failed_is_in_the_error_queue_with_its_reason(queue_database: QueueDatabase, environ: dict[str, str]) -> None:
+def test_failed_message_is_in_the_error_queue_with_its_reason(queue_database: QueueDatabase, environ: dict[str, str]) -> None:
     script = "from project.shop.orders import place_order; place_order('Mallory', 666)"
     manage(environ, "shell", "--no-imports", "-c", script)
     manage(environ, "run_sqlqueue_worker", "--until-empty")
@@ -94,7 +94,7 @@ def test_what_failed_is_in_the_error_queue_with_its_reason(queue_database: Queue
     assert headers["NServiceBus.ExceptionInfo.ExceptionType"] == "project.shop.handlers.shipping.OutOfStock"
 
 
-def test_the_migrations_make_and_drop_the_queues(queue_database: QueueDatabase, environ: dict[str, str]) -> None:
+def test_migrations_create_and_drop_the_queues(queue_database: QueueDatabase, environ: dict[str, str]) -> None:
     wanted = {"Sales", "Billing", "Shipping", "error"}
     assert wanted <= set(queue_database.connection.introspection.table_names())
 
@@ -102,11 +102,11 @@ def test_the_migrations_make_and_drop_the_queues(queue_database: QueueDatabase, 
 
     names = set(queue_database.connection.introspection.table_names())
     queue_database.connection.close()
-    # `migrate` makes the queues of the settings afterwards, empty
+    # `migrate` then creates the queues of the settings, empty
     assert {"shop_order", "shop_invoice", "shop_shipment"}.isdisjoint(names)
 
 
-def test_the_generator_refuses_a_pace_that_is_none(tmp_path: Path) -> None:
-    said = manage(environment(tmp_path), "place_orders", "--per-minute", "0", code=2)
+def test_generator_refuses_an_invalid_rate(tmp_path: Path) -> None:
+    output = manage(environment(tmp_path), "place_orders", "--per-minute", "0", code=2)
 
-    assert "expected a number above 0, got '0'" in said
+    assert "expected a number above 0, got '0'" in output

@@ -1,4 +1,4 @@
-"""How many modules and functions one message crosses: the bounds, and that the measurement counts the right things."""
+"""Bounds on the modules and functions that one message crosses, and the correctness of the measurement."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.hops_process import Crossing, Function, Recorder
 from sqlqueue_app.messages.headers import read_headers, write_headers
 from tests.support.databases import ROOT
 
-# What the reorganisation aims at. Lower these when the paths get shorter; never raise them.
+# Lower these when the paths get shorter; never raise them.
 RECEIVE_MODULES, RECEIVE_FUNCTIONS = 16, 70
 SEND_MODULES, SEND_FUNCTIONS = 10, 50
 
@@ -43,19 +43,19 @@ def sent(file: SQLite) -> Crossing:
     return hops.send(file)
 
 
-def test_a_received_message_crosses_few_modules(received: Crossing) -> None:
+def test_received_message_crosses_few_modules(received: Crossing) -> None:
     assert len(received.modules) <= RECEIVE_MODULES, hops.report("receive", received)
 
 
-def test_a_received_message_crosses_few_functions(received: Crossing) -> None:
+def test_received_message_crosses_few_functions(received: Crossing) -> None:
     assert len(received.functions) <= RECEIVE_FUNCTIONS, hops.report("receive", received)
 
 
-def test_a_sent_message_crosses_few_modules(sent: Crossing) -> None:
+def test_sent_message_crosses_few_modules(sent: Crossing) -> None:
     assert len(sent.modules) <= SEND_MODULES, hops.report("send", sent)
 
 
-def test_a_sent_message_crosses_few_functions(sent: Crossing) -> None:
+def test_sent_message_crosses_few_functions(sent: Crossing) -> None:
     assert len(sent.functions) <= SEND_FUNCTIONS, hops.report("send", sent)
 
 
@@ -67,23 +67,23 @@ def test_known_functions_are_listed(received: Crossing, sent: Crossing) -> None:
     assert not sent.outer
 
 
-def test_every_function_is_one_of_the_package(received: Crossing, sent: Crossing) -> None:
+def test_every_counted_function_belongs_to_the_package(received: Crossing, sent: Crossing) -> None:
     for crossing in (received, sent):
         assert len(set(crossing.functions)) == len(crossing.functions)
         assert crossing.calls > 0
         for each in crossing.functions:
             assert each.module.startswith("sqlqueue_app.")
-            # AttributeError for a function that is not there
+            # raises AttributeError for a missing function
             attrgetter(each.name.partition(".<locals>")[0])(import_module(each.module))
 
 
-def test_postgresql_is_measured_too() -> None:
+def test_postgresql_is_measured() -> None:
     with closing(PostgreSQL(durable=False)) as server:
         assert _function(read_headers) in hops.receive(server).functions
         assert _function(sqlqueue_app.send) in hops.send(server).functions
 
 
-def test_it_starts_as_a_file() -> None:
+def test_benchmark_starts_as_a_file() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "hops.py"), "--help"]
     assert "--database" in subprocess.run(command, capture_output=True, text=True, cwd="/", check=True).stdout
 
@@ -112,7 +112,7 @@ def _nested() -> None:
         _cached()
 
 
-def test_what_counts_as_a_function_and_a_call() -> None:
+def test_recorder_counts_functions_and_calls() -> None:
     recorder = Recorder(Path(__file__).parent)
     recorder.start()
     _nested()
@@ -121,13 +121,13 @@ def test_what_counts_as_a_function_and_a_call() -> None:
 
     names = ["_nested", "_context", "_nested.<locals>.inner", "_cached"]
     assert crossing.called == [Function(__name__, name) for name in names]
-    assert crossing.outer == [Function(__name__, "test_what_counts_as_a_function_and_a_call")]
-    # each turn calls _nested, inner, and _context for its start and its end; the cache calls _cached once
+    assert crossing.outer == [Function(__name__, "test_recorder_counts_functions_and_calls")]
+    # each round calls _nested, inner, and _context twice, on entry and exit; the cache calls _cached once
     assert crossing.calls == 2 * 4 + 1
     assert crossing.modules == [__name__]
 
 
-def test_the_steady_state_is_what_repeats() -> None:
+def test_steady_state_is_the_repeated_crossing() -> None:
     usual, rare = Crossing([Function("a", "f")], calls=1), Crossing([Function("b", "g")], calls=2)
 
     assert hops.steady([usual, rare, *[usual] * hops.STEADY]) == usual
@@ -135,7 +135,7 @@ def test_the_steady_state_is_what_repeats() -> None:
         hops.steady([usual, rare] * 10)
 
 
-def test_a_report_lists_functions_in_the_order_of_their_first_call() -> None:
+def test_report_lists_functions_in_order_of_first_call() -> None:
     crossing = Crossing([Function("package.b", "f"), Function("package.long", "g")], outer=[Function("package.a", "loop")], calls=7)
 
     assert hops.report("receive", crossing).splitlines() == [

@@ -1,4 +1,4 @@
-"""What is beside the peers themselves: none of them is installed here."""
+"""The comparison with peers, apart from the peers themselves, which are not installed here."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_project_is_free_of_the_peers() -> None:
     assert [peer.packages[0] for peer in PEERS if peer.key != OURS and f'"{peer.packages[0]}' in own] == []
 
 
-def test_quick_is_short_and_leaves_no_file() -> None:
+def test_quick_run_is_short_and_writes_no_file() -> None:
     quick, usual = parse(["--quick"]), parse([])
 
     assert (quick.rounds, quick.kills, quick.results) == (1, 2, None)
@@ -83,7 +83,7 @@ def test_quick_is_short_and_leaves_no_file() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--rounds", "0"], ["--seconds", "0"], ["--peer", "nobody"], ["--kills", "many"]])
-def test_a_wrong_option_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_option_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parse(arguments)
 
@@ -91,12 +91,12 @@ def test_a_wrong_option_ends_with_2(arguments: list[str], capsys: pytest.Capture
     assert "usage:" in capsys.readouterr().err
 
 
-def test_an_environment_that_is_not_there_has_no_releases(tmp_path: Path) -> None:
+def test_missing_environment_has_no_releases(tmp_path: Path) -> None:
     assert versions(tmp_path / "bin" / "python", ["celery"]) == {}
     assert versions(Path(sys.executable), ["psycopg", "no-such-package"]).keys() == {"python", "psycopg"}
 
 
-def test_goals_compare_neighbours_in_time() -> None:
+def test_goals_compare_measurements_of_the_same_round() -> None:
     five, celery, batch, again, whole = results.goals([ours(), *others()])
 
     # the best Django peer is the one with the higher median: 5000 / 100 and 6000 / 9000
@@ -107,7 +107,7 @@ def test_goals_compare_neighbours_in_time() -> None:
     assert whole.met is True
 
 
-def test_a_message_that_does_not_come_again_misses_the_goal() -> None:
+def test_message_that_is_not_redelivered_misses_the_goal() -> None:
     late, never = ours(), ours()
     late.killed["again"] = [0.1, 1.0]
     never.killed["never"] = 1
@@ -115,40 +115,40 @@ def test_a_message_that_does_not_come_again_misses_the_goal() -> None:
     assert [results.goals([each])[3].met for each in (late, never, found(OURS))] == [False, False, None]
 
 
-def test_a_run_is_kept_and_told_in_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_is_written_as_json_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = a_run(ours(), *others())
     write(run, tmp_path)
 
-    kept, told = page.newest(tmp_path), next(tmp_path.glob("*.md")).read_text("utf-8")
+    kept, content = page.newest(tmp_path), next(tmp_path.glob("*.md")).read_text("utf-8")
     assert results.run_of(json.loads(kept.read_text("utf-8"))) == run
-    assert "| sqlqueue | 15 (10–20) | 550 (500–600) | 10,500 (9,000–12,000) | 100 | 9 |" in told
-    assert "| django-tasks-db | 2 | 9 | 1 | 0 | – | 2 in 150 s |" in told
-    assert "| sqlqueue | 2.0 | 9.0 | 1.0 | 70 | 2 |" in told
-    assert "## What could not be measured\n\n- oban: oban is not installed" in told
+    assert "| sqlqueue | 15 (10–20) | 550 (500–600) | 10,500 (9,000–12,000) | 100 | 9 |" in content
+    assert "| django-tasks-db | 2 | 9 | 1 | 0 | – | 2 in 150 s |" in content
+    assert "| sqlqueue | 2.0 | 9.0 | 1.0 | 70 | 2 |" in content
+    assert "## What could not be measured\n\n- oban: oban is not installed" in content
     assert str(kept.with_suffix("")) in capsys.readouterr().err
 
 
-def test_the_page_tells_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_describes_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(a_run(ours(), *others()), tmp_path)
     capsys.readouterr()
 
-    told = page.text(page.newest(tmp_path))
+    content = page.text(page.newest(tmp_path))
 
-    assert "2 rounds in 2 minutes. Other work ran beside it." in told
-    assert all(line in told for line in report.killed(a_run(ours(), *others())))
+    assert "2 rounds in 2 minutes. Other work ran beside it." in content
+    assert all(line in content for line in report.killed(a_run(ours(), *others())))
 
 
-def test_no_run_no_page(tmp_path: Path) -> None:
+def test_missing_run_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="contains no results of make bench-peers"):
         page.newest(tmp_path)
 
 
-def test_the_page_of_the_documentation_is_that_of_the_newest_run() -> None:
+def test_documented_page_matches_the_newest_run() -> None:
     assert page.PAGE.read_text("utf-8") == page.text(page.newest()), "run python -m benchmarks.peers.page"
 
 
 class Kept(serving.Sender):
-    """A sender that keeps what it is given."""
+    """A sender that records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
@@ -163,7 +163,7 @@ class Kept(serving.Sender):
         self.calls.clear()
 
 
-def test_orders_are_carried_out_one_by_one_or_in_chunks() -> None:
+def test_orders_are_sent_one_by_one_or_in_chunks() -> None:
     sender = Kept()
 
     one = serving.carry_out(sender, body(), {"first": 1, "count": 3})
@@ -174,8 +174,8 @@ def test_orders_are_carried_out_one_by_one_or_in_chunks() -> None:
     assert [each["sent"] for each in (one, many, late)] == [3, serving.CHUNK + 1, 0]
 
 
-def test_a_marked_message_is_killed_once_at_its_moment(tmp_path: Path) -> None:
-    """A real process plays the worker: it is killed, and one that gets the message again does its work."""
+def test_marked_message_kills_its_worker_once(tmp_path: Path) -> None:
+    """A real process acts as the worker; after the kill, another one handles the message."""
     notes = Notes(tmp_path / "notes")
     code = "import sys, json; from benchmarks.peers.adapters.handling import handle; handle(json.loads(sys.argv[1]), print)"
     environment = {**os.environ, handling.NOTES: str(notes.path), handling.WORKER: "w"}
@@ -196,14 +196,14 @@ def test_a_marked_message_is_killed_once_at_its_moment(tmp_path: Path) -> None:
     assert notes.count() == 3 * len(MOMENTS)
 
 
-def test_a_worker_that_ends_is_not_waited_for(tmp_path: Path) -> None:
+def test_exited_worker_ends_the_wait(tmp_path: Path) -> None:
     worker = Worker(Path(sys.executable), [("-c", "raise SystemExit('no such thing')")], dict(os.environ), tmp_path / "log")
 
     with pytest.raises(RuntimeError, match="0 of 5 messages were handled: no such thing"):
         Notes(tmp_path / "notes").wait_for(5, worker)
 
 
-def test_a_process_is_its_own_descendant() -> None:
+def test_process_is_among_its_own_descendants() -> None:
     assert os.getpid() in descendants([os.getppid()])
 
 
@@ -212,7 +212,7 @@ def test_every_goal_of_the_newest_run_is_met() -> None:
     assert [goal["goal"] for goal in goals if not goal["met"]] == []
 
 
-def test_in_the_newest_run_all_were_killed_as_often() -> None:
+def test_every_peer_of_the_newest_run_was_killed_equally_often() -> None:
     run = json.loads(page.newest().read_text("utf-8"))
     killed = {peer["key"]: peer["killed"]["kills"] for peer in run["peers"] if peer["killed"]}
     assert killed == dict.fromkeys(killed, run["run"]["kills"])

@@ -1,4 +1,4 @@
-"""The numbers behind the table: rates, ratios, growth, goals, and how they are told."""
+"""Rates, ratios, growth and goals, and their presentation in the report."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ def series(key: str, *values: float, unit: str = "messages/s") -> Series:
     return Series(key, key, unit, list(values))
 
 
-def test_the_messages_have_the_sizes_that_are_told() -> None:
+def test_messages_have_the_documented_sizes() -> None:
     assert len(stored_body()) == BODY_BYTES
     assert json.loads(stored_body()) == body()
     assert HEADER_BYTES <= len(stored_headers()) <= HEADER_BYTES + 50
 
 
 @pytest.mark.parametrize(("times", "expected"), [([], 0.0), ([1.0], 0.0), ([1.0, 1.0], 0.0), ([3.0, 1.0, 2.0], 1.0)])
-def test_a_rate_is_between_the_first_and_the_last(times: list[float], expected: float) -> None:
+def test_rate_is_measured_between_first_and_last_message(times: list[float], expected: float) -> None:
     assert rate(times) == expected
 
 
-def test_the_start_is_no_part_of_a_rate() -> None:
+def test_rate_excludes_the_start() -> None:
     slow_start = [0.0, *(10.0 + number for number in range(1, 20))]
 
     assert rate(slow_start) == 1.0
 
 
-def test_the_rate_of_processes_is_that_of_all_messages() -> None:
+def test_rate_of_processes_covers_all_messages() -> None:
     assert rate([1.0, 3.0, 5.0], [2.0, 4.0]) == 1.0
-    # a process that the machine did not let run before the end has handled one message
+    # a process that was not scheduled until the end has handled one message
     assert rate([1.0, 2.0, 3.0], [3.5]) == 1.2
 
 
-def test_resident_memory_of_nobody_is_nothing() -> None:
+def test_unknown_process_has_no_resident_memory() -> None:
     assert resident_megabytes(2**22 + 1) == {}
 
 
-def test_growth_is_that_of_the_last_quarter_against_the_second() -> None:
+def test_growth_compares_the_last_quarter_with_the_second() -> None:
     assert growth([10.0, 50.0, 60.0, 60.0, 60.0, 60.0, 63.0, 65.0]).megabytes == 64.0 - 60.0
 
 
-def test_a_ratio_is_that_of_neighbours() -> None:
+def test_ratio_compares_values_of_the_same_round() -> None:
     mood = [1.0, 10.0, 0.1]
 
     assert ratio(series("a", *(2 * each for each in mood)), series("b", *mood)) == 2.0
 
 
-def test_every_goal_has_a_row_also_where_nothing_was_measured() -> None:
+def test_every_goal_has_a_row_without_measurements() -> None:
     found = verdicts([], DURABLE)
 
     assert len(found) == 16
@@ -89,19 +89,19 @@ def test_every_goal_has_a_row_also_where_nothing_was_measured() -> None:
     ],
 )
 def test_goals_are_met_or_missed(part: str, found: list[Series], goal: str, met: bool) -> None:
-    told = verdicts([section(part, *found)], DURABLE)
+    found_goals = verdicts([section(part, *found)], DURABLE)
 
-    assert [each.met for each in told if goal in each.goal] == [met]
-    assert sum(each.met is not None for each in told) == 1
+    assert [each.met for each in found_goals if goal in each.goal] == [met]
+    assert sum(each.met is not None for each in found_goals) == 1
 
 
-def test_a_goal_is_asked_of_one_database() -> None:
+def test_goal_applies_to_one_database() -> None:
     elsewhere = section("idle", series("idle.p50", 1.0), database="SQLite")
 
     assert all(each.met is None for each in verdicts([elsewhere], DURABLE))
 
 
-def test_one_table_has_a_column_for_each_database() -> None:
+def test_table_has_a_column_for_each_database() -> None:
     refused = Series("worker.8.auto", "worker, auto", "messages/s", note="not in effect yet")
     here = section("receive", Series("worker.8.1", "worker", "messages/s", [2000.0, 1000.0], [50.0, 60.0]), refused)
     there = section("receive", series("worker.8.1", 7.25), database="SQLite")
@@ -115,18 +115,18 @@ def test_one_table_has_a_column_for_each_database() -> None:
     assert len({len(line) for line in lines}) == 1
 
 
-def test_one_value_has_no_range() -> None:
+def test_single_value_has_no_range() -> None:
     assert describe(series("a", 0.5)) == "0.5"
 
 
-def test_the_report_names_the_machine_and_what_was_missed() -> None:
+def test_report_names_the_machine_and_missed_goals() -> None:
     found = [section("receive", series("worker.8.1", 5.0), series("plain.8", 10.0), Series("x", "x", "MB", note="no reason"))]
-    told = verdicts(found, DURABLE)
+    found_goals = verdicts(found, DURABLE)
 
-    text = markdown(found, told, machine())
+    text = markdown(found, found_goals, machine())
 
     assert "- cores: " in text
     assert "- x: no reason" in text
     assert "0.50 (0.50–0.50)" in text
     assert "| NO " in text
-    assert json.loads(json.dumps(as_json(found, told, machine())))["goals"][0]["met"] is False
+    assert json.loads(json.dumps(as_json(found, found_goals, machine())))["goals"][0]["met"] is False

@@ -1,4 +1,4 @@
-"""Each part of the benchmarks runs, small, and says what it measured; how fast it was is not asked here."""
+"""Each part of the benchmarks runs at a small scale and returns measurements; their values are not checked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SQLite]:
 
 
 def measured_once(plan: Plan, *keys: str) -> Section:
-    """One round of some kinds, for each starts a process; every one that can be measured has one value above 0."""
+    """Run one round of some kinds, each in its own process; every measurable kind has one value above 0."""
     kinds = [kind for kind in plan.kinds if kind.key in keys]
     assert len(kinds) == len(keys)
     (section,) = take_turns([replace(plan, kinds=kinds)], 1)
@@ -43,7 +43,7 @@ def measured_once(plan: Plan, *keys: str) -> Section:
     return section
 
 
-def test_receiving_is_measured_beside_the_limit_and_plain_loops(server: PostgreSQL) -> None:
+def test_receiving_is_compared_with_the_limit_and_plain_loops(server: PostgreSQL) -> None:
     plan = receive.plan(server, messages=160)
     section = measured_once(plan, "plain.8", "pgconn.8", "worker.8.1", "limit.8.1", "worker.8.auto", "limit.8.50")
 
@@ -55,7 +55,7 @@ def test_receiving_is_measured_beside_the_limit_and_plain_loops(server: PostgreS
     assert 1 <= int(str(section.facts["round trips for each message"])) <= 2
 
 
-def test_receiving_is_measured_on_a_file_too(file: SQLite) -> None:
+def test_receiving_is_measured_on_sqlite(file: SQLite) -> None:
     plan = receive.plan(file, messages=40)
     measured_once(plan, "plain.8", "worker.8.1")
 
@@ -63,21 +63,21 @@ def test_receiving_is_measured_on_a_file_too(file: SQLite) -> None:
     assert file.is_empty()
 
 
-def test_the_limit_without_pgbench_is_a_loop_of_libpq(server: PostgreSQL, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_without_pgbench_is_a_libpq_loop(server: PostgreSQL, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limit, "find_pgbench", lambda _: None)
     section = measured_once(receive.plan(server, messages=100), "limit.8.1", "limit.8.50")
 
     assert all(series.name.startswith("limit: libpq loop") and series.note == limit.MISSING for series in section.series)
 
 
-def test_a_pgbench_that_is_named_must_run(server: PostgreSQL, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configured_pgbench_must_run(server: PostgreSQL, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(limit.VARIABLE, "/nowhere/pgbench")
 
     with pytest.raises(RuntimeError, match="names '/nowhere/pgbench', which does not run"):
         limit.find_pgbench(server.programs)
 
 
-def test_plain_loops_send_what_the_worker_sends(server: PostgreSQL, file: SQLite) -> None:
+def test_plain_loops_run_the_statements_of_the_worker(server: PostgreSQL, file: SQLite) -> None:
     on_server, on_file = recording.record(server), recording.record(file)
 
     assert on_server.one_trip.count("COMMIT") == on_server.one_trip.count("EXECUTE") == 1
@@ -88,36 +88,36 @@ def test_plain_loops_send_what_the_worker_sends(server: PostgreSQL, file: SQLite
     assert {"BEGIN IMMEDIATE", "COMMIT"} <= set(on_file.cycle)
 
 
-def test_a_worker_whose_receive_is_unknown_is_no_yardstick() -> None:
+def test_unknown_receive_statement_is_refused() -> None:
     with pytest.raises(RuntimeError, match="no receive that is known as one"):
         recording.cycle_of(["SELECT 1", "COMMIT"])
 
 
-def test_deep_queues_and_dead_rows(server: PostgreSQL) -> None:
+def test_deep_queues_and_dead_rows_are_measured(server: PostgreSQL) -> None:
     plan = backlog.plan(server, messages=100, depths=(300,), dead_rows=500)
     measured_once(plan, "depth.300", "dead.some")
 
     assert [kind.key for kind in plan.kinds] == ["depth.300", "dead.none", "dead.some"]
-    # some more may have been at work when the stop came
+    # more messages may have been in progress at the stop
     assert 300 - 8 <= server.depth("Bench300") <= 300
     assert server.depth() == 0
 
 
-def test_one_process_and_two(server: PostgreSQL) -> None:
+def test_one_and_two_processes_are_measured(server: PostgreSQL) -> None:
     plan = processes.plan(server, messages=600)
     measured_once(plan, "processes.2")
 
     assert [kind.key for kind in plan.kinds] == ["processes.1", "processes.2"]
 
 
-def test_a_second_database_is_measured_beside_one(server: PostgreSQL) -> None:
+def test_second_database_is_compared_with_one(server: PostgreSQL) -> None:
     plan = several.plan(server, messages=100)
     measured_once(plan, "own.8", "both.8", "apart.8")
 
     assert [kind.key for kind in plan.kinds] == [f"{way}.{threads}" for threads in (1, 8) for way in ("own", "both", "apart")]
 
 
-def test_one_processor_is_measured_beside_all(server: PostgreSQL) -> None:
+def test_one_processor_is_compared_with_all(server: PostgreSQL) -> None:
     plan = affinity.plan(server, messages=200)
     measured_once(plan, "plain.8.one", "worker.8", "worker.8.one", "worker.8.auto.one")
 
@@ -127,7 +127,7 @@ def test_one_processor_is_measured_beside_all(server: PostgreSQL) -> None:
     ]  # fmt: skip
 
 
-def test_memory_is_that_of_the_command(server: PostgreSQL) -> None:
+def test_memory_of_the_worker_command_is_measured(server: PostgreSQL) -> None:
     section = memory.measure(server, messages=40, samples=4, say=lambda _: None)
 
     last, peak, _ = section.series
@@ -147,16 +147,16 @@ def test_moving_due_messages_is_measured_on_both_databases(server: PostgreSQL, f
         assert database.depth() > 0
 
 
-def test_the_time_of_a_message_is_taken_apart(server: PostgreSQL) -> None:
+def test_time_of_a_message_is_split_into_stages(server: PostgreSQL) -> None:
     section = stages.measure(server, messages=60, rounds=1, say=lambda _: None)
 
     whole, *parts = section.series
     assert whole.values[0] > 0
-    # every stage is reached: a timer around something that is called no more would say 0
+    # every stage is reached: a timer around a function that is no longer called would read 0
     assert all(series.values[0] > 0 for series in parts)
 
 
-def test_kinds_take_turns() -> None:
+def test_kinds_are_measured_in_turn() -> None:
     order: list[str] = []
 
     def kind(key: str) -> Kind:
@@ -176,7 +176,7 @@ def test_kinds_take_turns() -> None:
 @pytest.mark.parametrize(
     "arguments", [["--rounds", "0"], ["--part", "everything"], ["--messages", "many"], ["--messages", "99"], ["--depth", "0"]]
 )
-def test_a_wrong_option_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_option_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run.parse(arguments)
 
@@ -184,7 +184,7 @@ def test_a_wrong_option_ends_with_2(arguments: list[str], capsys: pytest.Capture
     assert "usage:" in capsys.readouterr().err
 
 
-def test_a_run_leaves_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_writes_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = run.parse(["--part", "send", "--messages", "100", "--rounds", "1", "--results", str(tmp_path)])
     section = Section("send", "sending", "SQLite", [])
 
@@ -197,7 +197,7 @@ def test_a_run_leaves_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "written to" in capsys.readouterr().err
 
 
-def test_it_starts_as_make_starts_it() -> None:
+def test_benchmark_starts_as_a_file() -> None:
     answer = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "run.py"), "--help"], capture_output=True, text=True, cwd="/", check=True
     )

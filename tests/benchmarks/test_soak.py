@@ -1,4 +1,4 @@
-"""A soak of a few seconds finds nothing wrong and says what it did; a report of one that finds something names it."""
+"""A soak of a few seconds finds no faults; a report names the faults that a soak finds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.support.databases import ROOT
 from tests.support.postgresql import URL_VARIABLE
 
 
-def test_a_short_one(tmp_path: Path) -> None:
-    # One that is given is not ours to kill.
+def test_short_soak_finds_no_faults(tmp_path: Path) -> None:
+    # A server from the environment must not be killed.
     server_kills = 0 if URL_VARIABLE in os.environ else 1
     arguments = ["--minutes", "0.05", "--kills", "2", "--server-kills", str(server_kills), "--messages", "100"]
     arguments += ["--database", "sqlite", "--results", str(tmp_path)]
@@ -23,16 +23,16 @@ def test_a_short_one(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     (file,) = tmp_path.glob("*-soak-sqlite.json")
-    told = json.loads(file.read_text())
-    assert told["faults"] == {}
-    assert told["messages sent"] >= 100
-    assert 0 < told["effects in both databases"] < told["effects"]
-    assert sum(told["kills"].values()) == 2 + server_kills
+    result = json.loads(file.read_text())
+    assert result["faults"] == {}
+    assert result["messages sent"] >= 100
+    assert 0 < result["effects in both databases"] < result["effects"]
+    assert sum(result["kills"].values()) == 2 + server_kills
     assert file.with_suffix(".md").read_text() in ended.stdout
 
 
-def test_a_report_names_what_is_wrong() -> None:
-    told = {
+def test_report_names_the_faults() -> None:
+    result = {
         "machine": {"cores": 2},
         "asked for": {"minutes": 1},
         "messages sent": 3,
@@ -40,7 +40,7 @@ def test_a_report_names_what_is_wrong() -> None:
         "kills": {"supervisor": 2},
         "faults": {"lost": ["first", "second"], "undecided": ["prepared third"]},
     }
-    text = markdown(told)
+    text = markdown(result)
     assert "| **lost**                               | 2        |" in text
     assert "| **twice**                              | 0        |" in text
     assert "| **undecided**                          | 1        |" in text

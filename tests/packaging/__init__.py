@@ -1,3 +1,3 @@
-"""Tests of what is shipped."""
+"""Tests of the distributed packages."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The wheel, and environments of users that have it and nothing of this checkout."""
+"""The wheel and isolated environments that have it installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.databases import ROOT
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Runs a program that knows nothing of this checkout; returns what it printed, and shows it where the program fails."""
+    """Run a program without settings or paths of this checkout and return its output; a failure shows it."""
     ours = {"DJANGO_SETTINGS_MODULE", "PYTHONPATH", "SQLQUEUE_TEST_CHILD", "VIRTUAL_ENV"}
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     answer = subprocess.run(
@@ -33,10 +33,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python_of_a_user(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an empty environment with the wheel and what it depends on."""
+    """The interpreter of a new environment with the wheel and its dependencies."""
     environment = tmp_path_factory.mktemp("user") / "venv"
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=environment.parent)
     python = environment / "bin" / "python"
-    # by our own pip: an environment with one of its own takes seconds more to make
+    # with our own pip: installing pip into the environment takes seconds longer
     run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", wheel, cwd=environment.parent)
     return python

@@ -1,4 +1,4 @@
-"""What goes to a package index: both distributions are complete, and what the index shows of them is well formed."""
+"""Both distributions for the package index are complete and have well-formed metadata."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def metadata(distributions: Path) -> Message:
         return message_from_bytes(archive.read(name))
 
 
-def test_a_package_index_accepts_both(distributions: Path) -> None:
+def test_package_index_accepts_both_distributions(distributions: Path) -> None:
     files = sorted(distributions.iterdir())
     assert [file.suffix for file in files] == [".whl", ".gz"]
 
@@ -41,7 +41,7 @@ def test_a_package_index_accepts_both(distributions: Path) -> None:
     assert shown.count("PASSED") == 2
 
 
-def test_the_licence_is_that_of_django(distributions: Path, metadata: Message) -> None:
+def test_licence_is_that_of_django(distributions: Path, metadata: Message) -> None:
     assert metadata["License-Expression"] == "BSD-3-Clause"
     assert metadata["Author"] == "The sqlqueue authors"
     (source,) = distributions.glob("*.tar.gz")
@@ -49,7 +49,7 @@ def test_the_licence_is_that_of_django(distributions: Path, metadata: Message) -
         assert any(name.count("/") == 1 and name.endswith("/LICENSE") for name in archive.getnames())
 
 
-def test_the_description_has_no_link_that_leads_nowhere(metadata: Message) -> None:
+def test_description_has_no_relative_links(metadata: Message) -> None:
     description = str(metadata.get_payload())
 
     assert "# sqlqueue" in description
@@ -57,5 +57,5 @@ def test_the_description_has_no_link_that_leads_nowhere(metadata: Message) -> No
     assert re.findall(r"!?\[[^\]]*\]\((?!https?://)[^)]*\)", description) == []
 
 
-def test_a_stranger_reads_the_readme_in_two_minutes() -> None:
+def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120

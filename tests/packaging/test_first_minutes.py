@@ -1,4 +1,4 @@
-"""The first minutes of a stranger: the wheel in an empty environment, a bare project, the README word for word."""
+"""The first minutes of a new user: the wheel in a new environment, a new project, the README word for word."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.waiting import poll_until
 
 README = ROOT / "README.md"
 MAX_QUEUE_TABLES = 8
-# What Django and we manage ourselves; everything else is a queue or stands beside one.
+# Managed by Django and our migrations; all other tables are queues or belong to one.
 MANAGED = ("auth_", "django_", "sqlqueue_app_", "sqlite_")
 
 
@@ -34,7 +34,7 @@ def python_with_drivers(python_of_a_user: Path, wheel: Path) -> Path:
 
 
 class Project:
-    """A project of `django-admin startproject` and `startapp`, to which the README is applied."""
+    """A project of `django-admin startproject` and `startapp` that follows the README."""
 
     def __init__(self, python: Path, place: Path, database: dict[str, Any]) -> None:
         self.python = python
@@ -44,7 +44,7 @@ class Project:
         self.database = database
 
     def follow(self) -> None:
-        """Write what the README says into the files that it names, on the database of the test."""
+        """Write the code of the README into the files that it names, on the database of the test."""
         for block in blocks(README):
             if block.file is not None and (self.database or "DATABASES" not in block.text or self._is_sqlite):
                 self.append(block.file, block.text)
@@ -60,7 +60,7 @@ class Project:
             stream.write("\n" + text)
 
     def manage(self, *arguments: str) -> str:
-        """What the command printed; the test fails unless it ended with 0."""
+        """Run a command and return its output; a non-zero exit code fails the test."""
         answer = subprocess.run(
             [str(self.python), "manage.py", *arguments],
             cwd=self.place,
@@ -76,7 +76,7 @@ class Project:
 
     @contextmanager
     def worker(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """A worker that runs until the end of the block, and must end with 0."""
+        """A worker that runs until the end of the block and must exit with 0."""
         with (self.place / "worker.log").open("w", encoding="utf-8") as log:
             process = subprocess.Popen(
                 [str(self.python), "-u", "manage.py", "run_sqlqueue_worker", *arguments],
@@ -95,7 +95,7 @@ class Project:
                 process.wait()
 
     def log(self) -> str:
-        """What the worker has printed and logged."""
+        """The output and log of the worker."""
         return (self.place / "worker.log").read_text(encoding="utf-8")
 
     def _environment(self) -> dict[str, str]:
@@ -104,7 +104,7 @@ class Project:
 
 
 def block_with(text: str, kind: str) -> Block:
-    """The one block of the README of this kind that holds the text, and names no file."""
+    """The one block of the README of this kind that contains the text and names no file."""
     (found,) = [block for block in blocks(README) if block.kind == kind and block.file is None and text in block.text]
     return found
 
@@ -118,7 +118,7 @@ def sqlite_project(python_with_drivers: Path, tmp_path: Path) -> Project:
 
 @pytest.fixture
 def postgresql_project(python_with_drivers: Path, tmp_path: Path, postgresql_database: QueueDatabase) -> Iterator[Project]:
-    """In an empty database of its own."""
+    """A project in a new database."""
     server = postgresql_database._postgresql().server
     name = f"first_minutes_{uuid.uuid4().hex[:8]}"
     with server.connect() as admin:
@@ -137,7 +137,7 @@ def project(request: pytest.FixtureRequest) -> Project:
 
 
 def queue_tables(project: Project) -> set[str]:
-    """The tables that are neither Django's nor of our migrations."""
+    """The tables that neither Django nor our migrations create."""
     if not project.database:
         with closing(sqlite3.connect(project.place / "db.sqlite3")) as connection:
             found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -147,26 +147,26 @@ def queue_tables(project: Project) -> set[str]:
     return {name for name in found if not name.startswith(MANAGED)}
 
 
-def test_migrate_makes_few_tables(project: Project) -> None:
+def test_migrate_creates_few_tables(project: Project) -> None:
     project.manage("migrate")
     assert len(queue_tables(project)) <= MAX_QUEUE_TABLES
 
 
-def test_the_first_migrate_warns_of_nothing(project: Project) -> None:
+def test_first_migrate_prints_no_warnings(project: Project) -> None:
     printed = project.manage("migrate")
     assert "WARNING" not in printed
     assert "sqlqueue.W" not in printed
     assert "Created queue table" in printed
 
 
-def test_the_readme_works_as_it_stands(project: Project) -> None:
+def test_readme_works_as_written(project: Project) -> None:
     project.manage("migrate")
     project.manage("shell", "-c", block_with("send(PlaceOrder", "python").text)
     assert "order 42 for 9.90" in project.manage("run_sqlqueue_worker", "--until-empty")
 
 
-def test_a_worker_under_another_host_name_works_at_once(project: Project) -> None:
-    """A host name counts by the name of the instance alone; this is the container that nobody ran `migrate` in."""
+def test_worker_under_another_host_name_works_at_once(project: Project) -> None:
+    """Only the instance name depends on the host name; this simulates a container that never ran `migrate`."""
     project.manage("migrate")
     project.append("mysite/settings.py", 'SQLQUEUE["ENDPOINTS"]["Sales"]["INSTANCE"] = "another-host"\n')
     project.manage("shell", "-c", block_with("send(PlaceOrder", "python").text)
@@ -174,8 +174,8 @@ def test_a_worker_under_another_host_name_works_at_once(project: Project) -> Non
         poll_until(lambda: "order 42 for 9.90" in project.log(), deadline=120, what="the order is handled")
 
 
-def test_slow_handlers_of_the_readme_project_run_side_by_side(postgresql_project: Project) -> None:
-    """All four threads are in a handler at once, which the model of version 2.1 alone needs 15 seconds for."""
+def test_slow_handlers_of_the_readme_project_run_concurrently(postgresql_project: Project) -> None:
+    """All four threads are in a handler at once; the concurrency model of version 2.1 would need 15 seconds."""
     project = postgresql_project
     project.append("shop/handlers.py", SLOW_HANDLER)
     project.append("mysite/settings.py", 'SQLQUEUE["ENDPOINTS"]["Sales"]["MAX_CONCURRENCY"] = 4\n')
@@ -199,8 +199,8 @@ def slow(message, context):
 """
 
 
-def test_a_worker_is_woken_without_any_setting(project: Project) -> None:
-    """By a poll it would find the message after ten minutes."""
+def test_worker_is_woken_with_default_settings(project: Project) -> None:
+    """A poll would find the message after ten minutes."""
     project.append("mysite/settings.py", 'SQLQUEUE["ENDPOINTS"]["Sales"]["PEEK_DELAY"] = 600\n')
     project.manage("migrate")
     with project.worker():
@@ -209,7 +209,7 @@ def test_a_worker_is_woken_without_any_setting(project: Project) -> None:
         poll_until(lambda: "order 42 for 9.90" in project.log(), deadline=120, what="the order is handled")
 
 
-def test_after_kill_9_another_process_takes_over_and_the_health_is_ok(project: Project) -> None:
+def test_another_process_takes_over_after_kill_9(project: Project) -> None:
     project.manage("migrate")
     with project.worker():
         poll_until(lambda: project.log().count("[event=worker_started") == 1, deadline=120, what="the worker receives")

@@ -1,4 +1,4 @@
-"""What is shipped works by itself: the wheel is built, installed into an empty environment and used by a bare Django project."""
+"""The wheel works by itself: built, installed into a new environment and used by a new Django project."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def files_of_the_package() -> set[str]:
     }
 
 
-def test_the_wheel_carries_every_file_of_the_package(wheel: Path) -> None:
+def test_wheel_contains_every_file_of_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         shipped = {name for name in archive.namelist() if name.startswith("sqlqueue_app/")}
 
@@ -49,18 +49,18 @@ def test_the_wheel_carries_every_file_of_the_package(wheel: Path) -> None:
         "static/**/*.css",
     ],
 )
-def test_the_package_has_files_of_each_kind_to_carry(kind: str) -> None:
+def test_package_has_files_of_each_kind(kind: str) -> None:
     assert list((ROOT / "sqlqueue_app").glob(kind))
 
 
-def test_the_wheel_carries_nothing_else(wheel: Path) -> None:
+def test_wheel_contains_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.split("/")[0] for name in archive.namelist()}
 
     assert {top for top in tops if not top.endswith(".dist-info")} == {"sqlqueue_app"}
 
 
-def test_the_wheel_names_its_requirements_and_extras(wheel: Path) -> None:
+def test_wheel_names_its_requirements_and_extras(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         described = message_from_bytes(archive.read(metadata))
@@ -72,7 +72,7 @@ def test_the_wheel_names_its_requirements_and_extras(wheel: Path) -> None:
     assert always == ["apscheduler<4,>=3.11", "cronsim<3,>=2.8", "django>=5.2", "standardwebhooks<2,>=1.1"]
 
 
-def test_a_bare_project_can_add_it_and_migrate(python_of_a_user: Path, tmp_path: Path) -> None:
+def test_new_project_can_install_and_migrate(python_of_a_user: Path, tmp_path: Path) -> None:
     run(python_of_a_user, "-m", "django", "startproject", "site_of_a_user", tmp_path, cwd=tmp_path)
     with (tmp_path / "site_of_a_user" / "settings.py").open("a", encoding="utf-8") as settings:
         settings.write(SETTINGS_OF_A_USER)
@@ -88,22 +88,22 @@ def test_a_bare_project_can_add_it_and_migrate(python_of_a_user: Path, tmp_path:
     assert {"Sales", "error"} <= tables
 
 
-def test_without_the_extra_a_bare_project_has_the_address_of_the_metrics(python_of_a_user: Path, tmp_path: Path) -> None:
+def test_metrics_without_the_extra_name_what_to_install(python_of_a_user: Path, tmp_path: Path) -> None:
     run(python_of_a_user, "-m", "django", "startproject", "site_of_a_user", tmp_path, cwd=tmp_path)
     with (tmp_path / "site_of_a_user" / "settings.py").open("a", encoding="utf-8") as settings:
         settings.write(f'{SETTINGS_OF_A_USER}ROOT_URLCONF = "sqlqueue_app.urls"\nSQLQUEUE["METRICS"] = {{"TOKEN": "x"}}\n')
-    asking = """
+    script = """
         from django.test import Client
         answer = Client().get("/metrics", headers={"Authorization": "Bearer x", "Host": "localhost"})
         print(answer.status_code, answer.content.decode())
     """
 
-    said = run(python_of_a_user, "manage.py", "shell", "-c", textwrap.dedent(asking), cwd=tmp_path)
+    printed = run(python_of_a_user, "manage.py", "shell", "-c", textwrap.dedent(script), cwd=tmp_path)
 
-    assert said.splitlines()[-1] == "500 prometheus-client is not installed: run pip install 'django-sqlqueue[metrics]'"
+    assert printed.splitlines()[-1] == "500 prometheus-client is not installed: run pip install 'django-sqlqueue[metrics]'"
 
 
-def test_it_can_be_imported_without_configured_django(python_of_a_user: Path, tmp_path: Path) -> None:
-    said = run(python_of_a_user, "-c", "import sqlqueue_app; print(sqlqueue_app.__file__)", cwd=tmp_path)
+def test_package_can_be_imported_without_configured_django(python_of_a_user: Path, tmp_path: Path) -> None:
+    printed = run(python_of_a_user, "-c", "import sqlqueue_app; print(sqlqueue_app.__file__)", cwd=tmp_path)
 
-    assert Path(said.strip()).is_relative_to(python_of_a_user.parents[1])
+    assert Path(printed.strip()).is_relative_to(python_of_a_user.parents[1])

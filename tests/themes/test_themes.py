@@ -1,4 +1,4 @@
-"""The pages under themes that take the place of the admin's templates: all are there, with our parts and those of the theme."""
+"""All pages work under themes that replace the admin's templates, with our parts and those of the theme."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.filling import install, instance, message, table
 from tests.support.site_pages import site_paths
 
 
-def test_every_page_is_there_under_unfold(sqlite_database: QueueDatabase) -> None:
+def test_every_page_works_under_unfold(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     instance()
     table(sqlite_database, "Sales").send([message(), message()])

@@ -1,4 +1,4 @@
-"""The settings of the tests with the theme django-unfold, which takes the place of the admin's templates and of its site."""
+"""The test settings with the theme django-unfold, which replaces the admin's templates and site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks for every page of the dashboard as a superuser, under the settings of the environment: a line of JSON for each."""
+"""Request every dashboard page as a superuser under the settings of the environment; prints one line of JSON each."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from django.test.utils import setup_test_environment
 
 
 def main() -> None:
-    """Write name, status, and what of our own is on the page."""
+    """Write the name, the status and our parts of each page."""
     django.setup()
     setup_test_environment()
-    # Not before: they are of the apps that this sets up.
+    # These need the apps that are set up above.
     from tests.support.pages import client_of
     from tests.support.site_pages import site_paths
 

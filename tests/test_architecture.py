@@ -114,7 +114,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One file of the package: where it belongs and what it says."""
+    """One file of the package: its layer and its syntax tree."""
 
     path: Path
     root: Path
@@ -161,7 +161,7 @@ def _called(node: ast.Call) -> str:
 
 
 def layer_of_import(name: str, root: Path) -> str | None:
-    """The layer that an imported name belongs to; None for what is no arrow, "__init__" for what the package itself exports."""
+    """The layer of an imported name; None for imports that are no arrows, "__init__" for exports of the package itself."""
     parts = name.split(".")
     if parts[0] != PACKAGE or name == f"{PACKAGE}.__version__":
         return None
@@ -254,12 +254,12 @@ RULES = [find_wrong_arrows, find_django, find_clocks_and_threads, find_sleep, fi
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_code_keeps_the_rule(rule: object) -> None:
+def test_code_follows_the_rule(rule: object) -> None:
     assert callable(rule)
     assert [str(finding) for finding in rule(ROOT)] == []
 
 
-def test_every_layer_has_its_row() -> None:
+def test_every_layer_has_a_row() -> None:
     assert {module.layer for module in modules(ROOT)} == set(ALLOWED)
 
 
@@ -267,7 +267,7 @@ def test_every_arrow_of_the_table_is_used() -> None:
     assert [str(finding) for finding in find_unused_arrows(ROOT)] == []
 
 
-def test_an_arrow_that_nobody_uses_is_found(tmp_path: Path) -> None:
+def test_unused_arrow_is_found(tmp_path: Path) -> None:
     _tree_with(tmp_path, "tables/a.py", "import sqlqueue_app.messages")
 
     found = [finding.what for finding in find_unused_arrows(tmp_path)]
@@ -276,7 +276,7 @@ def test_an_arrow_that_nobody_uses_is_found(tmp_path: Path) -> None:
     assert not any("'tables' imports 'messages'" in what for what in found)
 
 
-def test_the_arrows_have_no_circle() -> None:
+def test_arrows_have_no_cycle() -> None:
     left = dict(ALLOWED)
     while left:
         bottom = [layer for layer, below in left.items() if not below & set(left)]
@@ -286,33 +286,33 @@ def test_the_arrows_have_no_circle() -> None:
 
 
 @pytest.mark.parametrize("outermost", ["dashboard", "tasks", "management", "testing"])
-def test_nothing_may_import_the_outermost_layers(outermost: str) -> None:
+def test_outermost_layers_are_not_imported(outermost: str) -> None:
     where_django_looks = {"admin", "apps", "templatetags", "urls"}
     assert [layer for layer, below in ALLOWED.items() if outermost in below and layer not in where_django_looks] == []
 
 
-# --- the size of the house ----------------------------------------------------------------------------------------------------
+# --- the size of the package --------------------------------------------------------------------------------------------------
 
 MAX_FILES = 226
 MAX_LINES = 55_150
 
 
-def test_the_package_has_few_files() -> None:
+def test_package_has_few_files() -> None:
     assert len(modules(ROOT)) <= MAX_FILES
 
 
-def test_the_package_has_few_lines() -> None:
+def test_package_has_few_lines() -> None:
     assert sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in modules(ROOT)) <= MAX_LINES
 
 
-def test_the_dashboard_has_few_lines() -> None:
+def test_dashboard_has_few_lines() -> None:
     pages = [module for module in modules(ROOT) if module.layer == "dashboard"]
     assert sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in pages) <= 7_500
 
 
 # --- names --------------------------------------------------------------------------------------------------------------------
 
-# One subject on several storeys: its table, its model, what reads it and its page have the same file name.
+# One subject in several layers: its table, model, reader and page have the same file name.
 ON_SEVERAL_STOREYS = {
     "analytics.py",
     "checks.py",
@@ -333,12 +333,12 @@ ON_SEVERAL_STOREYS = {
     "subscriptions.py",
     "tasks.py",
 }
-# Django finds these by their names.
+# Django requires these names.
 NAMED_BY_DJANGO = {"Command", "Meta", "Migration"}
 
 
 def repeated(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The names that stand in more than one file, with these files."""
+    """The names that occur in more than one file, with these files."""
     places: dict[str, set[str]] = defaultdict(set)
     for name, file in names:
         places[name].add(file)
@@ -356,13 +356,13 @@ def test_class_names_are_unique() -> None:
     assert repeated(class_names(ROOT)) == {}
 
 
-def test_file_names_are_unique_but_for_a_subject_on_several_storeys() -> None:
+def test_file_names_are_unique_except_for_shared_subjects() -> None:
     files = [(module.path.name, module.name) for module in modules(ROOT) if module.path.name != "__init__.py"]
 
     assert set(repeated(files)) == ON_SEVERAL_STOREYS
 
 
-def test_a_class_name_in_two_files_is_found(tmp_path: Path) -> None:
+def test_duplicate_class_name_is_found(tmp_path: Path) -> None:
     _tree_with(tmp_path, "tables/a.py", "class Page: ...")
     (tmp_path / PACKAGE / "messages/b.py").write_text("class Page: ...\nclass Other: ...", encoding="utf-8")
 
@@ -374,13 +374,13 @@ def test_a_class_name_in_two_files_is_found(tmp_path: Path) -> None:
 PAGE = ROOT / "docs" / "architecture.md"
 
 
-def test_the_page_has_the_same_arrows() -> None:
+def test_page_has_the_same_arrows() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", PAGE.read_text("utf-8").split("| Part | Imports |")[1], re.MULTILINE)
 
     assert {part: frozenset(re.findall(r"`(\w+)`", targets)) for part, targets in rows} == ALLOWED
 
 
-def test_the_page_names_files_that_exist() -> None:
+def test_page_names_existing_files() -> None:
     named = set(re.findall(r"`([a-z_/]+/|(?:[a-z_]+/)*[a-z_]+\.py)`", PAGE.read_text("utf-8")))
 
     assert len(named) > 40
@@ -389,13 +389,13 @@ def test_the_page_names_files_that_exist() -> None:
 
 # --- the tests ----------------------------------------------------------------------------------------------------------------
 
-# The contract of a queue is run again, in memory: with the test functions of these modules.
+# Runs the contract tests of the queue again, in memory.
 RUN_AGAIN = {"tests/testing/test_contract.py"}
 SHARED = {"tests.support", "tests.settings"}
 
 
 def find_borrowed_helpers(root: Path) -> Iterator[Finding]:
-    """What a test module imports from another test module, or from a folder that is not its own."""
+    """The imports of a test module from another test module or from a folder other than its own."""
     for path in sorted((root / "tests").rglob("*.py")):
         module = Module(path, root)
         own = ".".join(path.relative_to(root).parts[:2])
@@ -409,7 +409,7 @@ def find_borrowed_helpers(root: Path) -> Iterator[Finding]:
                 yield module.finding(node, f"imports {name} from another folder: shared helpers live in tests/support")
 
 
-def test_helpers_of_tests_live_where_they_are_looked_for() -> None:
+def test_test_modules_borrow_no_helpers() -> None:
     assert [str(finding) for finding in find_borrowed_helpers(ROOT)] == []
 
 
@@ -421,7 +421,7 @@ BORROWED = {
 
 
 @pytest.mark.parametrize("text", BORROWED)
-def test_a_borrowed_helper_is_found(text: str, tmp_path: Path) -> None:
+def test_borrowed_helper_is_found(text: str, tmp_path: Path) -> None:
     for folder in ("sales", "billing", "support"):
         (tmp_path / "tests" / folder).mkdir(parents=True)
     (tmp_path / "tests/sales/test_prices.py").write_text(text + "\nfrom tests.support.bench import Bench\n", encoding="utf-8")
@@ -482,7 +482,7 @@ def _tree_with(root: Path, file: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("rule", "file", "text"), BREACHES)
-def test_a_breach_is_found(rule: object, file: str, text: str, tmp_path: Path) -> None:
+def test_breach_is_found(rule: object, file: str, text: str, tmp_path: Path) -> None:
     _tree_with(tmp_path, file, text)
 
     assert callable(rule)
@@ -492,7 +492,7 @@ def test_a_breach_is_found(rule: object, file: str, text: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("file", "text"), FINE)
-def test_what_is_allowed_is_not_found(file: str, text: str, tmp_path: Path) -> None:
+def test_allowed_code_is_not_reported(file: str, text: str, tmp_path: Path) -> None:
     _tree_with(tmp_path, file, text)
 
     assert [str(finding) for rule in RULES for finding in rule(tmp_path)] == []

@@ -1,3 +1,3 @@
-"""The documentation is true: what it shows is run, what it links to is there."""
+"""The documentation is correct: its examples run and its links resolve."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Plays the examples of one page in a project of a user: `python -m tests.docs.play PAGE`, in the folder of the project.
+"""Run the examples of one page in the project in the current folder: `python -m tests.docs.play PAGE`.
 
-Python blocks that begin with the name of a file are appended to that file; the others run one after the other in one namespace.
-Commands of console blocks run in order; lines below a command are what it prints, `...` stands for anything.
+Python blocks that begin with a file name are appended to that file; the others run in order in one namespace.
+Commands of console blocks run in order; the lines below a command are its expected output, where `...` matches anything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SECONDS = 300
 
 
 def play(page: Path) -> None:
-    """Run all blocks; raises at the first that does not do what the page says."""
+    """Run all blocks; raises at the first that does not behave as documented."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
         if block.reason is not None or not block.is_example:
@@ -57,7 +57,7 @@ def _type_in(block: Block) -> None:
 
 
 def _run(command: str) -> tuple[int, str]:
-    """Exit code and output of a line of a shell; a line that takes too long is killed with all that it has started."""
+    """Exit code and output of a shell command; on a timeout its whole process group is killed."""
     shell = subprocess.Popen(
         command,
         shell=True,
@@ -72,7 +72,7 @@ def _run(command: str) -> tuple[int, str]:
         try:
             output, _ = shell.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:
-            # the shell alone would leave its children, which keep the pipe open and us waiting
+            # killing only the shell would leave its children, which keep the pipe open
             os.killpg(shell.pid, signal.SIGKILL)
             raise AssertionError(f"{command!r} has not ended within {SECONDS} s") from None
     return shell.returncode, output
@@ -82,7 +82,7 @@ def _commands(text: str) -> list[tuple[str, list[str]]]:
     found: list[tuple[str, list[str]]] = []
     for line in text.splitlines():
         if line.startswith("$ "):
-            # what stands behind two spaces and a hash is for the reader
+            # a comment after two spaces and a hash is for the reader
             found.append((re.sub(r"\s{2,}# .*", "", line[2:]), []))
         elif line.strip() and found:
             found[-1][1].append(line)
@@ -90,7 +90,7 @@ def _commands(text: str) -> list[tuple[str, list[str]]]:
 
 
 def _environment() -> dict[str, str]:
-    # a user's own shell knows nothing of this checkout, but the package must be found
+    # a user's shell has no settings of this checkout, but the package must be importable
     return {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
 
 

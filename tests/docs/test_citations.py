@@ -17,7 +17,7 @@ DATA = ("benchmarks/results", "tests/golden")
 SUFFIXES = {".py", ".sql", ".html", ".md"}
 
 PAGE = re.compile(r"(?<![\w/])(?:\.\./)*(docs/[\w/-]+\.md)(?:#([\w-]+))?")
-# Words of a citation may stand on two lines of a comment.
+# A citation may span two lines of a comment.
 _GAP = r"(?:\s*\n\s*(?:\#|--)?\s*|[ \t]+)"
 OLD = re.compile(
     rf"\b(?:transport|operations|performance|spark|core){_GAP}reference{_GAP}§?\d"
@@ -63,14 +63,14 @@ def test_nothing_outside_of_the_repository_is_cited(tree: str) -> None:
     assert cited == {}
 
 
-def test_the_code_links_to_internals() -> None:
+def test_code_links_to_internals() -> None:
     """The search finds the links: without any, the tests above would pass for the wrong reason."""
     linked = {found[1] for path in sources("sqlqueue_app") for found in PAGE.finditer(path.read_text("utf-8"))}
 
     assert {f"docs/internals/{name}.md" for name in ("decisions", "wire", "endpoints", "operations", "performance")} <= linked
 
 
-# Made-up texts are put together here, so that the tests above do not find them in this file.
+# The example texts are assembled so that the tests above do not find them in this file.
 DOCS, BOOK, SIGN = "docs", "reference", "§"
 
 
@@ -78,12 +78,12 @@ DOCS, BOOK, SIGN = "docs", "reference", "§"
     "link",
     ["internals/wire.md#no-such-heading", "internals/nowhere.md", "nowhere/wire.md#send", "reference/settings.md#nothing-here"],
 )
-def test_a_dead_link_is_found(link: str) -> None:
+def test_dead_link_is_found(link: str) -> None:
     assert dead_links(f"# Why it is so ({DOCS}/{link}): it is.") == [f"{DOCS}/{link}"]
 
 
 @pytest.mark.parametrize("link", ["internals/wire.md#send", "internals/wire.md", "reference/settings.md", "architecture.md#layers"])
-def test_a_live_link_passes(link: str) -> None:
+def test_live_link_passes(link: str) -> None:
     assert dead_links(f'"""Why it is so ({DOCS}/{link})."""') == []
 
 
@@ -106,7 +106,7 @@ def test_a_live_link_passes(link: str) -> None:
         f"see shared/{BOOK}/style",
     ],
 )
-def test_an_old_citation_is_found(text: str) -> None:
+def test_old_citation_is_found(text: str) -> None:
     assert len(old_citations(text)) == 1
 
 

@@ -1,4 +1,4 @@
-"""Each test that the page about conformance names is there, in the file that it links to."""
+"""Each test that the conformance page names exists in the file that it links to."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ PAGE = (ROOT / "docs" / "reference" / "conformance.md").read_text("utf-8")
 NAMED = re.findall(r"\[`(test_\w+)`\]\(\.\./\.\./tests/([\w/]+\.py)\)", PAGE)
 
 
-def test_the_page_links_to_each_test_that_it_names() -> None:
+def test_page_links_to_each_test_that_it_names() -> None:
     assert len(NAMED) > 50
     assert len(NAMED) == len(re.findall(r"\btest_\w+`", PAGE))
 
 
 @pytest.mark.parametrize(("name", "file"), NAMED)
-def test_a_test_of_the_page_is_there(name: str, file: str) -> None:
+def test_listed_test_exists(name: str, file: str) -> None:
     assert f"def {name}(" in (ROOT / "tests" / file).read_text("utf-8")

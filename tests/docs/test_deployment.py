@@ -1,4 +1,4 @@
-"""The files of the page about deployment are valid, as far as a machine without Docker, Kubernetes and systemd can tell."""
+"""The files of the deployment page are valid, as far as this can be checked without Docker and Kubernetes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.doc_pages import blocks
 
 PAGE = ROOT / "docs" / "howto" / "deploy.md"
 DATABASES_PAGE = ROOT / "docs" / "howto" / "configure-the-database.md"
-# Lower is safer, of 10; systemd calls what is below 2 "OK".
+# From 0 (safe) to 10; systemd rates values below 2 as "OK".
 MAX_EXPOSED = 2.0
 
 
@@ -54,11 +54,11 @@ def commands() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("manifest", manifests(), ids=lambda each: str(each["metadata"]["name"]))
-def test_kubernetes_takes_the_manifests(manifest: dict[str, Any]) -> None:
+def test_manifests_are_valid_for_kubernetes(manifest: dict[str, Any]) -> None:
     kubernetes_validate.validate(manifest, "1.34", strict=True)
 
 
-def test_the_worker_may_drain_and_the_site_goes_on_serving() -> None:
+def test_worker_has_time_to_drain_and_site_has_probes() -> None:
     worker, web, job = manifests()
     assert worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= 60
     (site,) = containers(web)
@@ -67,14 +67,14 @@ def test_the_worker_may_drain_and_the_site_goes_on_serving() -> None:
     assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
 
 
-def test_services_of_compose_depend_on_services_that_are_there() -> None:
+def test_compose_services_depend_on_existing_services() -> None:
     services = compose()["services"]
     assert set(services) == {"db", "migrate", "web", "worker"}
     for service in services.values():
         assert set(service.get("depends_on", {})) <= set(services)
 
 
-def test_each_command_takes_its_arguments() -> None:
+def test_each_command_accepts_its_arguments() -> None:
     ours = [command[command.index("manage.py") + 1 :] for command in commands() if "manage.py" in command]
     assert len(ours) == 7
     for name, *arguments in ours:
@@ -82,19 +82,19 @@ def test_each_command_takes_its_arguments() -> None:
         load_command_class(app, name).create_parser("manage.py", name).parse_args(arguments)
 
 
-def test_the_image_runs_without_root_and_gets_its_signals() -> None:
+def test_image_runs_without_root_and_receives_signals() -> None:
     (text,) = texts("dockerfile")
     words = [line.split()[0] for line in text.splitlines() if line and not line.startswith("#")]
     assert words.index("USER") < words.index("CMD")
     assert 'CMD ["python",' in text
 
 
-def test_systemd_takes_the_unit_and_finds_it_hardened(tmp_path: Path) -> None:
+def test_systemd_unit_is_valid_and_hardened(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed: apt-get install systemd")
     (text,) = texts("ini")
     unit = tmp_path / "shop-worker.service"
-    # What the unit starts is not on this machine.
+    # The program of the unit does not exist on this machine.
     unit.write_text(text.replace("/srv/shop/.venv/bin/python", sys.executable).replace("=/srv/shop", f"={tmp_path}"))
 
     verified = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
@@ -116,7 +116,7 @@ RUN_CHECKS = "import django; django.setup(); from django.core import checks; pri
 
 
 @pytest.mark.parametrize("engine", ["postgresql", "mssql", "sqlite3"])
-def test_the_checks_pass_with_each_database_of_the_page(engine: str, tmp_path: Path) -> None:
+def test_checks_pass_with_each_documented_database(engine: str, tmp_path: Path) -> None:
     if engine == "mssql":
         pytest.importorskip("pyodbc", reason="mssql-django imports pyodbc, which needs unixODBC", exc_type=ImportError)
     (text,) = [block.text for block in blocks(DATABASES_PAGE) if block.kind == "python" and f'{engine}",' in block.text]

@@ -18,15 +18,15 @@ from tests.support.spark import has_spark
 
 MAX_NOT_RUN = 14
 
-# How to work on the project is run by those who do.
+# Contributors run the commands of CONTRIBUTING.md themselves.
 EXAMPLES = [page for page in pages() if page.name != "CONTRIBUTING.md"]
 PAGES = [page for page in EXAMPLES if any(block.is_example and block.reason is None for block in blocks(page))]
-# These begin with nothing; the others go on where the quickstart ends.
+# These start from an empty folder; the others continue after the quickstart.
 FROM_THE_START = {"README.md", "docs/quickstart.md"}
 
 
 def has_tasks_framework() -> bool:
-    """Whether there is what the page about Django Tasks imports: it is in requirements.txt, and in Django from 6.0 on."""
+    """Whether Django Tasks can be imported: part of Django from 6.0, else the package django-tasks."""
     return django.VERSION >= (6, 0) or find_spec("django_tasks") is not None
 
 
@@ -45,7 +45,7 @@ def run(project: Path, *command: str) -> str:
 
 
 def start_project(folder: Path) -> Path:
-    """What `django-admin startproject` and `startapp` make, with the SQLite options that the pages ask for."""
+    """Create a project with `django-admin startproject` and `startapp`."""
     folder.mkdir()
     run(folder, "-m", "django", "startproject", "mysite", ".", "--settings=")
     run(folder, "manage.py", "startapp", "shop")
@@ -60,7 +60,7 @@ def project_after_the_quickstart(tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_examples_of_a_page_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if page.name == "django-tasks.md" and not has_tasks_framework():
         pytest.skip("django-tasks is not installed: python -m pip install -r requirements.txt")
     if page.name == "read-queues-with-spark.md" and not has_spark():
@@ -74,19 +74,19 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, request: pytest.
     run(folder, "-m", "tests.docs.play", str(page))
 
 
-def test_few_examples_are_not_run_and_each_says_why() -> None:
+def test_few_examples_are_skipped() -> None:
     left_out = [block for page in EXAMPLES for block in blocks(page) if block.is_example and block.reason is not None]
 
     assert len(left_out) <= MAX_NOT_RUN, [block.place for block in left_out]
 
 
-def test_every_block_says_what_it_is() -> None:
+def test_every_block_has_a_language() -> None:
     nameless = [block.place for page in pages() for block in blocks(page) if not block.kind]
 
     assert nameless == []
 
 
-# --- the player itself: an example that is wrong must fail ---------------------------------------------------------------------
+# --- the runner itself: a wrong example must fail ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_every_block_says_what_it_is() -> None:
         "```console\n$ python -c 'print(1)'\n2\n```\n",
     ],
 )
-def test_a_wrong_example_is_found(text: str, tmp_path: Path, project_after_the_quickstart: Path) -> None:
+def test_wrong_example_is_found(text: str, tmp_path: Path, project_after_the_quickstart: Path) -> None:
     page = tmp_path / "wrong.md"
     page.write_text(text, "utf-8")
 
@@ -105,7 +105,7 @@ def test_a_wrong_example_is_found(text: str, tmp_path: Path, project_after_the_q
         run(project_after_the_quickstart, "-m", "tests.docs.play", str(page))
 
 
-def test_a_block_knows_its_place_and_its_file() -> None:
+def test_block_reports_its_place_and_file() -> None:
     page = ROOT / "README.md"
 
     found = Block(page, 3, "python", "# shop/handlers.py\nx = 1\n", None)

@@ -1,4 +1,4 @@
-"""Phrases that read like a translation do not come back into what people read: pages, templates, logs and errors."""
+"""Pages, templates, logs and errors contain no phrases that read like a translation."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ CODE = re.compile(r"`[^`]*`")
 
 
 def phrases_in(text: str) -> list[str]:
-    """The phrases in a text, with some words around each; what is code does not count."""
+    """The phrases in a text, each with some context; code is ignored."""
     plain = " ".join(CODE.sub("`", text).split())
     return [plain[max(found.start() - 40, 0) : found.end() + 40] for found in TRANSLATED.finditer(plain)]
 
 
 def texts_of_code(path: Path) -> Iterator[str]:
-    """The strings of a module that are no docstrings: what it logs, raises, prints or shows."""
+    """The strings of a module other than docstrings: its log, error and page texts."""
     tree = ast.parse(path.read_text("utf-8"))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = {id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node)}  # type: ignore[attr-defined]
@@ -58,17 +58,17 @@ def texts_of_code(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_pages_read_as_written_not_translated(page: Path) -> None:
+def test_pages_contain_no_translated_phrases(page: Path) -> None:
     assert phrases_in(prose(page)) == []
 
 
-def test_templates_read_as_written_not_translated() -> None:
+def test_templates_contain_no_translated_phrases() -> None:
     templates = [*(ROOT / "sqlqueue_app" / "templates").rglob("*.html"), *(ROOT / "project").rglob("*.html")]
     found = {path.relative_to(ROOT).as_posix(): phrases_in(path.read_text("utf-8")) for path in templates}
     assert {path: phrases for path, phrases in found.items() if phrases} == {}
 
 
-def test_messages_read_as_written_not_translated() -> None:
+def test_messages_contain_no_translated_phrases() -> None:
     modules = [path for path in (ROOT / "sqlqueue_app").rglob("*.py") if "migrations" not in path.parts]
     found = {
         path.relative_to(ROOT).as_posix(): [each for text in texts_of_code(path) for each in phrases_in(text)] for path in modules
@@ -77,7 +77,7 @@ def test_messages_read_as_written_not_translated() -> None:
 
 
 @pytest.mark.parametrize("text", ["The user is told so.", "Nobody waits.", "It lies\nin the queue.", "Kept for ever"])
-def test_a_phrase_is_found(text: str) -> None:
+def test_translated_phrase_is_found(text: str) -> None:
     assert len(phrases_in(text)) == 1
 
 

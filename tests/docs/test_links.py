@@ -1,4 +1,4 @@
-"""Links between pages lead somewhere."""
+"""Links between pages resolve."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     dead = []
     for target in LINK.findall(prose(page)):
         if re.match(r"[a-z]+:", target):
@@ -27,7 +27,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert dead == []
 
 
-def test_every_page_can_be_reached_from_the_index() -> None:
+def test_index_leads_to_every_page() -> None:
     index = ROOT / "docs" / "index.md"
     seen, todo = set(), [index]
     while todo:

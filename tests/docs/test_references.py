@@ -1,4 +1,4 @@
-"""The reference pages list what the code has: events of the log, public names, arrows between the layers."""
+"""The reference pages match the code: log events, public names, errors, tables."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def first_cells(page: str, heading: str) -> list[str]:
     return re.findall(r"^\| `([^`]+)`", section, re.MULTILINE)
 
 
-def test_the_log_events_are_those_of_the_code() -> None:
+def test_log_events_match_the_code() -> None:
     code = {event for path in (ROOT / "sqlqueue_app").rglob("*.py") for event in EVENT.findall(path.read_text("utf-8"))}
 
     documented = first_cells((REFERENCE / "logging.md").read_text("utf-8"), "Events")
@@ -76,25 +76,25 @@ def test_the_log_events_are_those_of_the_code() -> None:
     assert sorted(documented) == sorted(code)
 
 
-def test_the_log_fields_are_those_of_the_code() -> None:
+def test_log_fields_match_the_code() -> None:
     assert first_cells((REFERENCE / "logging.md").read_text("utf-8"), "Fields") == list(FIELDS)
 
 
-def test_the_public_names_are_those_of_the_package() -> None:
+def test_public_names_match_the_package() -> None:
     page = (REFERENCE / "python.md").read_text("utf-8")
 
     assert sorted(first_cells(page, "`sqlqueue_app`")) == sorted(sqlqueue_app.__all__)
     assert sorted(first_cells(page, "`sqlqueue_app.messages`")) == sorted(messages.__all__)
 
 
-def test_the_errors_are_those_of_the_code() -> None:
+def test_errors_match_the_code() -> None:
     page = (REFERENCE / "python.md").read_text("utf-8")
     classes = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
 
     assert set(first_cells(page, "Errors")) == classes
 
 
-def test_the_numbers_of_the_adaptive_model_are_those_of_the_code() -> None:
+def test_numbers_of_the_adaptive_model_match_the_code() -> None:
     page = (ROOT / "docs" / "explanation" / "concurrency.md").read_text("utf-8")
     tick = polling.SLOW_TASK_TICK_SECONDS
 
@@ -106,19 +106,19 @@ def test_the_numbers_of_the_adaptive_model_are_those_of_the_code() -> None:
     assert f"for {tick:g} to {polling.SLOW_TASK_TICKS * tick:g} seconds" in page
 
 
-def test_the_models_of_concurrency_are_those_of_the_settings() -> None:
+def test_concurrency_models_match_the_settings() -> None:
     page = (ROOT / "docs" / "explanation" / "concurrency.md").read_text("utf-8")
 
     assert set(re.findall(r"^### `(\w+)`", page, re.MULTILINE)) == set(get_args(ConcurrencyModel))
 
 
-def test_the_transaction_modes_are_those_of_the_settings() -> None:
+def test_transaction_modes_match_the_settings() -> None:
     page = (ROOT / "docs" / "explanation" / "transactions.md").read_text("utf-8")
 
     assert first_cells(page, "Modes") == list(get_args(TransactionMode))
 
 
-def test_the_columns_of_own_tables_are_those_of_the_models() -> None:
+def test_columns_of_own_tables_match_the_models() -> None:
     page = (REFERENCE / "own-tables.md").read_text("utf-8")
     for model in OWN_TABLES:
         (section,) = [part for part in page.split("\n## ") if part.startswith(f"`{model.__name__}`\n")]
@@ -127,14 +127,14 @@ def test_the_columns_of_own_tables_are_those_of_the_models() -> None:
         assert documented == {field.name for field in model._meta.fields} - {"id", "seconds"}
 
 
-def test_the_number_of_own_tables_is_that_of_the_models() -> None:
+def test_number_of_own_tables_matches_the_models() -> None:
     page = (REFERENCE / "own-tables.md").read_text("utf-8")
     managed = [model for model in apps.get_app_config("sqlqueue_app").get_models() if model._meta.managed]
 
     assert f"`migrate` creates {len(managed)} tables" in page
 
 
-def test_the_tables_of_the_lake_are_those_of_the_code() -> None:
+def test_lake_tables_match_the_code() -> None:
     page = (REFERENCE / "lake.md").read_text("utf-8")
     sections = {part.split("`")[1]: part for part in page.split("\n### ")[1:]}
 
@@ -146,7 +146,7 @@ def test_the_tables_of_the_lake_are_those_of_the_code() -> None:
         assert sorted(documented) == sorted(set(table.names) - set(shared)), name
 
 
-def test_the_times_for_which_samples_are_kept_are_those_of_the_code() -> None:
+def test_retention_of_samples_matches_the_code() -> None:
     page = (REFERENCE / "own-tables.md").read_text("utf-8")
     hours = {"1 hour": 1, "1 day": 24, "30 days": 720, "365 days": 8760}
     kept = [(int(seconds), hours[time] * 3600) for seconds, time in re.findall(r"^\| (\d+) \| (.+?) \|$", page, re.MULTILINE)]

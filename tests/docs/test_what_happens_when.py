@@ -1,4 +1,4 @@
-"""Each mistake of the page What happens when … has a test that makes it and reads the message.
+"""Each mistake on the page "What happens when …" has a test that makes it and checks the message.
 
 A new row, or a section without a table, needs an entry here: the beginning of its first cell, and the tests.
 """
@@ -72,7 +72,7 @@ TESTS: dict[str, list[str]] = {
     ],
     "another host name, or more processes": [
         "receiving/test_callback_leases.py::test_each_process_takes_the_next_queue_that_is_free",
-        "packaging/test_first_minutes.py::test_a_worker_under_another_host_name_works_at_once",
+        "packaging/test_first_minutes.py::test_worker_under_another_host_name_works_at_once",
     ],
     "neither `SEND_AS` nor an endpoint of the process": ["receiving/test_requests.py::test_what_is_missing_is_named"],
     "`request()` inside `atomic()`": [
@@ -139,7 +139,7 @@ TESTS: dict[str, list[str]] = {
     "the message of a schedule": ["conf/test_checks.py::test_a_schedule_without_a_route_is_a_warning"],
     "SQLite without": ["conf/test_checks.py::test_deferred_transactions_on_sqlite_are_a_warning"],
     "`WAKE_UP` is `True` on SQL Server": ["conf/test_rules.py::test_combination_gives_one_problem"],
-    "`METRICS` without": ["packaging/test_wheel.py::test_without_the_extra_a_bare_project_has_the_address_of_the_metrics"],
+    "`METRICS` without": ["packaging/test_wheel.py::test_metrics_without_the_extra_name_what_to_install"],
     "`DEBUG` is `True`": ["worker/test_first_mistakes.py::test_debug_costs_no_memory"],
     "messages go in circles": [
         "receiving/test_bad_input_addresses.py::test_a_circle_of_two_endpoints_ends_in_the_error_queue",
@@ -243,7 +243,7 @@ def names_in(file: str) -> set[str]:
     return set(re.findall(r"^def (test_\w+)\(", (ROOT / "tests" / file).read_text("utf-8"), re.MULTILINE))
 
 
-def test_the_page_is_read() -> None:
+def test_page_lists_mistakes() -> None:
     assert len(mistakes()) >= 30
 
 
@@ -256,6 +256,6 @@ def test_every_mistake_of_the_page_has_a_test(mistake: str) -> None:
         assert name in names_in(file), test
 
 
-def test_every_entry_is_a_mistake_of_the_page() -> None:
+def test_every_entry_matches_one_mistake_of_the_page() -> None:
     rows = mistakes()
     assert [beginning for beginning in TESTS if sum(row.startswith(beginning) for row in rows) != 1] == []

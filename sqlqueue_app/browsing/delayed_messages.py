@@ -7,7 +7,7 @@ Functions raise DatabaseErrors, QueueNotFound among them.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -98,6 +98,14 @@ def read_delayed_page(table: DelayedTable, size: int, *, after: DelayedPosition 
         rows = list_rows(table, size + 1, after=after)
     shown = rows[:size]
     return DelayedPage(tuple(map(_message_of, shown)), shown[-1].position if len(rows) > size else None)
+
+
+def read_from_page(table: DelayedTable, page: DelayedPage) -> Iterator[DelayedEntry]:
+    """The messages from a page to the end of the table, 500 for each statement; those that move meanwhile may be missing."""
+    yield from page.messages
+    while page.next is not None:
+        page = read_delayed_page(table, 500, after=page.next)
+        yield from page.messages
 
 
 def read_delayed_message(table: DelayedTable, key: str, *, as_hex: bool = False) -> tuple[DelayedEntry, MessageDetail] | None:

@@ -57,6 +57,8 @@ class Action:
     route: ClassVar[str]
     permission: Permission
     label: ClassVar[str | Promise]
+    # In the audit log, where neither label nor title names the object.
+    logged_as: ClassVar[str | Promise] = ""
     is_dangerous: ClassVar[bool] = False
 
     # The label is the default of title and submit button.
@@ -185,9 +187,12 @@ class Action:
 
 
 def words_of_actions() -> dict[str, str]:
-    """The label of every action, by its name in the audit log."""
+    """The words for every action, by its name in the audit log."""
     # A title with a placeholder names a target, which the log has in another column.
-    return {name: str(each.label if "%(" in str(each.title) else each.title or each.label) for name, each in _ACTIONS.items()}
+    return {
+        name: str(each.logged_as or (each.label if "%(" in str(each.title) else each.title or each.label))
+        for name, each in _ACTIONS.items()
+    }
 
 
 def _result_of(operation: Operation | None) -> ActionResult:

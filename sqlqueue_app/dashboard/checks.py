@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -16,17 +16,19 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, not_found
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, State, duration, number, stamp
+from sqlqueue_app.dashboard.history import severity_state
 from sqlqueue_app.dashboard.lists import WIDE, FileColumns, TableColumn, export, table, template_html, wanted_format, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin
 from sqlqueue_app.failures.operations import is_worker_alive
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.models import CheckResult
-from sqlqueue_app.monitoring.check_results import can_be_run_now, is_muted, is_stale, mute, request_check_run
+from sqlqueue_app.models import CheckResult, Severity
+from sqlqueue_app.monitoring.check_results import can_be_run_now, is_muted, is_stale, mute, read_results, request_check_run
 from sqlqueue_app.monitoring.checks import advice_in_words, finding_in_words, label_of
-from sqlqueue_app.monitoring.health import current_results
+from sqlqueue_app.monitoring.health import Issue, current_issues, current_results
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.events import fitting_subject
 from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.tables.connections import database_now
 
@@ -75,6 +77,7 @@ class MuteCheck(CheckAction):
     """Mutes a check for a while."""
 
     name, page, route = "mute_check", "mute", "<int:pk>/mute/"
+    logged_as = gettext_lazy("Mute a check")
     label, title = gettext_lazy("Mute"), gettext_lazy("Mute the check “%(check)s”")
     text = gettext_lazy(
         "It still runs, and its changes are still recorded as events. Until then it does not count on the overview, in "
@@ -91,6 +94,7 @@ class UnmuteCheck(CheckAction):
     """Unmutes a check."""
 
     name, page, route = "unmute_check", "unmute", "<int:pk>/unmute/"
+    logged_as = gettext_lazy("Unmute a check")
     label, title = gettext_lazy("Unmute"), gettext_lazy("Unmute the check “%(check)s”")
     text = gettext_lazy("It counts again immediately.")
 
@@ -102,6 +106,7 @@ class RunCheck(CheckAction):
     """Requests a run of the check by a worker."""
 
     name, page, route = "run_check", "run", "<int:pk>/run/"
+    logged_as = gettext_lazy("Run a check")
     label, title = gettext_lazy("Run now"), gettext_lazy("Run the check “%(check)s” now")
     text = gettext_lazy("A worker runs it within 20 seconds, and then at its usual interval.")
 
@@ -130,26 +135,37 @@ class CheckAdmin(PageAdmin):
         status = read_status()
         now = status.managed_now or database_now(managed_alias())
         # Current outcomes replace results, as on the overview. One more than is shown; muted ones come last.
-        results = current_results(Snapshot(get_settings(), now, status=status), list(found[: SHOWN + 1]))
+        snapshot = Snapshot(get_settings(), now, status=status)
+        results = current_results(snapshot, list(found[: SHOWN + 1]))
+        issues = current_issues(snapshot, read_results(managed_alias(), now))
         is_cut = len(results) > SHOWN
         results.sort(key=lambda each: (not each.failing, is_muted(each, now), not is_stale(each, now)))
-        caption, columns = _("Results of checks, failing ones first"), self._columns(request, now)
+        caption, columns = _("Results of checks, failing ones first"), self._columns(request, issues, now)
         return self.page(
             request,
             "checks",
             live_seconds=LIVE_SECONDS,
             table=table(caption, columns, results[:SHOWN], lambda each: f"check {each.name} {each.subject}"),
             note=_("Showing the first %(count)s; a download has all.") % {"count": number(SHOWN)} if is_cut else "",
-            alert_count=None if is_cut else sum(each.failing and not is_muted(each, now) for each in results),
+            alert_count=len(issues),
             no_worker=not any(each.works_for_all for each in status.instances),
             nothing=_("No check has run yet: workers run them."),
             **(extra_context or {}),
         )
 
-    def _columns(self, request: HttpRequest, now: datetime) -> list[TableColumn[CheckResult]]:
+    def _columns(self, request: HttpRequest, issues: Sequence[Issue], now: datetime) -> list[TableColumn[CheckResult]]:
+        severities = {(each.name, fitting_subject(each.outcome.subject)): each.severity for each in issues}
+
+        def state(each: CheckResult) -> State:
+            if each.failing and is_muted(each, now):
+                return State(Grade.INFO, _("Fails, muted"))
+            if each.failing:
+                return State(severity_state(severities.get((each.name, each.subject), Severity.ERROR)).level, _("Fails"))
+            return State(Grade.WARNING, _("Outdated")) if is_stale(each, now) else State(Grade.OK, _("Passes"))
+
         return [
             TableColumn(_("Check"), lambda each: with_notes(label_of(each.name), each.subject), WIDE),
-            TableColumn(_("State"), lambda each: with_notes(_state(each, now), _muted(each, now))),
+            TableColumn(_("State"), lambda each: with_notes(state(each), _muted(each, now))),
             TableColumn(_("Result and remedy"), lambda each: _finding_and_remedy(each, now), WIDE),
             TableColumn(_("Since"), lambda each: each.since),
             TableColumn(_("Last run"), lambda each: each.checked_at),
@@ -196,9 +212,3 @@ def _finding_and_remedy(result: CheckResult, now: datetime) -> SafeString:
     advice = advice_in_words(result.name, result.subject, result.details)
     sql = result.details.get("sql") if isinstance(result.details, dict) else None
     return with_notes(_finding(result), advice, sql and template_html("sql", sql=sql), note)
-
-
-def _state(result: CheckResult, now: datetime) -> State:
-    if result.failing:
-        return State(Grade.INFO, _("Fails, muted")) if is_muted(result, now) else State(Grade.ERROR, _("Fails"))
-    return State(Grade.WARNING, _("Outdated")) if is_stale(result, now) else State(Grade.OK, _("Passes"))

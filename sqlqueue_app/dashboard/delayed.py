@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final
 
@@ -27,15 +27,15 @@ from sqlqueue_app.dashboard.messages import body_file, message_page_context
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, QueueNotFound
 from sqlqueue_app.models import DelayedMessage
+from sqlqueue_app.monitoring.snapshot import RECENT
 from sqlqueue_app.status.delayed import DelayedStatus, KnownDelayed, known_delayed_tables, read_delayed
 from sqlqueue_app.status.queues import INSTALL_COMMAND, ProblemKind, QueueProblem, listed_tables, utc_now
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.delayed import DelayedTable, key_of, position_of
 
 PAGE_SIZE: Final = 50
-_EXPORTED_AT_ONCE: Final = 500
-# Workers poll every second; a message that is due for longer is overdue.
-OVERDUE_SECONDS: Final = 2.0
+# Workers poll every second.
+_JUST_DUE: Final = timedelta(seconds=2)
 _REASONS_SHOWN = 20
 _GONE: Final = gettext_lazy("None of them is there any more: they were delivered or cancelled, or a worker is moving them.")
 
@@ -97,6 +97,7 @@ class DeliverNow(DelayedAction):
 
     name, page, route = "deliver_now", "deliver", "<str:table>/deliver/"
     permission = Permission.RETRY
+    logged_as = gettext_lazy("Deliver delayed messages")
     label = gettext_lazy("Deliver now")
     title_of_count = ngettext_lazy("Deliver %(count)s message now", "Deliver %(count)s messages now", "number")
     text = gettext_lazy(
@@ -128,6 +129,7 @@ class CancelDelayed(DelayedAction):
 
     name, page, route = "cancel_delayed", "cancel", "<str:table>/cancel/"
     permission = Permission.DELETE
+    logged_as = gettext_lazy("Cancel delayed messages")
     label, submit = gettext_lazy("Cancel"), gettext_lazy("Delete them")
     title_of_count = ngettext_lazy("Cancel %(count)s delayed message", "Cancel %(count)s delayed messages", "number")
     text = gettext_lazy("They are deleted, never delivered, and cannot be brought back; a saga may wait forever for its timeout.")
@@ -173,7 +175,7 @@ class DelayedAdmin(PageAdmin):
         except DatabaseError as error:
             return self._broken(request, known, error)
         if lists.wanted_format(request):
-            return lists.export(request, known.name, _file_columns(known.endpoint), _entries_from(delayed, found))
+            return lists.export(request, known.name, _file_columns(known.endpoint), delayed_messages.read_from_page(delayed, found))
         return self.page(
             request,
             "delayed_messages",
@@ -192,7 +194,7 @@ class DelayedAdmin(PageAdmin):
         def message(each: delayed_messages.DelayedEntry) -> SafeString:
             box = '<input type="checkbox" name="ids" value="{}" aria-label="{}"> {}'
             words = _("Choose %(id)s") % {"id": each.message.message_id}
-            url = self.url("message", path_of(known.name), each.key)
+            url = f"{self.url('message', path_of(known.name), each.key)}?{urlencode({'id': each.message.message_id})}"
             return format_html(box, each.key, words, lists.message_html(url, each.message.message_type, each.message.message_id))
 
         columns: list[lists.TableColumn[delayed_messages.DelayedEntry]] = [
@@ -212,10 +214,9 @@ class DelayedAdmin(PageAdmin):
         except DatabaseError as error:
             return self._broken(request, known, error)
         if found is None:
-            title = _("Message not found")
             text = _("The message is not in the table: it was delivered or cancelled, or never was there.")
-            crumbs = (Crumb(known.name, self.table_url(known)), Crumb(title))
-            return self.problem(request, title=title, text=text, status=404, crumbs=crumbs)
+            crumbs = (Crumb(known.name, self.table_url(known)), Crumb(key))
+            return self.message_gone(request, text, crumbs)
         entry, detail = found
         refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
         save = Button(_("Save the body as a file"), self.url("body", path_of(known.name), entry.key), refused)
@@ -294,10 +295,13 @@ def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetim
             return State(Grade.ERROR, _("Missing"))
         if each.waiting is None or each.overdue is None:
             return State(Grade.ERROR, _("Unreadable"))
-        is_moving = now and each.next_due and (now - each.next_due).total_seconds() <= OVERDUE_SECONDS
-        if is_moving or not each.overdue:
+        if not overdue(each):
             return State(Grade.OK, _("OK"))
         return lists.with_notes(State(Grade.WARNING, _("Overdue")), _("no worker moves them"))
+
+    def overdue(each: DelayedStatus) -> int | None:
+        """The number of due messages; 0 until the first has been due for a minute, as in the alert."""
+        return 0 if now and each.overdue and each.next_due and now - each.next_due <= RECENT else each.overdue
 
     def count(each: DelayedStatus, value: int | None) -> object:
         return _("not known") if value is None else bounded_number(value, exact=each.exact)
@@ -310,7 +314,7 @@ def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetim
         lists.TableColumn(_("Endpoint"), endpoint),
         lists.TableColumn(_("State"), state),
         lists.TableColumn(_("Messages"), lambda each: count(each, each.waiting), lists.NUMBER),
-        lists.TableColumn(_("Overdue"), lambda each: count(each, each.overdue), lists.NUMBER),
+        lists.TableColumn(_("Overdue"), lambda each: count(each, overdue(each)), lists.NUMBER),
         *([lists.TableColumn(_("Next due"), next_due)] if now else []),
         lists.TableColumn(_("Table"), lambda each: each.table, lists.WIDE),
     ]
@@ -322,20 +326,21 @@ def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetim
 
 
 def time_left(seconds: float | None) -> str:
-    """The time until a message is due, or since it was due."""
+    """The time until a message is due, or since it was due; overdue after a minute, as in the alert."""
     if seconds is None:
         return _("never")
+    left = timedelta(seconds=seconds)
     if seconds > 0:
-        return _("in %(time)s") % {"time": duration(timedelta(seconds=seconds))}
-    if seconds >= -OVERDUE_SECONDS:
+        return _("in %(time)s") % {"time": duration(left)}
+    if -left <= _JUST_DUE:
         return _("now")
-    return _("overdue for %(time)s") % {"time": duration(timedelta(seconds=-seconds))}
+    return (_("overdue for %(time)s") if -left > RECENT else _("due for %(time)s")) % {"time": duration(-left)}
 
 
 def due_html(each: delayed_messages.DelayedEntry) -> SafeString:
     """When a message is due, marked if it is overdue."""
     seconds, left = each.row.seconds, time_left(each.row.seconds)
-    is_overdue = seconds is not None and seconds < -OVERDUE_SECONDS
+    is_overdue = seconds is not None and timedelta(seconds=-seconds) > RECENT
     due = stamp_html(each.row.due) if each.row.due else each.row.due_text
     return lists.with_notes(State(Grade.WARNING, left) if is_overdue else left, due)
 
@@ -360,11 +365,3 @@ def _file_columns(endpoint: str) -> lists.FileColumns:
         "size": "message.size",
         "unreadable": "message.unreadable",
     }
-
-
-def _entries_from(table: DelayedTable, page: delayed_messages.DelayedPage) -> Iterator[delayed_messages.DelayedEntry]:
-    """The messages from a page to the end of the table; those that move meanwhile may be missing."""
-    yield from page.messages
-    while page.next is not None:
-        page = delayed_messages.read_delayed_page(table, _EXPORTED_AT_ONCE, after=page.next)
-        yield from page.messages

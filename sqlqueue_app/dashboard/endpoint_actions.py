@@ -86,6 +86,7 @@ class PauseEndpoint(EndpointAction):
     """Pauses all processes of an endpoint."""
 
     name, page, route = "pause", "pause", "<str:name>/pause/"
+    logged_as = gettext_lazy("Pause an endpoint")
     label, title = gettext_lazy("Pause"), gettext_lazy("Pause %(name)s")
     text = gettext_lazy(
         "Messages that are being handled are finished. Then nothing more is received from the main queue and the satellites; "
@@ -108,6 +109,7 @@ class ResumeEndpoint(PauseEndpoint):
     """Resumes all processes of an endpoint."""
 
     name, page, route = "resume", "resume", "<str:name>/resume/"
+    logged_as = gettext_lazy("Resume an endpoint")
     label, title = gettext_lazy("Resume"), gettext_lazy("Resume %(name)s")
     text = gettext_lazy("It receives again. A process follows at its next heartbeat, within %(seconds)s seconds.")
     ask = staticmethod(resume)
@@ -145,6 +147,7 @@ class SetConcurrency(InstanceAction):
     """Changes the concurrency of one process."""
 
     name, page, route = "concurrency", "concurrency", f"{_ONE}/concurrency/"
+    logged_as = gettext_lazy("Set the concurrency")
     label, title = gettext_lazy("Concurrency"), gettext_lazy("Concurrency of the process %(pid)s of %(name)s")
     text = gettext_lazy(
         "How many messages it handles at once, at most, until it restarts; then the settings apply again. "
@@ -167,6 +170,7 @@ class RemoveInstance(InstanceAction):
     """Deletes the row of a dead process."""
 
     name, page, route = "remove_instance", "remove_instance", f"{_ONE}/remove/"
+    logged_as = gettext_lazy("Remove a process")
     label, title = gettext_lazy("Remove"), gettext_lazy("Remove the process %(pid)s of %(name)s")
     text = gettext_lazy("It is dead, and its row is deleted. Its callback queue becomes free; the replies in it stay.")
     is_dangerous = True

@@ -337,11 +337,17 @@ class InstanceAdmin(ReadOnlyAdmin):
     # With an empty list of actions, Django's page would have an inline style, which a strict policy refuses.
     actions_on_top = True
     change_list_template = "admin/sqlqueue_app/instances.html"
+    change_form_template = "admin/sqlqueue_app/instance.html"
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Django's list, below our navigation."""
         more = {"title": label_of_page(Instance), "navigation": navigation(self.admin_site, request)}
         return super().changelist_view(request, {**more, **(extra_context or {})})
+
+    def change_view(self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
+        """Django's page of one instance, below our navigation."""
+        more = {"navigation": navigation(self.admin_site, request)}
+        return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """The rows with the clock of the database, which also wrote the heartbeats; without rows that wait to be deleted."""

@@ -351,6 +351,7 @@ class WriteNote(Action):
 
     name, page, route = "note", "note", "group/<uuid:unique>/note/"
     permission = Permission.SETTINGS
+    logged_as = gettext_lazy("Write a note")
     label, title, submit = gettext_lazy("Add a note"), gettext_lazy("Note"), gettext_lazy("Save the note")
     text = gettext_lazy("All users who see this group see the note, with your name and the time. An empty note removes it.")
     form_class = NoteForm

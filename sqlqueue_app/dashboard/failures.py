@@ -31,7 +31,7 @@ from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_numbe
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, HtmlTable, TableColumn, link_html, table, text_html, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import message_context
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, Tab, query_of
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, Tab, path_of, query_of
 from sqlqueue_app.failures import queries
 from sqlqueue_app.failures.index import IndexState, catch_up_for_page
 from sqlqueue_app.failures.operation_kinds import error_queue_refusal
@@ -39,7 +39,8 @@ from sqlqueue_app.failures.queries import FailureDetail, GroupRow, PageKey, Retr
 from sqlqueue_app.failures.selection import MAX_IDS, MAX_QUERY_LENGTH, FailureSelection, read_query, write_query
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
-from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Operation, Search
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Operation, Queue, Search
+from sqlqueue_app.status.queues import known_queue_at
 from sqlqueue_app.status.retention import FAILURES_KEPT
 
 # Of a group.
@@ -265,7 +266,7 @@ class FailureAdmin(PageAdmin):
         found = queries.read_failure(get_settings(), unique, as_hex="hex" in request.GET)
         if found is None:
             raise Http404(_("There is no such failed message: it was deleted from the index, or never was in it."))
-        message = found.message
+        message, failed_in = found.message, known_queue_at(get_settings(), found.message.failed_q)
         title = _("Failed message %(id)s") % {"id": message.message_id}
         return self._page(
             request,
@@ -274,6 +275,7 @@ class FailureAdmin(PageAdmin):
             title=title,
             crumbs=(Crumb(message.message_id),),
             failure=message,
+            failed_in_url=self.url_of(Queue, "messages", path_of(failed_in.name)) if failed_in else "",
             buttons=failure_actions.failure_buttons(request, self, FailureSelection(ids=(message.pk,)), message),
             failure_state=state_of(message),
             kept_days=FAILURES_KEPT.days,

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any, ClassVar, Final
 
 from django import forms
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
@@ -16,6 +17,7 @@ from sqlqueue_app import models
 from sqlqueue_app.dashboard.actions import words_of_actions
 from sqlqueue_app.dashboard.formats import Grade, State
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, DaysFilter, ListAdmin, TableColumn, choices, link_html, with_notes
+from sqlqueue_app.dashboard.operations import operation_state
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.monitoring.checks import finding_in_words, label_of
@@ -141,6 +143,9 @@ class ActionAdmin(ListAdmin[models.OperatorAction]):
         "count": "count", "result": "result", "reason": "reason", "permission": "permission", "operation": "operation_id",
     }  # fmt: skip
 
+    def rows(self) -> QuerySet[models.OperatorAction]:
+        return super().rows().select_related("operation")
+
     def columns(self, request: HttpRequest) -> list[TableColumn[models.OperatorAction]]:
         words = words_of_actions()
 
@@ -149,7 +154,8 @@ class ActionAdmin(ListAdmin[models.OperatorAction]):
 
         def result(action: models.OperatorAction) -> object:
             state = State(_RESULTS.get(action.result, Grade.INFO), action.get_result_display())
-            return with_notes(state, Truncator(action.reason).chars(300))
+            operation = action.operation if action.result == models.ActionResult.REQUESTED else None
+            return with_notes(state, operation and operation_state(operation), Truncator(action.reason).chars(300))
 
         return [
             TableColumn(_("Time"), lambda action: action.at),

@@ -175,6 +175,7 @@ class ReplaceSecret(RuleAction):
     """Shows a new secret, which replaces the present one."""
 
     name, page, route = "replace notification secret", "secret", "<int:pk>/secret/"
+    logged_as = gettext_lazy("Replace the secret of a rule")
     label = gettext_lazy("Replace the secret")
     text = gettext_lazy("Copy it to the receiver now, it is not shown again. Whatever is sent from now on is signed with it.")
     form_class = SecretForm
@@ -194,6 +195,7 @@ class SendTest(RuleAction):
     """Requests a test notification from a worker."""
 
     name, page, route = "test notification rule", "test", "<int:pk>/test/"
+    logged_as = gettext_lazy("Send a test notification")
     label, submit = gettext_lazy("Send a test"), gettext_lazy("Send the test")
     text = gettext_lazy("It is sent like a real notification, even if the rule is disabled, and is marked as a test.")
 

@@ -126,6 +126,7 @@ class OperationAdmin(lists.ListAdmin[Operation]):
         counts: dict[int, int] = dict(found.order_by().values_list("status").annotate(Count("pk")))
         messages = list(found.order_by("-status_at", "pk")[:PAGE_SIZE])
         kind = _kind(operation)
+        more = self.more(request, [operation])
         pending = operation.kind == "retry" and counts.get(FailureStatus.RETRY_ISSUED, 0)
         return self.page(
             request,
@@ -136,14 +137,14 @@ class OperationAdmin(lists.ListAdmin[Operation]):
             operation=operation,
             state=operation_state(operation),
             progress=_progress(operation),
-            **_speed(operation, now),
+            **_speed(operation, now, is_advancing=operation.is_open and not more["no_worker"]),
             results=self._results(operation, counts),
             elsewhere=max(0, operation.done - sum(counts.values())) if operation.kind in TRACKED else 0,
             table=self._message_table(messages),
             all_url=self._listed(operation, *FailureStatus) if len(messages) == PAGE_SIZE else "",
             reasons=_reasons(operation.log),
             buttons=[self._cancel_button(request, operation)],
-            **self.more(request, [operation]),
+            **more,
         )
 
     def _results(self, operation: Operation, counts: Mapping[int, int]) -> list[tuple[str, int, str]]:
@@ -227,12 +228,12 @@ def _took(operation: Operation, now: datetime) -> timedelta | None:
     return max((operation.finished_at or now) - begin, timedelta(seconds=1)) if begin else None
 
 
-def _speed(operation: Operation, now: datetime) -> dict[str, Any]:
-    """Template variables: duration, messages per second, and the estimated time left."""
+def _speed(operation: Operation, now: datetime, *, is_advancing: bool) -> dict[str, Any]:
+    """Template variables: duration, messages per second, and the estimated time left of an advancing operation."""
     took = _took(operation, now)
     if took is None:
         return {}
     rate = operation.processed / took.total_seconds()
-    is_known = operation.finished_at is None and rate
+    is_known = is_advancing and rate
     left = timedelta(seconds=max(0, operation.total - operation.processed) / rate) if is_known else None
     return {"took": took, "rate": round(rate), "left": left}

@@ -20,12 +20,12 @@ from django.contrib.admin.utils import unquote
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError, connections, transaction
-from django.db.models import Count, Model, QuerySet, Value
+from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
+from django.utils.http import urlencode
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.decorators.http import require_http_methods
@@ -35,9 +35,9 @@ from sqlqueue_app.dashboard.access import Permission, may
 from sqlqueue_app.dashboard.formats import Number, bounded_number, number
 from sqlqueue_app.dashboard.live import is_live, live_answers, tagged
 from sqlqueue_app.dialects.dialect import DIALECTS, dialect
-from sqlqueue_app.failures.queries import MAX_COUNTED
 from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost
-from sqlqueue_app.models import CheckResult, Conversation, FailedMessage, FailureStatus, Queue
+from sqlqueue_app.models import Conversation, Queue
+from sqlqueue_app.monitoring.check_results import count_alerts_and_failures
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.queues import KnownQueue, QueueProblem
 from sqlqueue_app.status.texts import path_of, text_of_path
@@ -152,6 +152,12 @@ class PageAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         """An error page like `page`, with a `text`, the remedy in `problem`, and helpful pages in `links` (URL and text)."""
         return self.page(request, "problem", problem=problem, links=links, **shown)
+
+    def message_gone(self, request: HttpRequest, text: str, crumbs: tuple[Crumb, ...]) -> HttpResponse:
+        """The error page of a message that is no longer there, with a search for the `id` in the query string."""
+        asked, search = request.GET.get("id", ""), self.url_of(models.Search)
+        links = [(f"{search}?{urlencode({'q': asked})}", _("Search for the message"))] if asked and search else []
+        return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs, links=links)
 
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
         """The crumbs of the site, the app and the model's first page, then these."""
@@ -372,7 +378,7 @@ def _badges(request: HttpRequest, alerts: int | None, unresolved: Number | None)
         return []  # the page itself shows the mistake in the settings
     with optional_read(alias, "count what the navigation shows"):
         if alerts is None or unresolved is None:
-            written, (failed, exact) = _counted(alias)
+            written, (failed, exact) = count_alerts_and_failures(alias)
             alerts = written if alerts is None else alerts
             unresolved = unresolved or bounded_number(failed, exact=exact)
         alerting = ngettext("%(count)s alert", "%(count)s alerts", alerts)
@@ -380,19 +386,6 @@ def _badges(request: HttpRequest, alerts: int | None, unresolved: Number | None)
         counted = ((alerts, number(alerts), alerting), (unresolved.value, unresolved.text, failing))
         return [(text, words % {"count": text}) if value else ("", "") for value, text, words in counted]
     return []
-
-
-def _counted(alias: str) -> tuple[int, tuple[int, bool]]:
-    """Alerts that a worker has written, and unresolved failures as `count_failures` counts them. One statement."""
-    failing = CheckResult.objects.using(alias).filter(failing=True).exclude(muted_until__gt=timezone.now())
-    unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED)
-    first = unresolved.order_by()[: MAX_COUNTED + 1].values("pk")
-    alerts, failed = (
-        found.order_by().values(what=Value(what)).annotate(number=Count("pk")).values_list("what", "number")
-        for what, found in (("alerts", failing), ("failed", FailedMessage.objects.using(alias).filter(pk__in=first)))
-    )
-    counts = dict(alerts.union(failed, all=True))
-    return counts["alerts"], (min(counts["failed"], MAX_COUNTED), counts["failed"] <= MAX_COUNTED)
 
 
 def order_menu(site: AdminSite) -> None:

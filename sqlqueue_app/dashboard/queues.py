@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, Final
-from urllib.parse import urlencode
 from uuid import UUID
 
 from django import forms
@@ -32,7 +31,7 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, queue_of_path
 from sqlqueue_app.failures.operation_kinds import queue_scope
 from sqlqueue_app.failures.queries import failures_of_rows
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.models import Endpoint, QueueSample, Search
+from sqlqueue_app.models import Endpoint, QueueSample
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.instances import InstanceStatus, gone_callback_queues, read_instances, remove_callback_queue
 from sqlqueue_app.status.overview import Status, read_status
@@ -251,6 +250,7 @@ class DeleteMessage(MessageAction):
 
     name, page, route = "delete_message", "message_delete", "<str:name>/<int:row_version>/delete/"
     permission = Permission.DELETE
+    logged_as = gettext_lazy("Delete a message")
     label, title, submit = gettext_lazy("Delete"), gettext_lazy("Delete message %(number)s"), gettext_lazy("Delete the message")
     text = gettext_lazy("It cannot be brought back.")
     is_dangerous = True
@@ -264,6 +264,7 @@ class MoveMessage(MoveAction, MessageAction):
     """Moves a message to another queue."""
 
     name, page, route = "move_message", "message_move", "<str:name>/<int:row_version>/move/"
+    logged_as = gettext_lazy("Move a message")
     label, title = gettext_lazy("Move to another queue"), gettext_lazy("Move message %(number)s")
     submit = gettext_lazy("Move the message")
     text = gettext_lazy("It is put at the end of another queue as it is, in one transaction.")
@@ -414,9 +415,7 @@ class QueueAdmin(PageAdmin):
         text = _("Message %(row_version)s is not in the queue “%(queue)s”: it was received or deleted, or never existed.")
         text %= {"row_version": row_version, "queue": queue.name}
         crumbs = (Crumb(queue.name, self.queue_url(queue)), Crumb(f"#{row_version}"))
-        asked, search = request.GET.get("id", ""), self.url_of(Search)
-        links = [(f"{search}?{urlencode({'q': asked})}", _("Search for the message"))] if asked and search else []
-        return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs, links=links)
+        return self.message_gone(request, text, crumbs)
 
     def found(self, name: str) -> tuple[KnownQueue, QueueTable, Sequence[InstanceStatus]]:
         """The queue that a URL part names, preferring those of the settings, its table, and the instances; Http404 if none."""

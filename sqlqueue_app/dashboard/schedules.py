@@ -44,6 +44,7 @@ class RunSchedule(ScheduleAction):
     """Requests a worker to send the message now."""
 
     name, page, route = "run schedule", "run", f"{_ONE}run/"
+    logged_as = gettext_lazy("Run a schedule")
     label, title, submit = gettext_lazy("Run now"), gettext_lazy("Run %(name)s now"), gettext_lazy("Run it now")
     text = gettext_lazy("A worker sends the message once, even if the schedule is disabled. Its regular ticks continue.")
 
@@ -65,6 +66,7 @@ class CancelRun(ScheduleAction):
     """Withdraws the request for a run."""
 
     name, page, route = "cancel run of schedule", "cancel_run", f"{_ONE}cancel-run/"
+    logged_as = gettext_lazy("Cancel the run of a schedule")
     label, title = gettext_lazy("Cancel the run"), gettext_lazy("Cancel the run of %(name)s")
     text = gettext_lazy("If no worker has sent the message yet, it is not sent.")
 
@@ -78,6 +80,7 @@ class EnableSchedule(ScheduleAction):
     """Enables a schedule."""
 
     name, page, route = "enable schedule", "enable", f"{_ONE}enable/"
+    logged_as = gettext_lazy("Enable a schedule")
     label, title = gettext_lazy("Enable"), gettext_lazy("Enable %(name)s")
     text = gettext_lazy("Its message is sent again from the next tick on. Missed ticks are skipped.")
     enabled, done, unchanged = True, gettext_lazy("%(name)s is enabled."), gettext_lazy("It is enabled already.")
@@ -92,6 +95,7 @@ class DisableSchedule(EnableSchedule):
     """Disables a schedule."""
 
     name, page, route = "disable schedule", "disable", f"{_ONE}disable/"
+    logged_as = gettext_lazy("Disable a schedule")
     label, title = gettext_lazy("Disable"), gettext_lazy("Disable %(name)s")
     text = gettext_lazy("Workers do not send its message until it is enabled again. You can still run it now.")
     enabled, done, unchanged = False, gettext_lazy("%(name)s is disabled."), gettext_lazy("It is disabled already.")

@@ -33,7 +33,7 @@ from sqlqueue_app.dashboard.tasks import task_state
 from sqlqueue_app.lake.columns import FAILURES, MESSAGES
 from sqlqueue_app.lake.data_files import SEARCHED, LakeEngineMissing, LakeError
 from sqlqueue_app.lake.search import SECONDS, Cursor, FoundMessage, Results, SearchQuery, read_message, search
-from sqlqueue_app.models import TaskResult
+from sqlqueue_app.models import PipelineRun, TaskResult
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
 _Found = TypeVar("_Found")
@@ -153,7 +153,7 @@ class LakeSearchAdmin(PageAdmin):
             matched=len(results.messages) if results.count is None else results.count,
             is_first=asked.after is None,
             table=table(_("Archived messages, newest first"), self._columns(), results.messages) if results.messages else None,
-            **(empty_lake(self) if lake.is_empty else {}),
+            **(empty_lake(self) if lake.is_empty else {"runs_url": self.url_of(PipelineRun)}),
             **(extra_context or {}),
         )
 
@@ -209,7 +209,7 @@ class LakeSearchAdmin(PageAdmin):
 
     def _gone(self, request: HttpRequest, crumbs: tuple[Crumb, ...]) -> HttpResponse:
         text = _("There is no such message in the lake: its retention may have removed it.")
-        return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs)
+        return self.message_gone(request, text, crumbs)
 
     def message_url(self, each: FoundMessage) -> str:
         """The page of a message."""

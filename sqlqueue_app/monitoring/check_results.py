@@ -14,15 +14,16 @@ from functools import partial
 from typing import Final
 
 from django.db import connections, transaction
-from django.db.models import Q
+from django.db.models import Count, Q, Value
+from django.utils import timezone
 from django.utils.module_loading import autodiscover_modules
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.health_checks import HealthCheck, registry
 from sqlqueue_app.messages.errors import TransientError
-from sqlqueue_app.models import CheckResult, Claim
+from sqlqueue_app.models import CheckResult, Claim, FailedMessage, FailureStatus
 from sqlqueue_app.monitoring.checks import BUILT_IN, INSTANCES, SELDOM, SOON, USUAL, Check, ProcessChecks, Reader, Report, run
-from sqlqueue_app.monitoring.snapshot import Snapshot
+from sqlqueue_app.monitoring.snapshot import FAILURES_COUNTED, Snapshot
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.instances import due, managed_alias, one_at_a_time
 from sqlqueue_app.status.events import EventKind, NewEvent, fitting_subject, record_events
@@ -82,6 +83,19 @@ class CheckResults:
     failing: Sequence[CheckResult] = ()
     muted: frozenset[tuple[str, str]] = frozenset()
     checked_at: datetime | None = None
+
+
+def count_alerts_and_failures(alias: str) -> tuple[int, tuple[int, bool]]:
+    """Alerts that a worker has written, and unresolved failures up to 10,000, with whether that is exact. One statement."""
+    failing = CheckResult.objects.using(alias).filter(failing=True).exclude(muted_until__gt=timezone.now())
+    unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED)
+    first = unresolved.order_by()[: FAILURES_COUNTED + 1].values("pk")
+    alerts, failed = (
+        found.order_by().values(what=Value(what)).annotate(number=Count("pk")).values_list("what", "number")
+        for what, found in (("alerts", failing), ("failed", FailedMessage.objects.using(alias).filter(pk__in=first)))
+    )
+    counts = dict(alerts.union(failed, all=True))
+    return counts["alerts"], (min(counts["failed"], FAILURES_COUNTED), counts["failed"] <= FAILURES_COUNTED)
 
 
 def read_results(alias: str, now: datetime) -> CheckResults:

@@ -286,6 +286,15 @@ def _callback_queues(settings: Settings, book: AddressBook, holders: Iterable[In
                 continue  # the row was written by hand: the instance is shown without a depth
 
 
+def known_queue_at(settings: Settings, address: str) -> KnownQueue | None:
+    """The known queue with this address as the wire writes it; None if there is none or the text is no address. Never connects."""
+    try:
+        found = address_book_of(settings).parse(address)
+    except AddressError:
+        return None
+    return next((each for each in known_queues(settings) if each.address == found), None)
+
+
 def name_of_queue(book: AddressBook, address: QueueAddress) -> str:
     """The name of a `KnownQueue` with this address."""
     return address.table if book.of_queue(address.table) == address else str(address)

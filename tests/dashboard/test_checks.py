@@ -63,6 +63,22 @@ def test_what_fails_comes_first_with_what_to_do(queue_database: QueueDatabase) -
     assert found.inline == []
 
 
+def test_grade_of_a_failure_is_its_severity(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    failing("sqlqueue.purging", subject="Sales", details={"limit": 1_234, "minutes": 15})
+    failing("zzz of the project")
+    failing("zzz muted", muted_until=datetime.now(UTC) + HOUR)
+    html = client_of("viewer").get(CHECKS).content.decode()
+
+    def grade(key: str) -> str:
+        row = html.partition(f'data-key="check {key}"')[2].partition("</tr>")[0]
+        return re.findall(r'class="sq-state sq-(\w+)"', row)[0]
+
+    assert grade("sqlqueue.purging Sales") == "warning"
+    assert grade("zzz of the project ") == "error"
+    assert grade("zzz muted ") == "info"
+
+
 def test_a_problem_that_another_check_explains_does_not_pass(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     instance(silent=timedelta(minutes=2))
@@ -202,7 +218,7 @@ def test_many_results_cost_few_statements(postgresql_database: QueueDatabase) ->
     for number in range(400):
         failing("sqlqueue.tables", subject=f"queue {number}")
     client = client_of("admin")
-    for path, most in ((CHECKS, 11), (f"{ADMIN}dashboard/", 13)):
+    for path, most in ((CHECKS, 12), (f"{ADMIN}dashboard/", 13)):
         client.get(path)
         with CaptureQueriesContext(postgresql_database.connection) as own:
             assert client.get(path).status_code == 200

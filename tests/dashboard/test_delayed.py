@@ -60,6 +60,16 @@ def test_the_tables_say_what_is_next_and_what_is_overdue(queue_database: QueueDa
         assert SALES in page(ADMIN + other).links
 
 
+def test_due_messages_are_overdue_only_after_a_minute(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS={"Sales": {"CALLBACKS": False}})
+    put(queue_database, -timedelta(seconds=30))
+    assert "Sales OK 1 0 due for" in page().text()
+    assert page(SALES).find("span", **{"class": "sq-state sq-warning"}) == []
+    put(queue_database, -timedelta(seconds=61))
+    assert "Sales Overdue no worker moves them 2 2 overdue for 1 min" in page().text()
+    assert len(page(SALES).find("span", **{"class": "sq-state sq-warning"})) == 1
+
+
 def test_a_table_that_is_missing_is_said(queue_database: QueueDatabase) -> None:
     needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
@@ -80,7 +90,7 @@ def test_tables_of_others_are_listed(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS={"Sales": {}})
     assert "Foreign not in the settings of this site OK 1 0" in page().text()
     (link,) = {link for link in page(f"{LIST}Foreign.Delayed/").links if link.startswith(f"{LIST}Foreign.Delayed/")}
-    key = link.rstrip("/").rpartition("/")[2]
+    key = link.partition("?")[0].rstrip("/").rpartition("/")[2]
     status, text = post(f"{LIST}Foreign.Delayed/deliver/", ids=key)
     assert (status, "1 message was delivered." in text) == (200, True)
     assert table(queue_database, "Sales").depth().waiting == 1
@@ -101,6 +111,16 @@ def test_the_messages_of_a_table(queue_database: QueueDatabase) -> None:
     assert found.inline == []
     assert len(found.find("input", type="checkbox")) == 3
     assert page(f"{LIST}Sales/").find("input", type="checkbox"), "the name of the endpoint does as well"
+
+
+def test_delivered_message_can_be_searched_for(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    put(queue_database, HOUR, **{"NServiceBus.MessageId": "a&b/1"})
+    (link,) = {each for each in page(SALES).links if each.startswith(SALES) and "?id=" in each}
+    page(link)
+    key = link.partition("?")[0].rstrip("/").rpartition("/")[2]
+    assert post(f"{SALES}deliver/", ids=key)[0] == 200
+    assert "/admin/sqlqueue_app/search/?q=a%26b%2F1" in page(link, status=404).links
 
 
 def test_pages_follow_each_other(queue_database: QueueDatabase) -> None:

@@ -134,6 +134,8 @@ def test_a_message_is_shown_in_full(filled: QueueDatabase) -> None:
         assert text in shown.text()
     number = table(filled, "error").row_versions(1)[0]
     assert f"/admin/sqlqueue_app/queue/error/{number}/" in shown.links
+    # PostgreSQL's form of an address has no @.
+    assert ("/admin/sqlqueue_app/queue/Sales/" in shown.links) == (filled.vendor != "postgresql")
 
 
 def test_the_traceback_is_shown_below_the_frames(filled: QueueDatabase) -> None:

@@ -118,6 +118,7 @@ def test_dates_that_no_day_fits_are_an_error_at_the_field(lake: Path) -> None:
         (wrong,) = [each for tag, each in found.tags if each.get("aria-invalid") == "true"]
         assert any(each.get("id") == f"sq-{wrong['name']}_error" for _tag, each in found.tags)
     assert "No matching messages." in page(f"{SEARCH}?since=2026-11-20&until=2026-11-20&text=none").text()
+    assert RUNS in page(SEARCH).links
 
 
 def test_the_last_six_hours_are_shown_and_more_where_asked_for(lake: Path) -> None:

@@ -12,7 +12,7 @@ from django.test import Client
 from sqlqueue_app.models import CheckResult, FailedMessage, FailureStatus
 from tests.support.databases import QueueDatabase
 from tests.support.failing import fail, failed_row
-from tests.support.filling import install
+from tests.support.filling import install, instance
 from tests.support.pages import Markup, client_of
 
 ADMIN = "/admin/sqlqueue_app/"
@@ -111,3 +111,11 @@ def test_the_search_is_also_above_the_list_of_django(sqlite_database: QueueDatab
     install(sqlite_database)
     (found,) = Markup(client_of("reader").get(f"{ADMIN}instance/").content.decode()).find("form", **{"class": "sq-search"})
     assert found["action"] == f"{ADMIN}search/"
+
+
+def test_page_of_an_instance_has_the_navigation(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    row = instance()
+    html = client_of("reader").get(f"{ADMIN}instance/{row.pk}/change/").content.decode()
+    assert f"{ADMIN}instance/" in Markup(navigation(html)).links
+    assert groups(html) == groups(client_of("reader").get(f"{ADMIN}instance/").content.decode())

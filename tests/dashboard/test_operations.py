@@ -14,6 +14,7 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.actions import words_of_actions
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.models import ActionResult, Operation, OperationState, OperatorAction, Redirect
 from sqlqueue_app.status.queues import address_book_of
@@ -79,6 +80,16 @@ def test_an_operation_shows_how_far_it_is(shop: QueueDatabase) -> None:
     assert "You need the permission" in text
     assert markup.inline == []
     assert "<script>alert" not in html
+
+
+def test_time_left_needs_a_worker(shop: QueueDatabase) -> None:
+    row = running()
+
+    text = Markup(client_of("viewer").get(f"{OPERATIONS}{row.pk}/").content.decode()).text()
+
+    assert "Duration" in text
+    assert "No worker is alive" in text
+    assert "Time left" not in text
 
 
 @pytest.mark.parametrize("state", OperationState.values)
@@ -156,12 +167,12 @@ def test_actions_are_filtered(shop: QueueDatabase) -> None:
     ("name", "target", "words", "page"),
     [
         ("purge_expired", "Sales", "Purge the expired messages", "queue/Sales/"),
-        ("move_message", "Sales #12 → Billing", "Move to another queue", "queue/Sales/"),
+        ("move_message", "Sales #12 → Billing", "Move a message", "queue/Sales/"),
         ("remove_callback_queues", "Sales.a, Sales.b", "Remove the queues of dead instances", "queue/"),
-        ("pause", "Shop: EU", "Pause", "endpoint/Shop:%20EU/"),
-        ("concurrency", "Sales on mill (77): 4 → 8", "Concurrency", "endpoint/Sales/"),
+        ("pause", "Shop: EU", "Pause an endpoint", "endpoint/Shop:%20EU/"),
+        ("concurrency", "Sales on mill (77): 4 → 8", "Set the concurrency", "endpoint/Sales/"),
         ("minimum", "Sales: 0 → 2", "Set the minimum of processes", "endpoint/Sales/"),
-        ("cancel_delayed", "Sales.Delayed #5", "Cancel", "delayedmessage/Sales.Delayed/"),
+        ("cancel_delayed", "Sales.Delayed #5", "Cancel delayed messages", "delayedmessage/Sales.Delayed/"),
         (
             "edit",
             "the message c28c1e44-c251-a215-5b05-d0bc4b653a2b; unresolved",
@@ -171,10 +182,10 @@ def test_actions_are_filtered(shop: QueueDatabase) -> None:
         (
             "note",
             "group c28c1e44-c251-a215-5b05-d0bc4b653a2b “OutOfStock”",
-            "Note",
+            "Write a note",
             "failedmessage/group/c28c1e44-c251-a215-5b05-d0bc4b653a2b/",
         ),
-        ("mute_check", "Dead instances: Sales", "Mute", "checkresult/"),
+        ("mute_check", "Dead instances: Sales", "Mute a check", "checkresult/"),
         ("of_another_version", "Sales", "Of another version", None),
     ],
 )
@@ -200,6 +211,18 @@ def test_actions_come_in_pages(shop: QueueDatabase) -> None:
 
     keys = [each["data-key"] for page in (markup, rest) for each in page.find("tr") if each.get("data-key")]
     assert len(keys) == len(set(keys)) == 150
+
+
+def test_requested_action_shows_the_state_of_its_operation(shop: QueueDatabase) -> None:
+    action(operation=running(), result=ActionResult.REQUESTED)
+    assert "requested running" in Markup(client_of("viewer").get(ACTIONS).content.decode()).text()
+    Operation.objects.update(state=OperationState.COMPLETED, finished_at=AT)
+    assert "requested completed" in Markup(client_of("viewer").get(ACTIONS).content.decode()).text()
+
+
+def test_names_of_actions_differ(shop: QueueDatabase) -> None:
+    words = list(words_of_actions().values())
+    assert len(set(words)) == len(words)
 
 
 def test_actions_are_files_for_who_may_export(shop: QueueDatabase) -> None:

@@ -379,7 +379,7 @@ def _hint(alias: str) -> str:
     return f'for a limit of about ten seconds on both sides, add to DATABASES["{alias}"]["OPTIONS"]: {wanted}'
 
 
-KEEPS_NONE: Final = "sqlqueue.W037"
+NO_PREPARED_TRANSACTIONS: Final = "sqlqueue.W037"
 READ_ONLY: Final = "sqlqueue.I032"
 _MODE: Final = TransactionMode.TRANSACTION_SCOPE.value
 
@@ -417,7 +417,7 @@ def check_prepared_transactions(databases: Sequence[str] | None = None, **_: Any
             f"a message of {endpoints} whose handler writes there fails, in TRANSACTION_MODE {_MODE!r}"
         )
         hint = "ALTER SYSTEM SET max_prepared_transactions = 100; and restart the server: at least one for each receiving thread"
-        found.append(checks.Warning(message, hint=hint, id=KEEPS_NONE))
+        found.append(checks.Warning(message, hint=hint, id=NO_PREPARED_TRANSACTIONS))
     return found
 
 

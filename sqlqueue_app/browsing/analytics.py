@@ -336,7 +336,7 @@ def _merge(into: Sketch, more: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """Messages, failures and bytes by the begin of a day and by endpoint; rows taken by queue; endpoint instances."""
+    """Messages, failures and bytes by the start of a day and by endpoint; rows taken by queue; endpoint instances."""
 
     by_day: dict[datetime, tuple[int, int, int]]
     by_endpoint: list[tuple[str, int, int, int]]

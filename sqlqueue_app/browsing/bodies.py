@@ -24,7 +24,7 @@ _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _BYTES_PER_LINE: Final = 16
 # Each level indents everything below it: 64 KiB of brackets would become gigabytes of spaces.
-_DEEPEST: Final = 50
+_MAX_DEPTH: Final = 50
 
 
 class BodyKind(TextChoices):
@@ -118,7 +118,7 @@ def indent_json(text: str) -> str | None:
 
 def _is_deep(document: Any) -> bool:
     level = [document]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         level = [
             inner
             for each in level
@@ -210,8 +210,8 @@ class _XmlTreeBuilder:
         self.root.children.append(_Markup(text + "?>"))
 
     def start(self, name: str, attributes: list[str]) -> None:
-        if len(self._open) > _DEEPEST:
-            raise NotPlainXml(f"nested more than {_DEEPEST} deep")
+        if len(self._open) > _MAX_DEPTH:
+            raise NotPlainXml(f"nested more than {_MAX_DEPTH} deep")
         pairs = zip(attributes[::2], attributes[1::2], strict=True)
         element = _Element(name + "".join(f" {key}={quoteattr(value)}" for key, value in pairs), name)
         self._open[-1].children.append(element)

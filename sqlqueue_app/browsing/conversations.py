@@ -156,7 +156,7 @@ SCAN_ROWS_PER_TABLE: Final = 5_000
 MIN_SCAN_ROWS: Final = 100
 SCAN_ROWS_PER_AUDIT_QUEUE: Final = 5_000
 # Rows per statement; between statements the time limit is checked.
-SCAN_ROWS_AT_ONCE: Final = 20_000
+SCAN_BATCH_ROWS: Final = 20_000
 MAX_MESSAGES: Final = 1_000
 
 
@@ -479,7 +479,7 @@ def scan_rows(settings: Settings, wanted: RowSearch) -> tuple[list[ScannedRow], 
     extent = ScanExtent(rows, SCAN_ROWS_PER_AUDIT_QUEUE, queues=len(queues) - delayed, delayed=delayed)
     found: list[ScannedRow] = []
     longer: dict[str, int] = {}
-    at_once = max(1, SCAN_ROWS_AT_ONCE // rows)
+    at_once = max(1, SCAN_BATCH_ROWS // rows)
     for start in range(0, len(places), at_once):
         here = queues[start : start + at_once]
         if not wanted.in_time():

@@ -201,13 +201,13 @@ def read_details(table: QueueTable, *, limit: int, body_limit: int = PEEKED_BODY
 
 
 # Messages per read for a file.
-_SAVED_AT_ONCE: Final = 200
+_SAVE_BATCH: Final = 200
 
 
 def saved_messages(table: QueueTable) -> Iterator[str]:
     """Every message of a queue as a JSON line with all columns, the body in base64. Read in chunks, not as one snapshot."""
     after = 0
-    while rows := table.peek(_SAVED_AT_ONCE, after=after, body_limit=MAX_BODY_BYTES):
+    while rows := table.peek(_SAVE_BATCH, after=after, body_limit=MAX_BODY_BYTES):
         for row in rows:
             line = {
                 "row_version": row.row_version,

@@ -34,7 +34,7 @@ T = TypeVar("T")
 _SHOWN_CHARACTERS: Final = 120
 # Parts of the keys of secrets, including those of Spark and of databases.
 _SECRET: Final = re.compile(r"secret|token|passw|pwd|credential|signature|(access|account|api|private)[._-]?key", re.IGNORECASE)
-_NEAR_ENOUGH: Final = 0.7
+_MIN_SIMILARITY: Final = 0.7
 _SLOW_PEEK_SECONDS: Final = 10
 _TITLES: Final = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "sqlserver": "SQL Server"}
 
@@ -146,7 +146,7 @@ def suggestion(word: object, known: Iterable[str]) -> str:
     if not isinstance(word, str):
         return ""
     by_folded = {candidate.casefold(): candidate for candidate in known}
-    near = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=_NEAR_ENOUGH)
+    near = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=_MIN_SIMILARITY)
     return f": did you mean {by_folded[near[0]]!r}?" if near else ""
 
 
@@ -257,7 +257,7 @@ class _Alternative:
     """The values that a union allows besides its first type: None, a word or a callable."""
 
     expected: str
-    is_met_by: Callable[[object], bool]
+    matches: Callable[[object], bool]
 
     @classmethod
     def of(cls, kind: Any) -> _Alternative:
@@ -307,7 +307,7 @@ def _read(kind: Any, value: object, at: KeyPath, findings: Findings) -> Any:
 def _fitting(kind: Any, value: object, at: KeyPath, findings: Findings) -> object:
     """As `_read`, but raises Refused if the value is wrong as a whole."""
     main, others = _parts(kind)
-    if any(other.is_met_by(value) for other in others):
+    if any(other.matches(value) for other in others):
         return value
     if is_dataclass(main):
         return _section(main, value, at, findings)

@@ -272,7 +272,7 @@ def traffic_table(
     failures_url_of: Callable[[str], str],
 ) -> dict[str, Any]:
     """Template variables of the traffic of these endpoints in the last hour, of which at most MAX_ENDPOINTS are shown."""
-    begin = MINUTE.begin_of(now) - (STEPS - 1) * STEP
+    begin = MINUTE.start_of(now) - (STEPS - 1) * STEP
     rows = []
     for name, queues in list(endpoints.items())[:MAX_ENDPOINTS]:
         found = traffic_of(name, queues, traffic, now)

@@ -180,13 +180,13 @@ class DaysFilter(ListFilter):
         since, until = (self.cleaned_data.pop(name, None) for name in ("since", "until"))
         found = super().apply(found)
         if since is not None:
-            found = found.filter(**{f"{self.instant}__gte": begin_of(since)})
+            found = found.filter(**{f"{self.instant}__gte": start_of(since)})
         if until is not None and until < date.max:
-            found = found.filter(**{f"{self.instant}__lt": begin_of(until + timedelta(days=1))})
+            found = found.filter(**{f"{self.instant}__lt": start_of(until + timedelta(days=1))})
         return found
 
 
-def begin_of(day: date) -> datetime:
+def start_of(day: date) -> datetime:
     """The first moment of a day in the current time zone, in UTC."""
     begin = datetime.combine(day, time())
     try:

@@ -28,7 +28,7 @@ from sqlqueue_app.dashboard.page import Crumb, found_or_404
 from sqlqueue_app.failures.operations import is_worker_alive
 from sqlqueue_app.models import DeliveryState, NotificationChannel, NotificationDelivery, NotificationKind, NotificationRule
 from sqlqueue_app.monitoring import notifying, rules, webhooks
-from sqlqueue_app.monitoring.notifying import news_of, sentences_of, shown_target
+from sqlqueue_app.monitoring.notifying import change_summary, sentences_of, shown_target
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.retention import NOTIFICATIONS_KEPT
 
@@ -254,7 +254,7 @@ class SendAgain(Action):
         delivery = self.delivery = found_or_404(found, _("There is no such notification: old ones are deleted."))
         self.target = f"{delivery.rule_name}: {shown_target(delivery.channel, delivery.target)}"
         self.back_url = self.pages.url("deliveries")
-        self.facts = [(_("Notification"), delivery.rule_name), (_("Text"), news_of(delivery)), (_("Error"), delivery.error)]
+        self.facts = [(_("Notification"), delivery.rule_name), (_("Text"), change_summary(delivery)), (_("Error"), delivery.error)]
         self.crumbs = (Crumb(_("Log of notifications"), self.back_url),)
         if delivery.state != DeliveryState.FAILED:
             self.blocked = _("It has not failed: only failed notifications are sent again.")
@@ -388,7 +388,7 @@ class DeliveryAdmin(WithRecipients):
     file_name = "notifications"
     file_columns: ClassVar[lists.FileColumns] = {
         "id": "id", "created_at": "created_at", "rule": "rule_name", "by": "channel", "to": "recipients", "is_test": "is_test",
-        "text": news_of, "state": "state", "attempts": "attempts", "next_attempt_at": "next_attempt_at",
+        "text": change_summary, "state": "state", "attempts": "attempts", "next_attempt_at": "next_attempt_at",
         "finished_at": "finished_at", "error": "error",
     }  # fmt: skip
 
@@ -416,7 +416,9 @@ class DeliveryAdmin(WithRecipients):
         return [
             TableColumn(_("Time"), lambda each: each.created_at),
             TableColumn(_("Rule"), rule),
-            TableColumn(_("Text"), lambda each: template_html("news", news=news_of(each), sentences=sentences_of(each)), WIDE),
+            TableColumn(
+                _("Text"), lambda each: template_html("news", news=change_summary(each), sentences=sentences_of(each)), WIDE
+            ),
             TableColumn(_("Recipients"), lambda each: _to(request, each), WIDE),
             TableColumn(_("State"), _delivery_notes, WIDE),
             TableColumn(_("Attempts"), lambda each: of % {"count": number(each.attempts), "most": number(notifying.MAX_ATTEMPTS)}),

@@ -143,11 +143,11 @@ def options_for(seconds: int = ADVISED_SECONDS) -> dict[str, Any]:
     idle = max(1, seconds // 2)
     interval, count = max(1, (seconds - idle) // 3), 3
     ours = {"keepalives_idle": idle, "keepalives_interval": interval, "keepalives_count": count, "tcp_user_timeout": seconds * 1000}
-    theirs = {f"tcp_{name}" if name in _KEEPALIVES else name: value for name, value in ours.items()}
+    server_settings = {f"tcp_{name}" if name in _KEEPALIVES else name: value for name, value in ours.items()}
     return {
         "connect_timeout": max(2, seconds // 2),
         **ours,
-        "options": " ".join(f"-c {key}={value}" for key, value in theirs.items()),
+        "options": " ".join(f"-c {key}={value}" for key, value in server_settings.items()),
     }
 
 

@@ -156,9 +156,9 @@ def error_kind(error: BaseException) -> type[DatabaseError] | None:
 
 def lacks_number(error: BaseException) -> bool:
     """Whether the SQLSTATE of an mssql-python error is ambiguous: the driver drops the server's number."""
-    is_its = type(error).__module__.partition(".")[0] == "mssql_python"
+    is_mssql_python = type(error).__module__.partition(".")[0] == "mssql_python"
     # A statement can fail with the state of a login, too: error 911, for a database that does not exist.
-    return is_its and not hasattr(error, "sqlserver_number") and error_kind(error) in (None, CannotConnect)
+    return is_mssql_python and not hasattr(error, "sqlserver_number") and error_kind(error) in (None, CannotConnect)
 
 
 def _pyodbc_kind(error: BaseException) -> type[DatabaseError] | None:

@@ -49,7 +49,7 @@ from sqlqueue_app.receiving.instances import claim, managed_alias, one_at_a_time
 from sqlqueue_app.status.events import EventKind, NewEvent, record_events
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, known_queues
 from sqlqueue_app.status.retention import RETENTION_SECONDS, delete_old_rows
-from sqlqueue_app.status.samples import begin_of
+from sqlqueue_app.status.samples import start_of
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, guarded_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import headers_of_rows, remove_rows
@@ -59,15 +59,15 @@ from sqlqueue_app.tables.rows import PeekedRow, without_nul
 TAIL: Final = 1_000
 STRETCH: Final = 1_000
 # Rows that are read with their headers by one statement.
-ROWS_AT_ONCE: Final = 100
+READ_BATCH: Final = 100
 # SQL Server takes 2,100 values in a statement.
-GONE_AT_ONCE: Final = 500
+GONE_BATCH: Final = 500
 # An idle worker sends few statements (benchmarks/idle.py): one per error queue for new rows, a full update at every sixth call.
 INDEX_SECONDS: Final = 10.0
 FULL_SCAN_EVERY: Final = 6
 # Rows and queues that a page reads; a worker reads the rest.
-READ_BY_A_PAGE: Final = 500
-QUEUES_OF_A_PAGE: Final = 2
+PAGE_ROWS: Final = 500
+PAGE_QUEUES: Final = 2
 # Bound for one run of the job, so that other jobs of the worker get their turn.
 _BATCH: Final = 500
 _BATCHES: Final = 40
@@ -118,12 +118,12 @@ def catch_up(settings: Settings, *, limit: int, now: datetime, queues_at_most: i
     return state
 
 
-def catch_up_for_page(settings: Settings, now: datetime, *, queues_at_most: int = QUEUES_OF_A_PAGE) -> IndexState:
+def catch_up_for_page(settings: Settings, now: datetime, *, queues_at_most: int = PAGE_QUEUES) -> IndexState:
     """Bring the index up to date as far as a page has time for, so that it is correct without a worker. See `catch_up`."""
-    return catch_up(settings, limit=READ_BY_A_PAGE, now=now, queues_at_most=queues_at_most)
+    return catch_up(settings, limit=PAGE_ROWS, now=now, queues_at_most=queues_at_most)
 
 
-def has_new_failures(settings: Settings, queues_at_most: int = QUEUES_OF_A_PAGE) -> bool:
+def has_new_failures(settings: Settings, queues_at_most: int = PAGE_QUEUES) -> bool:
     """Whether an error queue has a row behind the last known one; two statements per queue, queues in rotation.
 
     Only a full update finds removed and late rows. A queue that cannot be read counts as unchanged. Raises TransientErrors.
@@ -185,7 +185,7 @@ class _QueueIndex:
         # After this many removed rows, as after a purge, expect more.
         is_behind = len(there) >= TAIL + limit or sum(map(len, runs)) > limit or len(missing) >= STRETCH
         state = self._note_gone(missing, now).plus(IndexState(is_behind=is_behind))
-        for numbers in _chunks(runs, limit, ROWS_AT_ONCE):
+        for numbers in _chunks(runs, limit, READ_BATCH):
             state = state.plus(self._read(numbers, now))
         return state
 
@@ -198,7 +198,7 @@ class _QueueIndex:
         return read_error_row(self._queue, rows[0], now)[1].id == attempt.failure_id
 
     def _note_gone(self, numbers: Collection[int], now: datetime) -> IndexState:
-        gone = sum(self._records.gone(chunk, now) for chunk in _chunks([sorted(numbers)], len(numbers), GONE_AT_ONCE))
+        gone = sum(self._records.gone(chunk, now) for chunk in _chunks([sorted(numbers)], len(numbers), GONE_BATCH))
         return IndexState(gone=gone)
 
     def _compare_stretch(self, until: int) -> tuple[list[list[int]], set[int]]:
@@ -214,8 +214,8 @@ class _QueueIndex:
         with _cursors_lock:
             _cursors[key] = end
         known_here = {each for each in known if each <= end}
-        there_here = [each for each in there if each <= end]
-        return list(_runs(there_here, known_here)), known_here.difference(there_here)
+        found_here = [each for each in there if each <= end]
+        return list(_runs(found_here, known_here)), known_here.difference(found_here)
 
     def _read(self, numbers: list[int], now: datetime) -> IndexState:
         """Read consecutive rows and write them to the index."""
@@ -293,10 +293,10 @@ class FailureIndexing:
             return IndexState()
         with database_errors(dialect_of_connection(connection_of(self._alias)), "keep the index of failures"):
             now = self._now()
-            if not claim(self._alias, f"index of failures {self._claim}", begin_of(now, INDEX_SECONDS)):
+            if not claim(self._alias, f"index of failures {self._claim}", start_of(now, INDEX_SECONDS)):
                 return IndexState()
             state = self._catch_up(now)
-            if is_whole and claim(self._alias, "retention of failures", begin_of(now, RETENTION_SECONDS)):
+            if is_whole and claim(self._alias, "retention of failures", start_of(now, RETENTION_SECONDS)):
                 delete_old_rows(self._alias, now)
         return state
 
@@ -329,7 +329,7 @@ _ENDED: Final = (FailureStatus.RESOLVED, FailureStatus.DELETED)
 _OPEN: Final = (FailureStatus.UNRESOLVED, FailureStatus.RETRY_ISSUED)
 # Each failure is in one group per classifier; events report only this classifier.
 _EVENT_CLASSIFIER: Final = CLASSIFIERS["exception"]
-_WRITTEN_AT_ONCE: Final = 100
+_WRITE_BATCH: Final = 100
 
 
 class FailureRecords:
@@ -393,7 +393,7 @@ class FailureRecords:
                 each.queue, each.row_version = copies.get(each.pk, (each.queue, None))
                 if each.row_version is None and each.status in _WAITING:
                     each.status, each.status_at = FailureStatus.GONE, now
-            messages.bulk_update(lost, ["queue", "row_version", "status", "status_at"], batch_size=_WRITTEN_AT_ONCE)
+            messages.bulk_update(lost, ["queue", "row_version", "status", "status_at"], batch_size=_WRITE_BATCH)
         return sum(1 for each in lost if each.row_version is None)
 
     def _locked(self, condition: Q) -> list[FailedMessage]:
@@ -418,7 +418,7 @@ class FailureRecords:
             FailureGroup(pk=each, classifier=groups[each].classifier.name, title=without_nul(groups[each].title), first_seen_at=now)
             for each in sorted(missing)
         ]
-        stored.bulk_create(made, batch_size=_WRITTEN_AT_ONCE)
+        stored.bulk_create(made, batch_size=_WRITE_BATCH)
         # A row that is not later than the last known failure was put back, or is a copy.
         failed_again = [
             each
@@ -477,12 +477,12 @@ class _IndexBatch:
                 self._returned[each.failure_id, at] = each
         for row in rows:
             self._take(row)
-        messages.bulk_create(self._new.values(), batch_size=_WRITTEN_AT_ONCE)
+        messages.bulk_create(self._new.values(), batch_size=_WRITE_BATCH)
         changed = [*(each.name for each in FailedMessage._meta.concrete_fields if not each.primary_key)]
         touched = [self._stored[each] for each in sorted({row.id for row in rows} & self._stored.keys())]
-        messages.bulk_update(touched, changed, batch_size=_WRITTEN_AT_ONCE)
-        attempts.bulk_create(self._attempts, batch_size=_WRITTEN_AT_ONCE)
-        attempts.bulk_update(self._back, ["queue", "row_version"], batch_size=_WRITTEN_AT_ONCE)
+        messages.bulk_update(touched, changed, batch_size=_WRITE_BATCH)
+        attempts.bulk_create(self._attempts, batch_size=_WRITE_BATCH)
+        attempts.bulk_update(self._back, ["queue", "row_version"], batch_size=_WRITE_BATCH)
 
     def _take(self, row: FailureRow) -> None:
         at = _comparable(row.failed_at)

@@ -149,7 +149,7 @@ _GROWTH: Final = 4
 LEASE_SECONDS: Final = 20.0
 # Gives other writers a chance between two batches, also on SQLite.
 PAUSE_SECONDS: Final = 0.02
-_ASK_AGAIN_SECONDS: Final = 1.0
+_FOLLOW_POLL_SECONDS: Final = 1.0
 _MAX_ERROR_LENGTH: Final = 1_000
 _EVENTS: Final = {
     OperationState.COMPLETED: EventKind.OPERATION_COMPLETED,
@@ -224,7 +224,7 @@ class OperationRunner:
                 row_now = self._rows(operation_id).first()
                 if row_now is not None and row_now.state not in OPEN:
                     row = row_now
-                elif row_now is None or not follow or wait(_ASK_AGAIN_SECONDS):
+                elif row_now is None or not follow or wait(_FOLLOW_POLL_SECONDS):
                     return None
                 else:
                     continue

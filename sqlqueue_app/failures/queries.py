@@ -267,13 +267,13 @@ def traces_of(row: MessageDetail) -> tuple[str, str]:
     return dotnet.rstrip(), found + python
 
 
-_AT_ONCE: Final = 10_000
+_BATCH: Final = 10_000
 
 
 def read_all_failures(settings: Settings, *, now: Callable[[], datetime] | None = None) -> tuple[str, ...]:
     """Index everything, for minutes in a long queue; returns the problems of unreadable queues. Raises DatabaseError."""
     while True:
-        state = catch_up(settings, limit=_AT_ONCE, now=now() if now is not None else database_now(managed_alias()))
+        state = catch_up(settings, limit=_BATCH, now=now() if now is not None else database_now(managed_alias()))
         if state.problems or not state.is_behind:
             return state.problems
 

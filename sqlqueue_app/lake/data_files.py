@@ -137,7 +137,7 @@ Sorting by time would need the memory of a whole batch.
 """
 _IDS: Final = ("message_id", "conversation_id")
 _LONG: Final = ("headers", "body")
-_SELDOM_SHARED: Final = (*_IDS, "native_id", "correlation_id", "related_to", *_LONG)
+_MOSTLY_UNIQUE: Final = (*_IDS, "native_id", "correlation_id", "related_to", *_LONG)
 PARQUET_OPTIONS: Final[Mapping[str, str]] = {
     "compression": "zstd",
     "parquet.block.row.count.limit": str(ROWS_OF_A_GROUP),
@@ -145,7 +145,7 @@ PARQUET_OPTIONS: Final[Mapping[str, str]] = {
     # and a dictionary of unique values saves nothing.
     **{f"parquet.bloom.filter.enabled#{name}": "true" for name in _IDS},
     **{f"parquet.bloom.filter.expected.ndv#{name}": str(ROWS_OF_A_GROUP) for name in _IDS},
-    **{f"parquet.enable.dictionary#{name}": "false" for name in _SELDOM_SHARED},
+    **{f"parquet.enable.dictionary#{name}": "false" for name in _MOSTLY_UNIQUE},
     # Minimum and maximum of a body are useless to a search.
     **{f"parquet.column.statistics.enabled#{name}": "false" for name in _LONG},
 }

@@ -476,8 +476,8 @@ INSTALL: Final = "pip install 'django-sqlqueue[spark]'"
 MEMORY: Final = "512MB"
 THREADS: Final = 4
 # Concurrent searches per process. The others wait, and the wait counts towards their time limit.
-AT_ONCE: Final = 2
-_turns = threading.BoundedSemaphore(AT_ONCE)
+MAX_CONCURRENT: Final = 2
+_turns = threading.BoundedSemaphore(MAX_CONCURRENT)
 
 
 class OutOfTime(LakeError):

@@ -137,7 +137,7 @@ def add_up_rows(rows: Iterable[Mapping[str, Any]], keys: tuple[str, ...]) -> lis
     return list(found.values())
 
 
-def begin_of(at: datetime, seconds: int) -> datetime:
+def start_of(at: datetime, seconds: int) -> datetime:
     """Round an aware datetime down to a multiple of `seconds`, in UTC."""
     length = timedelta(seconds=seconds)
     return EPOCH + (at - EPOCH) // length * length

@@ -23,7 +23,7 @@ from sqlqueue_app.tables.queue import QueueTable
 EXIT_USAGE = 2
 
 
-class Several(Action):
+class ListAction(Action):
     """An option that may be repeated or take several values; all values form one list.
 
     `continues` decides which further values belong to the option, for commands with a positional argument behind it.
@@ -53,7 +53,7 @@ class OneLineParser(CommandParser):
         spread = {
             option: action.continues
             for action in self._actions
-            if isinstance(action, Several) and action.continues is not None
+            if isinstance(action, ListAction) and action.continues is not None
             for option in action.option_strings
         }
         option, values = "", 0
@@ -109,7 +109,7 @@ class SqlQueueCommand(BaseCommand):
     def _read_option(self, action: Action, given: Any) -> Any:
         if given is None or given == action.default:
             return given
-        if isinstance(action, Several):
+        if isinstance(action, ListAction):
             given = given if isinstance(given, (list, tuple)) else [given]
             return [self._read_value(action, each) for each in given]
         return self._read_value(action, given)

@@ -33,7 +33,7 @@ def write_queue_migration(app_label: str, tables: Iterable[PlannedTable], book: 
     conflicting migrations, or has a folder that cannot be written.
     """
     loader = _loader_of(app_label)
-    known = _made_already(loader, app_label)
+    known = _created_by_migrations(loader, app_label)
     operations = [_operation(table, book) for table in tables]
     new = [operation for operation in operations if _key(operation) not in known]
     if not new:
@@ -75,7 +75,7 @@ def _leaf(loader: MigrationLoader, app_label: str) -> str | None:
     return leaves[0][1] if leaves else None
 
 
-def _made_already(loader: MigrationLoader, app_label: str) -> set[_Key]:
+def _created_by_migrations(loader: MigrationLoader, app_label: str) -> set[_Key]:
     made: set[_Key] = set()
     leaf = _leaf(loader, app_label)
     if leaf is None:

@@ -64,16 +64,16 @@ def check_mappable(cls: type) -> None:
                 "put @dataclass on the class itself, below @message_type"
             )
         return
-    trouble = _differences(cls)
-    if trouble is None:
+    differing = _differences(cls)
+    if differing is None:
         raise MessageTypeError(
             f"the class {cls.__qualname__} has no annotations, so its members are unknown; "
             "make it a dataclass, with @dataclass below @message_type"
         )
-    if trouble:
+    if differing:
         raise MessageTypeError(
             f"the class {cls.__qualname__} cannot be a message: its constructor and its annotations differ in "
-            f"{_listed(trouble)}; make it a dataclass, with @dataclass below @message_type"
+            f"{_listed(differing)}; make it a dataclass, with @dataclass below @message_type"
         )
 
 

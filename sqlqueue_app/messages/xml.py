@@ -48,7 +48,7 @@ from sqlqueue_app.messages.type_hints import (
 )
 
 XSI: Final = "http://www.w3.org/2001/XMLSchema-instance"
-_DEEPEST: Final = 100
+_MAX_DEPTH: Final = 100
 # An element of a message has at most xsi:nil, and a namespace for each base type.
 _MAX_ATTRIBUTES: Final = 1_000
 # The separator between namespace and name in expat; it cannot occur in a URI.
@@ -158,8 +158,8 @@ class _Builder:
         self._declared[prefix or ""] = uri or ""
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
-        if len(self._open) > _DEEPEST:
-            raise MessageBodyError(f"the body is nested too deeply: more than {_DEEPEST} elements inside of each other")
+        if len(self._open) > _MAX_DEPTH:
+            raise MessageBodyError(f"the body is nested too deeply: more than {_MAX_DEPTH} elements inside of each other")
         if max(len(attributes), len(self._declared)) > _MAX_ATTRIBUTES:
             raise MessageBodyError(f"an element of the body has more than {_MAX_ATTRIBUTES} attributes or namespaces")
         namespace, _, local = name.rpartition(_SEPARATOR)

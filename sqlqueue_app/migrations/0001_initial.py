@@ -333,7 +333,10 @@ class Migration(migrations.Migration):
                 ("receiver", models.CharField(blank=True, default="", max_length=255, verbose_name="receiver")),
                 ("message_type", models.CharField(blank=True, default="", max_length=255, verbose_name="message type")),
                 ("seconds", models.PositiveIntegerField(help_text="the length of its time: 3600 or 86400", verbose_name="seconds")),
-                ("at", sqlqueue_app.models.fields.UtcInstantField(help_text="the begin of its time, in UTC", verbose_name="at")),
+                (
+                    "at",
+                    sqlqueue_app.models.fields.UtcInstantField(help_text="the start of its interval, in UTC", verbose_name="at"),
+                ),
                 ("count", models.PositiveBigIntegerField(default=0, verbose_name="messages")),
                 ("critical_count", models.PositiveBigIntegerField(default=0, verbose_name="messages with a critical time")),
                 ("critical_sum", models.FloatField(default=0, verbose_name="critical time")),
@@ -367,7 +370,7 @@ class Migration(migrations.Migration):
                 (
                     "taken_at",
                     sqlqueue_app.models.fields.UtcInstantField(
-                        help_text="the begin of its time, by the clock of the database", verbose_name="taken at"
+                        help_text="the start of its interval, by the clock of the database", verbose_name="taken at"
                     ),
                 ),
                 ("seconds", models.PositiveIntegerField(help_text="the length of its time", verbose_name="seconds")),
@@ -592,7 +595,10 @@ class Migration(migrations.Migration):
                 ("classifier", models.CharField(max_length=64, verbose_name="classifier")),
                 ("title", models.TextField(verbose_name="title")),
                 ("seconds", models.PositiveIntegerField(help_text="the length of its time: 3600 or 86400", verbose_name="seconds")),
-                ("at", sqlqueue_app.models.fields.UtcInstantField(help_text="the begin of its time, in UTC", verbose_name="at")),
+                (
+                    "at",
+                    sqlqueue_app.models.fields.UtcInstantField(help_text="the start of its interval, in UTC", verbose_name="at"),
+                ),
                 ("count", models.PositiveBigIntegerField(default=0, verbose_name="failures")),
                 ("first_seen", sqlqueue_app.models.fields.UtcInstantField(verbose_name="first failure")),
                 ("last_seen", sqlqueue_app.models.fields.UtcInstantField(verbose_name="last failure")),
@@ -728,7 +734,10 @@ class Migration(migrations.Migration):
                     "seconds",
                     models.PositiveIntegerField(help_text="the length of its time: 60, 3600 or 86400", verbose_name="seconds"),
                 ),
-                ("at", sqlqueue_app.models.fields.UtcInstantField(help_text="the begin of its time, in UTC", verbose_name="at")),
+                (
+                    "at",
+                    sqlqueue_app.models.fields.UtcInstantField(help_text="the start of its interval, in UTC", verbose_name="at"),
+                ),
                 ("processed", models.PositiveBigIntegerField(default=0, verbose_name="processed")),
                 ("failed", models.PositiveBigIntegerField(default=0, verbose_name="failed")),
                 ("retried", models.PositiveBigIntegerField(default=0, verbose_name="retried by an operator")),
@@ -980,7 +989,7 @@ class Migration(migrations.Migration):
                 (
                     "taken_at",
                     sqlqueue_app.models.fields.UtcInstantField(
-                        help_text="the begin of its time, by the clock of the database", verbose_name="taken at"
+                        help_text="the start of its interval, by the clock of the database", verbose_name="taken at"
                     ),
                 ),
                 ("seconds", models.PositiveIntegerField(help_text="the length of its time", verbose_name="seconds")),

@@ -94,7 +94,7 @@ class QueueSample(models.Model):
     """
 
     queue = models.CharField("queue", max_length=400)
-    taken_at = UtcInstantField("taken at", help_text="the begin of its time, by the clock of the database")
+    taken_at = UtcInstantField("taken at", help_text="the start of its interval, by the clock of the database")
     seconds = models.PositiveIntegerField("seconds", help_text="the length of its time")
     samples = models.PositiveIntegerField("samples", default=1)
     waiting = models.PositiveBigIntegerField("waiting")
@@ -141,7 +141,7 @@ class EndpointSample(EndpointCounts):
     """
 
     message_type = models.CharField("message type", max_length=255, blank=True, default="")
-    taken_at = UtcInstantField("taken at", help_text="the begin of its time, by the clock of the database")
+    taken_at = UtcInstantField("taken at", help_text="the start of its interval, by the clock of the database")
     seconds = models.PositiveIntegerField("seconds", help_text="the length of its time")
     processing_max = models.FloatField("longest processing time", default=0)
     critical_measured = models.PositiveBigIntegerField("handled with a critical time", default=0)

@@ -22,14 +22,25 @@ from sqlqueue_app.conf import Settings
 from sqlqueue_app.health_checks import HealthCheck, registry
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import CheckResult, Claim, FailedMessage, FailureStatus
-from sqlqueue_app.monitoring.checks import BUILT_IN, INSTANCES, SELDOM, SOON, USUAL, Check, ProcessChecks, Reader, Report, run
+from sqlqueue_app.monitoring.checks import (
+    BUILT_IN,
+    INSTANCES,
+    NORMAL_INTERVAL,
+    SLOW_INTERVAL,
+    URGENT_INTERVAL,
+    Check,
+    ProcessChecks,
+    Reader,
+    Report,
+    run,
+)
 from sqlqueue_app.monitoring.snapshot import FAILURES_COUNTED, Snapshot
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.instances import due, managed_alias, one_at_a_time
 from sqlqueue_app.status.events import EventKind, NewEvent, fitting_subject, record_events
 from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.status.queues import utc_now
-from sqlqueue_app.status.samples import begin_of, one_transaction
+from sqlqueue_app.status.samples import one_transaction, start_of
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, guarded_read
 
 _LOCK: Final = "results of checks are written"
@@ -115,7 +126,7 @@ def last_run(results: Iterable[CheckResult]) -> datetime | None:
 
 def is_stale(row: CheckResult, now: datetime) -> bool:
     """Whether the check was not run for three of its intervals: no worker is alive, or it is prevented from running."""
-    return _silent(row, now) > timedelta(seconds=3 * row.every_seconds + SOON)
+    return _silent(row, now) > timedelta(seconds=3 * row.every_seconds + URGENT_INTERVAL)
 
 
 def is_muted(row: CheckResult, now: datetime) -> bool:
@@ -156,11 +167,11 @@ class _Change:
         self._passed = sorted(report.passing & failing)
         gone = {subject for subject, row in known.items() if subject and self._is_gone(row)}
         # A built-in check has a row without a subject while nothing fails.
-        is_well = self._check is not None and not report.failing and not failing - report.passing - gone
-        self._gone = sorted(gone | (known.keys() & {""} if self._check is not None and not is_well else set()))
-        new = {""} if is_well else report.passing if self._check is None else set()
+        passes = self._check is not None and not report.failing and not failing - report.passing - gone
+        self._gone = sorted(gone | (known.keys() & {""} if self._check is not None and not passes else set()))
+        new = {""} if passes else report.passing if self._check is None else set()
         self._new = sorted(new - known.keys())
-        self._seen = {*report.failing, *report.passing, *([""] if is_well else [])} - set(self._gone)
+        self._seen = {*report.failing, *report.passing, *([""] if passes else [])} - set(self._gone)
 
     @property
     def is_any(self) -> bool:
@@ -248,7 +259,7 @@ class _Runner:
 
 # A run that is later than this, as after an outage of the database, skips the checks of processes, which renew their
 # heartbeats every ten seconds and so before the next run.
-AWAY: Final = timedelta(seconds=1.5 * SOON)
+OUTAGE_GAP: Final = timedelta(seconds=1.5 * URGENT_INTERVAL)
 CLAIM_PREFIX: Final = "checks every "
 
 
@@ -278,19 +289,21 @@ class CheckRunner(_Runner):
         self._hash = hashlib.sha256(names.encode()).hexdigest()[:16]
 
     def job(self) -> BackgroundJob:
-        return BackgroundJob("checks", SOON, self._run)
+        return BackgroundJob("checks", URGENT_INTERVAL, self._run)
 
     def run_due(self) -> list[str]:
         """Run the due checks. A check that cannot run is logged, and reports nothing until it can."""
         with self._errors("run checks"):
             with one_transaction(self._alias):
                 now = self._now()
-                claims = {claims_begin(seconds) + self._hash: seconds for seconds in (SOON, USUAL, SELDOM)}
-                taken = due(self._alias, {name: begin_of(now, seconds) for name, seconds in claims.items()})
+                claims = {
+                    claims_prefix(seconds) + self._hash: seconds for seconds in (URGENT_INTERVAL, NORMAL_INTERVAL, SLOW_INTERVAL)
+                }
+                taken = due(self._alias, {name: start_of(now, seconds) for name, seconds in claims.items()})
             intervals = {claims[name] for name in taken}
             last, self._ran_at = self._ran_at, now
-            if last is not None and now - last > AWAY:
-                intervals.discard(SOON)
+            if last is not None and now - last > OUTAGE_GAP:
+                intervals.discard(URGENT_INTERVAL)
             checks = [each for each in BUILT_IN.values() if Reader.WORKER in each.read_by and each.every_seconds in intervals]
             own = self._own.reports(self._alias, now, self._local())
             if not checks and not own:
@@ -300,7 +313,7 @@ class CheckRunner(_Runner):
                 found = [report for check in checks if (report := self._run_one(check, snapshot)) is not None]
                 found += _passing_where_unreported(own, intervals)
                 write_reports(self._alias, [*found, *own], now)
-                if SELDOM in intervals:
+                if SLOW_INTERVAL in intervals:
                     forget_unknown(self._alias, now)
         return [each.name for each in checks]
 
@@ -315,7 +328,7 @@ class CheckRunner(_Runner):
             return None
 
 
-def claims_begin(seconds: int) -> str:
+def claims_prefix(seconds: int) -> str:
     """The prefix of the claims of checks with this interval in seconds: one claim for each project on the database."""
     return f"{CLAIM_PREFIX}{seconds} s "
 
@@ -360,7 +373,7 @@ class ProjectChecks(_Runner):
         """Run the due checks. A check that is killed with its process runs again at its next time."""
         with self._errors("find the checks that are due"):
             now = self._now()
-            claims = {name: begin_of(now, each.every_seconds) for name, each in self._checks.items()}
+            claims = {name: start_of(now, each.every_seconds) for name, each in self._checks.items()}
             taken = [self._checks[name] for name in due(self._alias, claims)]
         for each in taken:
             store_result(each, run_check(each), now=self._now)
@@ -414,6 +427,6 @@ def request_check_run(alias: str, name: str) -> None:
     """Request a run of the check within 20 seconds, with the checks that are run together with it."""
     claims = Claim.objects.using(alias)
     if name in BUILT_IN:
-        claims.filter(name__startswith=claims_begin(BUILT_IN[name].every_seconds)).delete()
+        claims.filter(name__startswith=claims_prefix(BUILT_IN[name].every_seconds)).delete()
     else:
         claims.filter(name=claim_of_custom(name)).delete()

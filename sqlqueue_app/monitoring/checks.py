@@ -42,7 +42,7 @@ class ProbeOutcome:
 
     `details` are stored in the results and stay the same while nothing changes. `now` holds changing values for the current
     texts. The subject belongs to the `queue` or the `endpoint`; `code` and `severity` replace those of the check. `since`: the
-    begin, as far as the state shows it. `is_explained`: another check reports the cause, so this one adds nothing.
+    start, as far as the state shows it. `is_explained`: another check reports the cause, so this one adds nothing.
     """
 
     subject: str
@@ -340,13 +340,13 @@ def _samples(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
 
 
 # Short intervals for urgent problems; the others change slowly, or have existed for minutes before they are reported.
-SOON: Final = 20
-USUAL: Final = 60
-SELDOM: Final = 300
+URGENT_INTERVAL: Final = 20
+NORMAL_INTERVAL: Final = 60
+SLOW_INTERVAL: Final = 300
 
 REGISTRY: Final = Check(
     f"{OWN_PREFIX}registry",
-    SOON,
+    URGENT_INTERVAL,
     gettext_lazy("Processes"),
     "%(text)s",
     MIGRATE_COMMAND,
@@ -357,7 +357,7 @@ REGISTRY: Final = Check(
 )
 INSTANCES: Final = Check(
     f"{OWN_PREFIX}instances",
-    SOON,
+    URGENT_INTERVAL,
     gettext_lazy("Processes"),
     gettext_lazy("No heartbeat from the process %(subject)s for %(seconds)s seconds."),
     gettext_lazy("Start it again, or remove it on the page of its endpoint."),
@@ -372,7 +372,7 @@ INSTANCES: Final = Check(
 )
 MINIMUMS: Final = Check(
     f"{OWN_PREFIX}minimums",
-    SOON,
+    URGENT_INTERVAL,
     gettext_lazy("Live instances"),
     gettext_lazy("Live instances of %(subject)s: %(alive)s, expected at least %(minimum)s."),
     gettext_lazy("Start workers of the endpoint, or change its minimum."),
@@ -387,7 +387,7 @@ MINIMUMS: Final = Check(
 )
 PAUSED: Final = Check(
     f"{OWN_PREFIX}paused",
-    SOON,
+    URGENT_INTERVAL,
     gettext_lazy("Paused endpoints"),
     gettext_lazy("%(subject)s has been paused by %(by)s since %(at)s."),
     gettext_lazy("Resume it on the page of the endpoint."),
@@ -401,7 +401,7 @@ PAUSED: Final = Check(
 )
 RECEIVERS: Final = Check(
     f"{OWN_PREFIX}receivers",
-    USUAL,
+    NORMAL_INTERVAL,
     gettext_lazy("Receivers"),
     gettext_lazy("%(cause)s. Messages that have been waiting for %(subject)s for a minute: %(waiting)s."),
     gettext_lazy(
@@ -415,7 +415,7 @@ RECEIVERS: Final = Check(
 )
 GROWING: Final = Check(
     f"{OWN_PREFIX}growing",
-    USUAL,
+    NORMAL_INTERVAL,
     gettext_lazy("Growing queues"),
     gettext_lazy("Growing: messages waiting: %(waiting)s, %(grown)s more than 10 minutes ago; receiving threads: %(threads)s."),
     gettext_lazy("Start more workers or raise their concurrency, or see why the handlers have become slow."),
@@ -425,7 +425,7 @@ GROWING: Final = Check(
 )
 REPLIES: Final = Check(
     f"{OWN_PREFIX}replies",
-    USUAL,
+    NORMAL_INTERVAL,
     gettext_lazy("Callback queues"),
     gettext_lazy("Replies that no process awaits: %(waiting)s."),
     gettext_lazy("Remove the callback queue, or purge it: the process that asked is gone."),
@@ -436,7 +436,7 @@ REPLIES: Final = Check(
 )
 FAILURES: Final = Check(
     f"{OWN_PREFIX}failures",
-    USUAL,
+    NORMAL_INTERVAL,
     gettext_lazy("Failed messages"),
     gettext_lazy("Failed messages that wait for a decision: %(failed)s."),
     gettext_lazy("Retry or archive them on the pages of failed messages, once their cause is fixed."),
@@ -450,7 +450,7 @@ FAILURES: Final = Check(
 )
 MOVER: Final = Check(
     f"{OWN_PREFIX}mover",
-    USUAL,
+    NORMAL_INTERVAL,
     gettext_lazy("Delayed messages"),
     gettext_lazy("Delayed messages of %(subject)s that are due and were not moved for a minute: %(overdue)s."),
     gettext_lazy("Every worker moves them: the logs of the workers show why none does."),
@@ -461,7 +461,7 @@ MOVER: Final = Check(
 )
 PURGING: Final = Check(
     f"{OWN_PREFIX}purging",
-    USUAL,
+    NORMAL_INTERVAL,
     gettext_lazy("Purge of expired messages"),
     gettext_lazy("%(subject)s has had more than %(limit)s expired messages for %(minutes)s minutes."),
     gettext_lazy("The logs of the workers show why they do not purge. You can also purge them on the page of the queue."),
@@ -471,7 +471,7 @@ PURGING: Final = Check(
 )
 SCHEDULES: Final = Check(
     f"{OWN_PREFIX}schedules",
-    USUAL,
+    NORMAL_INTERVAL,
     gettext_lazy("Recurring messages"),
     gettext_lazy("The recurring message %(subject)s that was due at %(tick)s was not sent. %(error)s"),
     gettext_lazy("The logs of the workers show why (event schedule_failed); often its type has no route."),
@@ -483,7 +483,7 @@ SCHEDULES: Final = Check(
 )
 TABLES: Final = Check(
     f"{OWN_PREFIX}tables",
-    SELDOM,
+    SLOW_INTERVAL,
     gettext_lazy("Tables"),
     "%(text)s",
     gettext_lazy("python manage.py sqlqueue_install --check lists what is missing, with the SQL that adds it."),
@@ -493,7 +493,7 @@ TABLES: Final = Check(
 )
 CLOCKS: Final = Check(
     f"{OWN_PREFIX}clocks",
-    USUAL,
+    NORMAL_INTERVAL,
     gettext_lazy("Clocks"),
     gettext_lazy("The clock of the machine %(subject)s differs from that of the database by %(seconds)s seconds."),
     gettext_lazy("Set both by NTP: times in the headers of messages are wrong meanwhile."),
@@ -501,7 +501,7 @@ CLOCKS: Final = Check(
 )
 POOLS: Final = Check(
     f"{OWN_PREFIX}pools",
-    SELDOM,
+    SLOW_INTERVAL,
     gettext_lazy("Connection pools"),
     gettext_lazy("The connection pool of %(subject)s has at most %(most)s connections, and the worker needs %(needed)s."),
     gettext_lazy('Raise "max_size" of "pool" in the OPTIONS of the database %(alias)s, or receive with fewer threads.'),
@@ -510,7 +510,7 @@ POOLS: Final = Check(
 
 BRANCHES: Final = Check(
     f"{OWN_PREFIX}branches",
-    USUAL,
+    NORMAL_INTERVAL,
     gettext_lazy("In-doubt transactions"),
     gettext_lazy("A transaction has been prepared in the database %(alias)s since %(prepared)s and keeps its locks: %(subject)s."),
     gettext_lazy(
@@ -526,7 +526,7 @@ BRANCHES: Final = Check(
 
 SAMPLES: Final = Check(
     f"{OWN_PREFIX}samples",
-    USUAL,
+    NORMAL_INTERVAL,
     gettext_lazy("Samples"),
     "%(cause)s.",
     gettext_lazy("Start a worker: python manage.py run_sqlqueue_worker"),
@@ -574,7 +574,7 @@ def advice_in_words(name: str, subject: str, details: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings of a check: failing subjects with their details and their begin if known, and passing ones.
+    """The findings of a check: failing subjects with their details and their start if known, and passing ones.
 
     `explained` are the subjects whose cause another check reports: neither failing nor passing.
     """

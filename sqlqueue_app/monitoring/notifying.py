@@ -48,7 +48,7 @@ DELAYS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 60, 300, 1_
 MAX_ATTEMPTS: Final = len(DELAYS) + 1
 MAX_ADDRESSES: Final = 20
 _SEPARATORS: Final = re.compile(r"[\s,;]+")
-_AT_ONCE: Final = 20
+_BATCH: Final = 20
 _KEPT_CHARACTERS: Final = 500
 
 
@@ -73,7 +73,7 @@ class NotificationSender:
         with database_errors(dialect_of_connection(connection_of(self._alias)), "send notifications"):
             while not stop.is_set():
                 due = self._waiting().filter(next_attempt_at__lte=self._now()).order_by("attempts", "next_attempt_at")
-                found = list(due.values_list("pk", "next_attempt_at")[:_AT_ONCE])
+                found = list(due.values_list("pk", "next_attempt_at")[:_BATCH])
                 for pk, seen in found:
                     if stop.is_set():
                         break
@@ -81,7 +81,7 @@ class NotificationSender:
                     if delivery is not None:
                         self._try(delivery)
                         tried += 1
-                if len(found) < _AT_ONCE:
+                if len(found) < _BATCH:
                     break
         return tried
 
@@ -346,11 +346,11 @@ LinkOf = Callable[[str, Change], str]
 
 def title_of(delivery: NotificationDelivery) -> str:
     """One line: the rule, and its change or the number of changes."""
-    line = " ".join(f"{delivery.rule_name}: {news_of(delivery)}".split())
+    line = " ".join(f"{delivery.rule_name}: {change_summary(delivery)}".split())
     return line if len(line) <= MAX_SUBJECT_LENGTH else f"{line[: MAX_SUBJECT_LENGTH - 1]}…"
 
 
-def news_of(delivery: NotificationDelivery) -> str:
+def change_summary(delivery: NotificationDelivery) -> str:
     """The change of a notification, or the number of changes."""
     changes, more = _changes(delivery)
     if delivery.is_test:

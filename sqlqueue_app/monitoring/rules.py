@@ -33,7 +33,7 @@ from sqlqueue_app.monitoring.check_results import is_muted
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import DEAD_AFTER_SECONDS, claim, managed_alias
 from sqlqueue_app.status.queues import QueueKind
-from sqlqueue_app.status.samples import begin_of
+from sqlqueue_app.status.samples import start_of
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX
 
@@ -326,7 +326,7 @@ class Evaluator:
         with database_errors(dialect_of_connection(connection_of(self._alias)), "evaluate the rules of notifications"):
             now = self._now()
             with transaction.atomic(using=self._alias):
-                if not claim(self._alias, "notifications", begin_of(now, EVERY_SECONDS)):
+                if not claim(self._alias, "notifications", start_of(now, EVERY_SECONDS)):
                     return 0
                 rules = NotificationRule.objects.using(self._alias).filter(enabled=True).order_by("pk")
                 conditions = RuleConditions(Snapshot(self._settings, now), self._alias)
@@ -372,7 +372,7 @@ def _changes(rule: NotificationRule, conditions: RuleConditions, now: datetime) 
 
 
 def _held(readings: Readings, held: dict[str, str], now: datetime, hold: timedelta) -> Iterator[tuple[str, Reading]]:
-    """The subjects that were over their threshold for long enough; `held` records the begin of the others."""
+    """The subjects that were over their threshold for long enough; `held` records when the others exceeded it."""
     for subject, reading in sorted(readings.by_subject.items()):
         if not reading.is_over:
             held.pop(subject, None)

@@ -201,7 +201,7 @@ class Snapshot:
         """
         if self.status is not None:
             return {}
-        end, third = MINUTES.begin_of(self.now) - timedelta(minutes=1), GROWTH_PERIOD / 3
+        end, third = MINUTES.start_of(self.now) - timedelta(minutes=1), GROWTH_PERIOD / 3
         means: dict[str, Any] = {}
         for number in range(3):
             begin = end - GROWTH_PERIOD + number * third

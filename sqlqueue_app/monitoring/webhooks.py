@@ -104,7 +104,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout: float) -
             connection.request("POST", _path(parts), body, {**_COMMON, **headers})
             response = connection.getresponse()
             if time.monotonic() >= end:
-                raise TimeoutError  # closed amid the headers: the received part looks like a response
+                raise TimeoutError  # closed in the middle of the headers: the received part looks like a response
             if 200 <= response.status < 300:
                 return
             text = _cut(response.read(4 * _KEPT_CHARACTERS))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-_AT_ONCE: Final = 500
+_BATCH: Final = 500
 Key = tuple[int, str]
 """RowVersion and id of a row. A recreated table reuses RowVersions, but with other ids."""
 
@@ -117,7 +117,7 @@ class ErrorQueueCopier:
             )
             for each in copied
         ]
-        LakeCopy.objects.using(tools.alias).bulk_create(copies, batch_size=_AT_ONCE)
+        LakeCopy.objects.using(tools.alias).bulk_create(copies, batch_size=_BATCH)
         tools.step("copied")
         count_batch(tools, prepared, "failures")
 
@@ -147,7 +147,7 @@ class OutcomeTracker:
         now = database_now(self._tools.alias)
         candidates = self._candidates(now)
         changed = after = 0
-        while chunk := list(candidates.filter(pk__gt=after)[:_AT_ONCE]):
+        while chunk := list(candidates.filter(pk__gt=after)[:_BATCH]):
             changed += self._write(list(self._changes(chunk, now)))
             after = chunk[-1].pk
         self._since = now
@@ -160,8 +160,8 @@ class OutcomeTracker:
             return copies.order_by("pk")
         since = self._since - _MARGIN
         failures = FailedMessage.objects.using(self._tools.alias).filter(status_at__gte=since)
-        ids = [str(each) for each in failures.values_list("pk", flat=True)[: _AT_ONCE + 1]]
-        if len(ids) > _AT_ONCE:
+        ids = [str(each) for each in failures.values_list("pk", flat=True)[: _BATCH + 1]]
+        if len(ids) > _BATCH:
             return copies.order_by("pk")
         recent = Q(left_at__gte=since) | Q(left_at__isnull=False, fate=CopyOutcome.WAITING)
         return copies.filter(recent | Q(unique_message_id__in=ids)).order_by("pk")
@@ -205,7 +205,7 @@ class OutcomeTracker:
         return len(changes)
 
     def _record(self, commit: Commit, changes: Sequence[LakeCopy]) -> None:
-        LakeCopy.objects.using(self._tools.alias).bulk_update(changes, ["fate", "fate_at"], batch_size=_AT_ONCE // 5)
+        LakeCopy.objects.using(self._tools.alias).bulk_update(changes, ["fate", "fate_at"], batch_size=_BATCH // 5)
         self._tools.step("fates recorded")
         count_in_run(self._tools.alias, self._tools.run, batches=1, bytes=commit.bytes)
 

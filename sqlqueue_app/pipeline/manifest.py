@@ -28,7 +28,7 @@ from sqlqueue_app.tables.row_selection import statement_chunks
 logger = logging.getLogger("sqlqueue.pipeline")
 
 _LOCK: Final = "pipeline commits"
-_WRITTEN_AT_ONCE: Final = 100
+_WRITE_BATCH: Final = 100
 
 Step = Callable[[str], None]
 """Called with the name of each step, so that tests can interrupt there."""
@@ -113,7 +113,7 @@ class Manifest:
             )
             for number, each in enumerate(commit.files)
         ]
-        LakeFile.objects.using(self._alias).bulk_create(files, batch_size=_WRITTEN_AT_ONCE)
+        LakeFile.objects.using(self._alias).bulk_create(files, batch_size=_WRITE_BATCH)
         return batch
 
     def publish(self, batch: LakeBatch) -> None:

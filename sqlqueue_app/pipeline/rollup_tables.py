@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.db import connections, models
 
 from sqlqueue_app.lake.columns import TOP_N
-from sqlqueue_app.lake.sketches import Row, add_up_rows, begin_of, from_json, to_json, top_rows
+from sqlqueue_app.lake.sketches import Row, add_up_rows, from_json, start_of, to_json, top_rows
 from sqlqueue_app.models import ConversationEdge, EndpointSeen, GroupFigures, MessageFigures, NotableMessage, QueueFigures, UsageDay
 from sqlqueue_app.tables.rows import cut_text
 
@@ -61,7 +61,7 @@ def add_rollups(alias: str, collected: Mapping[str, Sequence[Mapping[str, Any]]]
         rows = [_fitted(table.model, row) for row in collected.get(name, ())]
         for length in table.lengths or (0,):
             if length:
-                rows = [{**row, "seconds": length, "at": begin_of(row["at"], length)} for row in rows]
+                rows = [{**row, "seconds": length, "at": start_of(row["at"], length)} for row in rows]
             rows = _add_up(rows, table.keys, same)
             _add(alias, table, rows, length, same)
     _add_top_messages(alias, collected.get("notable", ()))

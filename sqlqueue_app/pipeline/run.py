@@ -206,7 +206,7 @@ class _Run:
         self._outcomes = OutcomeTracker(self._tools)
         self._copiers: dict[str, AuditQueueCopier] = {}
         self._lost_batches = 0
-        self._tidied_on: date | None = None
+        self._maintained_on: date | None = None
 
     def work(self) -> None:
         """Work in rounds: one, or until stopped."""
@@ -230,9 +230,9 @@ class _Run:
     def _maintain_lake(self) -> None:
         """Retention and compaction: once a day in a continuous run, else at the end."""
         today = database_now(self._tools.alias).date()
-        if self._stop.is_set() or today == self._tidied_on:
+        if self._stop.is_set() or today == self._maintained_on:
             return
-        self._tidied_on = today
+        self._maintained_on = today
         try:
             if self._options.keep_days is not None:
                 self._done.retired += retire_old(self._tools, self._options.keep_days)

@@ -275,21 +275,21 @@ class BatchSize:
 IDLE_WAIT_SECONDS = 10.0
 
 
-# This many announcements in a row are a crowd, each within this time of the previous one.
-CROWD_ANNOUNCEMENTS: Final = 6
-CROWD_SECONDS: Final = 0.01
+# This many announcements in a row are a burst, each within this time of the previous one.
+BURST_ANNOUNCEMENTS: Final = 6
+BURST_SECONDS: Final = 0.01
 # If another session sent it: senders that wait for each other commit in turn, however slow the disk or the replica.
 # A single sender never waits and keeps its wake-ups at this pace.
-CROWD_OTHER_SESSION_SECONDS: Final = 0.1
-# A receiver that has found nothing for this time, in at least two polls, has left the crowd.
+BURST_OTHER_SESSION_SECONDS: Final = 0.1
+# A burst is over when a receiver has found nothing for this time, in at least two polls.
 QUIET_SECONDS: Final = 0.05
 
 
 @dataclass(slots=True)
-class Crowd:
+class BurstDetector:
     """Detects announcements on one channel that are so frequent that polling is better.
 
-    On PostgreSQL, commits with notifications wait for each other, so senders in a crowd lose more than half of their rate
+    On PostgreSQL, commits with notifications wait for each other, so senders in a burst lose more than half of their rate
     (docs/internals/performance.md#announcements). Instants are seconds of a monotonic clock. Not thread-safe.
     """
 
@@ -298,11 +298,11 @@ class Crowd:
     _count: int = 0
 
     def announced(self, now: float, session: int) -> bool:
-        """Count an announcement by this session of the server; True if it completes a crowd."""
-        within = CROWD_SECONDS if session == self._session else CROWD_OTHER_SESSION_SECONDS
+        """Count an announcement by this session of the server; True if it completes a burst."""
+        within = BURST_SECONDS if session == self._session else BURST_OTHER_SESSION_SECONDS
         self._count = self._count + 1 if now - self._last < within else 1
         self._last, self._session = now, session
-        return self._count >= CROWD_ANNOUNCEMENTS
+        return self._count >= BURST_ANNOUNCEMENTS
 
 
 # The bound must not hide rows that returned below it or were committed late: after this time a receive starts from the beginning.

@@ -104,7 +104,7 @@ class AdaptiveReceiver(Receiver):
             self._outage.poll_succeeded(mark)
             outage.reset()
             wait = controller.polled(succeeded=succeeded)
-            if watch is not None and watch.saw_nothing and self._free_threads == 1:
+            if watch is not None and watch.was_empty and self._free_threads == 1:
                 self._idle_wait_alone(number, wait)
             elif wait:
                 self._wait(wait)
@@ -112,7 +112,7 @@ class AdaptiveReceiver(Receiver):
     def _poll(self, number: int, poller: Poller, watch: Watch | None) -> bool:
         """Poll once; the thread is busy as soon as there is a message."""
         if watch is not None:
-            watch.saw_nothing = False
+            watch.was_empty = False
 
         def received(found: bool) -> None:
             if watch is not None:
@@ -189,7 +189,7 @@ class FixedReceiver(Receiver):
                 self._stop.wait(policy.faulted())
                 continue
             self._outage.poll_succeeded(mark)
-            if watch is not None and watch.saw_nothing:
+            if watch is not None and watch.was_empty:
                 self._idle_wait(wait)
             elif wait:
                 self._wait(wait)

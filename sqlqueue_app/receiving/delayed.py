@@ -271,7 +271,7 @@ class DelayedMover:
         return [table.wake_up for table in self._tables]
 
     def report_to(self, empty: EmptyQueues) -> None:
-        """Report the begin and the end of each move: a message between two tables is in no queue."""
+        """Report the start and the end of each move: a message between two tables is in no queue."""
         self._empty = empty
 
     @contextmanager

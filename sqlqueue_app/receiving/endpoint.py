@@ -417,8 +417,8 @@ def endpoints_of(
 
 def _only_sends(settings: Settings, name: str) -> bool:
     """Whether an endpoint exists only for processes that send as it, with HANDLERS empty: messages to it are kept."""
-    handles_nothing = settings.endpoints[name].handlers == () and not takes_tasks(settings, name)
-    return name == settings.send_as and handles_nothing
+    has_no_handlers = settings.endpoints[name].handlers == () and not takes_tasks(settings, name)
+    return name == settings.send_as and has_no_handlers
 
 
 def participants_of(log: TransactionLog, mode: TransactionMode, queue: str) -> TwoPhaseParticipants | None:

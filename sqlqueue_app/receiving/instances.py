@@ -222,8 +222,8 @@ def is_gone(instance: Instance, now: datetime) -> bool:
 
 def _has_ended_here(instance: Instance) -> bool:
     here, known = _identity(os.getpid()), instance.process_identity
-    is_of_here = here is not None and known is not None and here.split()[:2] == known.split()[:2]
-    return is_of_here and known != _identity(instance.pid)
+    is_same_machine = here is not None and known is not None and here.split()[:2] == known.split()[:2]
+    return is_same_machine and known != _identity(instance.pid)
 
 
 def _identity(pid: int) -> str | None:

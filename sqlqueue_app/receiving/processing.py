@@ -92,7 +92,7 @@ class Delivery:
     called: tuple[Handler, float] | None = None
     """The handler that was called last, and the time of the call, in seconds since 1970."""
     started: float = 0.0
-    """The begin and the end of this attempt, by `perf_counter`."""
+    """The start and the end of this attempt, by `perf_counter`."""
     completed: float = 0.0
 
 
@@ -523,7 +523,7 @@ def _one() -> int:
 
 
 def _end_child() -> NoReturn:
-    # The child of a handler that forked: it has one thread, and a connection amid the parent's transaction.
+    # The child of a handler that forked: it has one thread, and a connection in the middle of the parent's transaction.
     os.write(2, b"a handler forked and its child came back: the child ends here; end it in the handler, by os._exit()\n")
     os._exit(1)
 

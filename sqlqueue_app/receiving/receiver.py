@@ -224,7 +224,7 @@ def _processor_of_mode(config: ProcessorConfig, opened: ReceiveTransaction) -> M
 class Outage:
     """Logs once that receiving fails, has failed for too long, and works again, however many threads notice.
 
-    Each poll passes the `mark` from before its begin. A successful poll that began before the outage does not end it, and a
+    Each poll passes the `mark` from before its start. A successful poll that began before the outage does not end it, and a
     failed one that began before the end of the outage does not start another.
     """
 
@@ -310,7 +310,7 @@ class Receiver(ABC):
         self.message = threading.Event()
         """Set when a thread may have become busy, so that `look` must be called. May be replaced before the start."""
         self.gate = PauseGate(options.stop)
-        self._sitting_out = 0
+        self._paused_threads = 0
         self._threads_refused = False
         self._numbers = itertools.count(1)
         self._outage = Outage(queue, circuit_breaker_seconds=options.circuit_breaker_seconds, clock=options.clock)
@@ -324,7 +324,7 @@ class Receiver(ABC):
     def live_threads(self) -> int:
         """The current number of receive threads, without those that wait during a pause."""
         with self._lock:
-            return self._budget.live - self._sitting_out
+            return self._budget.live - self._paused_threads
 
     @property
     def busy_threads(self) -> int:
@@ -482,12 +482,12 @@ class Receiver(ABC):
         """Wait, without holding anything, until the pause or the worker ends. Called without the lock."""
         self._give_back(poller)
         with self._lock:
-            self._sitting_out += 1
+            self._paused_threads += 1
         try:
             self.gate.wait()
         finally:
             with self._lock:
-                self._sitting_out -= 1
+                self._paused_threads -= 1
 
     def _wait(self, seconds: float) -> None:
         """Wait between two polls, at most `seconds`, or until a new message is announced or the stop is set."""

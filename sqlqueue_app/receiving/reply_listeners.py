@@ -42,20 +42,20 @@ class ReplyListener:
     dispatcher: Dispatcher
     legacy_header: bool
     """Whether requests also name the queue in the header of transport 2.x."""
-    hurry: Callable[[], None]
+    poll_soon: Callable[[], None]
     """Makes the receiver poll for a reply soon."""
 
 
 def reply_listener_of(endpoint: ReceivingEndpoint, queue: str, receiver: Receiver) -> ReplyListener:
     """The listener of a receiver's callback queue, given by its literal name."""
-    hurry = receiver.wake_up.hurry if isinstance(receiver.wake_up, CallbackWakeUp) else lambda: None
+    poll_soon = receiver.wake_up.poll_soon if isinstance(receiver.wake_up, CallbackWakeUp) else lambda: None
     return ReplyListener(
         endpoint.name,
         queue,
         endpoint.callback_composer(queue),
         Dispatcher(endpoint.alias, endpoint.book, endpoint=endpoint.name),
         endpoint.config.legacy_callback_header,
-        hurry,
+        poll_soon,
     )
 
 

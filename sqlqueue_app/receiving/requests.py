@@ -127,7 +127,7 @@ def _send(waiting: Request[Any], message: object, body: object, options: SendOpt
     except BaseException:
         pending.discard(waiting)
         raise
-    listener.hurry()
+    listener.poll_soon()
 
 
 def _refuse_in_handler() -> None:

@@ -250,7 +250,7 @@ class CallbackWakeUp(WakeUp):
         super().__init__(queue, qualified, stop)
         self.listens = listens
 
-    def hurry(self) -> None:
+    def poll_soon(self) -> None:
         """Poll now, then at short intervals, because a request was sent; also ends a long wait that has begun."""
         if not self.push_enabled:
             self.wake()

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from sqlqueue_app.dialects.schema import wake_up_channel
 from sqlqueue_app.messages.errors import DatabaseError
-from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS, QUIET_SECONDS, BackOff, Crowd
+from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS, QUIET_SECONDS, BackOff, BurstDetector
 from sqlqueue_app.tables.announcements import Interrupted, listening_connection
 from sqlqueue_app.tables.connections import connection_of
 
@@ -108,7 +108,7 @@ class PartOfStop(StopSignal):
 class EmptyQueues:
     """Detects that every queue was empty while no message was in progress, so that no handler can have sent anything since.
 
-    Threads report the begin and the end of each poll and each message. An empty poll proves something only if no message was
+    Threads report the start and the end of each poll and each message. An empty poll proves something only if no message was
     received or handled meanwhile. Another poll may have received one without having reported it, which it does before it ends; so
     the end is detected only while no poll is in progress. Finally `anything_due` returns whether a message waits elsewhere that
     is about to be put into a queue.
@@ -124,7 +124,7 @@ class EmptyQueues:
         self._empty: set[str] = set()
 
     def poll_begins(self) -> int:
-        """Record the begin of a poll. Returns a mark for `poll_ends`."""
+        """Record the start of a poll. Returns a mark for `poll_ends`."""
         with self._lock:
             self._polls += 1
             return self._generation
@@ -356,17 +356,17 @@ class Watch:
 
     def __init__(self, wake_up: WakeUp) -> None:
         self._wake_up = wake_up
-        self.saw_nothing = False
+        self.was_empty = False
         """Whether it saw an empty queue. False before each poll, because one that gives way to another session does not know."""
 
     def begin(self) -> Callable[[bool], None]:
         """Start a poll and return the callback for its result."""
-        self.saw_nothing = False
+        self.was_empty = False
         return self.received
 
     def received(self, found: bool) -> None:
         """Record whether a poll received a row; call it as soon as that is known."""
-        self.saw_nothing = not found
+        self.was_empty = not found
         if found:
             self._wake_up.wake()
         else:
@@ -382,7 +382,7 @@ class _Channel:
     is_requested: bool = False
     """Whether announcements are requested from senders. Push is enabled once all senders announce."""
     request_at: float = 0.0
-    crowd: Crowd = field(default_factory=Crowd)
+    burst: BurstDetector = field(default_factory=BurstDetector)
     back_off: BackOff = field(default_factory=lambda: BackOff(PUSH_RETRY_FIRST_SECONDS, PUSH_RETRY_CAP_SECONDS))
 
 
@@ -463,7 +463,7 @@ class WakeUpListener:
 
     def _announced(self, name: str, channel: _Channel, session: int) -> None:
         channel.woken.wake()
-        if channel.crowd.announced(self._clock(), session) and channel.is_requested:
+        if channel.burst.announced(self._clock(), session) and channel.is_requested:
             self._push(channel, False)
             channel.is_requested = False
             self._line.withdraw_request(name)
@@ -576,14 +576,14 @@ class BatchTurn:
         self._clock = clock
         self._wait_seconds = wait_seconds
         # A free-threaded Python has no interpreter lock (PEP 703), so threads run in parallel.
-        self._is_of_use = getattr(sys, "_is_gil_enabled", lambda: True)()
+        self._is_useful = getattr(sys, "_is_gil_enabled", lambda: True)()
         self._without = 0
         self._held = False
         self._until = 0.0
 
     def __enter__(self) -> None:
         """Wait briefly for the turn, if turns are useful."""
-        if not self._is_of_use:
+        if not self._is_useful:
             return
         if self._without:
             self._without -= 1

@@ -245,12 +245,12 @@ class Composer:
         return TypeForm(name, known, self._shared(content_type, enclosed), self._writer(known, content_type, enclosed))
 
     def _shared(self, content_type: str | None = None, enclosed: str | None = None) -> Headers:
-        me = self.identity
+        identity = self.identity
         return shared_headers(
-            endpoint=me.endpoint,
-            machine=me.machine,
-            host_id=me.host_id,
-            reply_to=me.reply_to,
+            endpoint=identity.endpoint,
+            machine=identity.machine,
+            host_id=identity.host_id,
+            reply_to=identity.reply_to,
             content_type=content_type,
             enclosed_types=enclosed,
         )

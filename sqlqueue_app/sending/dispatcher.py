@@ -69,7 +69,7 @@ class Dispatcher:
                 self._write(self._rows_of(groups), begun=begun)
         except QueueNotFound as missing:
             because = self._because(groups, missing.table)
-            missing.args = (f"{missing}; {because}" if because else f"{missing}{near_miss(missing.queue)}",)
+            missing.args = (f"{missing}; {because}" if because else f"{missing}{missing_queue_hint(missing.queue)}",)
             raise
 
     def _rows_of(self, groups: Sequence[Sequence[OutgoingMessage]]) -> Iterator[tuple[Inserts, NewRow]]:
@@ -96,7 +96,7 @@ class Dispatcher:
         try:
             self._write(self._with_tables(rows, ids), begun=begun)
         except QueueNotFound as missing:
-            missing.args = (f"{missing}{near_miss(missing.queue)}",)
+            missing.args = (f"{missing}{missing_queue_hint(missing.queue)}",)
             raise
         return ids
 
@@ -156,7 +156,7 @@ def own_delayed_table(alias: str, book: AddressBook, endpoint: str | None) -> De
     return DelayedTable(alias, delayed_address(book, check_can_delay(endpoint)))
 
 
-def near_miss(queue: str) -> str:
+def missing_queue_hint(queue: str) -> str:
     """The end of an error about a queue that does not exist: the route that names it, and the endpoint that may be meant."""
     settings = get_settings()
     if queue in settings.endpoints:

@@ -59,13 +59,13 @@ def read_reply(incoming: IncomingMessage, returns: type | None, spelling: Callab
     Raises WireFormatError or MessageBodyError for a reply that does not match.
     """
     code = incoming.headers.get(names.RETURN_MESSAGE_ERROR_CODE)
-    wants_code = returns is not None and (returns is int or issubclass(returns, enum.Enum))
+    expects_code = returns is not None and (returns is int or issubclass(returns, enum.Enum))
     if code is not None or not incoming.body:
-        if returns is not None and not wants_code:
+        if returns is not None and not expects_code:
             raise WireFormatError(f"the reply is the return code {code!r}; expected an object, for returns={returns.__qualname__}")
         return _code(NO_CODE if code is None else _number(code), returns)
     types = incoming.message_types
-    if wants_code and returns is not None:
+    if expects_code and returns is not None:
         what = ", ".join(types) or "an object without a type"
         raise WireFormatError(f"the reply is {what}; expected a return code, for returns={returns.__qualname__}")
     known = next((found for name in types if (found := registry.by_name(name)) is not None), None)

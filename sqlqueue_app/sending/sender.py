@@ -21,7 +21,7 @@ from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError, Q
 from sqlqueue_app.messages.times import as_delay
 from sqlqueue_app.messages.types import Body, registry
 from sqlqueue_app.sending.composer import Composer, DelayOptions, Options, SendOptions, compose_rows, outgoing_of, sender_identity
-from sqlqueue_app.sending.dispatcher import Dispatcher, near_miss
+from sqlqueue_app.sending.dispatcher import Dispatcher, missing_queue_hint
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection, on_settings_changed
 from sqlqueue_app.tables.listing import current_catalog
 from sqlqueue_app.tables.queue import all_or_none, queue_table
@@ -183,7 +183,7 @@ def subscribe(event: type | str, *, endpoint: str | None = None) -> None:
     chosen = sender_as(name)
     queue = queue_table(chosen.alias, chosen.dispatcher.book.of_queue(name))
     if not queue.exists():
-        why = f"its queue {queue.qualified} does not exist: run sqlqueue_install or migrate{near_miss(name)}"
+        why = f"its queue {queue.qualified} does not exist: run sqlqueue_install or migrate{missing_queue_hint(name)}"
         raise QueueNotFound(f"endpoint {name!r} cannot subscribe to {topic!r}: {why}")
     chosen.composer.subscribers.table.subscribe(SubscriptionRow(name, topic, chosen.composer.identity.reply_to or ""))
 

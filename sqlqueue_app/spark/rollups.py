@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, functions as sf
 
 from sqlqueue_app.lake.columns import TOP_KINDS, TOP_N
-from sqlqueue_app.lake.sketches import BELOW, EPOCH, KEYS, LOG_OF_STEP, LOWEST, SLACK, Row, add_up_rows, begin_of
+from sqlqueue_app.lake.sketches import BELOW, EPOCH, KEYS, LOG_OF_STEP, LOWEST, SLACK, Row, add_up_rows, start_of
 
 _MINUTE: Final = 60
 _HOUR: Final = 3_600
@@ -82,7 +82,7 @@ def _edge_key(row: Row) -> Row:
         "sender": row["sender"],
         "receiver": row["endpoint"],
         "message_type": row["message_type"],
-        "at": begin_of(_at(row["minute"] * _MINUTE * 1_000_000), _HOUR),
+        "at": start_of(_at(row["minute"] * _MINUTE * 1_000_000), _HOUR),
         "day": row["day"],
     }
 
@@ -214,7 +214,7 @@ _COUNTED: Final = {
     "critical_sum": "sum",
     "critical_negative": "sum",
 }
-_ROWS_AT_ONCE: Final = 100_000
+_ROWS_PER_AGGREGATION: Final = 100_000
 
 FOUND_DDL: Final = "name STRING, found BINARY"
 """The schema of the result of `count_batches`."""
@@ -230,7 +230,7 @@ class Counts:
     def add(self, messages: pa.RecordBatch) -> None:
         """Add messages, with the columns of `_narrow`."""
         self._waiting.append(messages)
-        if sum(each.num_rows for each in self._waiting) >= _ROWS_AT_ONCE:
+        if sum(each.num_rows for each in self._waiting) >= _ROWS_PER_AGGREGATION:
             self._count()
 
     def add_found(self, name: str, found: pa.Table) -> None:

@@ -130,8 +130,8 @@ def _octets(column: str) -> Column:
 def _problem(text: Column, corrupt: Column) -> Column:
     """NULL for a JSON object and for empty headers: NULL, empty text or an empty array."""
     is_object = (text.startswith("{") & text.endswith("}")) | text.rlike(r"(?s)\A[ \t\r\n]*\{.*\}[ \t\r\n]*\z")
-    is_nothing = (text == "") | text.rlike(r"\A[ \t\r\n]*\[[ \t\r\n]*\][ \t\r\n]*\z")
-    is_readable = text.isNull() | (is_object & corrupt.isNull()) | is_nothing
+    is_empty = (text == "") | text.rlike(r"\A[ \t\r\n]*\[[ \t\r\n]*\][ \t\r\n]*\z")
+    is_readable = text.isNull() | (is_object & corrupt.isNull()) | is_empty
     return sf.when(~is_readable, sf.lit(NOT_READABLE))
 
 

@@ -194,7 +194,7 @@ def resolution_of(period: timedelta) -> Resolution:
 
 def recent_measures(alias: str, now: datetime) -> dict[str, Measured]:
     """The measures of each endpoint in the last minute. One statement."""
-    end = FINEST.begin_of(now)
+    end = FINEST.start_of(now)
     rows = _summed(_samples(alias, None, FINEST, end - RECENT, end).values("endpoint"))
     return {row.pop("endpoint"): Measured(RECENT.total_seconds(), **row) for row in rows}
 
@@ -247,8 +247,8 @@ def measures_over_time(alias: str, endpoint: str, period: timedelta, now: dateti
     resolution = resolution_of(period)
     # Processes write at the end of the interval at the latest; coarser samples follow up to a minute later.
     late = timedelta(seconds=0 if resolution is FINEST else 60 + FINEST.seconds)
-    end = resolution.begin_of(now - late)
-    begin = resolution.begin_of(now - period) + timedelta(seconds=resolution.seconds)
+    end = resolution.start_of(now - late)
+    begin = resolution.start_of(now - period) + timedelta(seconds=resolution.seconds)
     rows = _summed(_samples(alias, endpoint, resolution, begin, end).values("taken_at"))
     found = {row.pop("taken_at"): Measured(resolution.seconds, **row) for row in rows}
     nothing = Measured(resolution.seconds)

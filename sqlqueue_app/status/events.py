@@ -21,7 +21,7 @@ from sqlqueue_app.tables.rows import cut_text, without_nul
 
 logger = logging.getLogger("sqlqueue.operations")
 
-_WRITTEN_AT_ONCE: Final = 100
+_WRITE_BATCH: Final = 100
 _MAX_SUBJECT_LENGTH: Final = 400
 
 
@@ -175,7 +175,7 @@ def record_events(events: Iterable[NewEvent], *, now: datetime) -> None:
         for each in events
     ]
     if rows:
-        Event.objects.using(managed_alias()).bulk_create(rows, batch_size=_WRITTEN_AT_ONCE)
+        Event.objects.using(managed_alias()).bulk_create(rows, batch_size=_WRITE_BATCH)
 
 
 def record_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] | None = None, *, now: datetime) -> None:

@@ -34,8 +34,8 @@ EVERY_SECONDS: Final = 5.0
 # For a database that handlers may never use.
 CONNECT_SECONDS: Final = 5
 # Finished transactions are deleted from the log in chunks, which keeps statements short.
-_FORGOTTEN_AT_ONCE: Final = 500
-_LOOKED_AT: Final = 20_000
+_DELETE_BATCH: Final = 500
+_MAX_TRANSACTIONS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class InDoubt:
         """
         with database_errors(dialect_of_connection(connection_of(self._alias)), "read the log of distributed transactions"):
             rows = DistributedTransaction.objects.using(self._alias).order_by("decided_at")
-            recorded = list(rows.values_list("id", "branches")[:_LOOKED_AT])
+            recorded = list(rows.values_list("id", "branches")[:_MAX_TRANSACTIONS])
         # Read after the log: a logged transaction without a branch now will never have one again.
         prepared = self._prepared_by_alias({alias for _, aliases in recorded for alias in aliases})
         done = self._resolve([branch for branches in prepared.values() for branch in branches])
@@ -120,7 +120,7 @@ class InDoubt:
         """
         if not self._can_have_branches or not self._log.has_coordinator():
             return []
-        rows = DistributedTransaction.objects.using(self._alias).order_by("decided_at", "pk")[:_LOOKED_AT]
+        rows = DistributedTransaction.objects.using(self._alias).order_by("decided_at", "pk")[:_MAX_TRANSACTIONS]
         recorded = {row.id: row for row in rows}
         prepared = self._prepared_by_alias({alias for row in recorded.values() for alias in row.branches})
         found: dict[uuid.UUID, PendingTransaction] = {}
@@ -180,8 +180,8 @@ class InDoubt:
     def _forget(self, recorded: list[tuple[uuid.UUID, list[str]]], prepared: dict[str, list[PreparedBranch]]) -> None:
         waiting = {branch.id.transaction for branches in prepared.values() for branch in branches}
         ended = [id_ for id_, aliases in recorded if id_ not in waiting and all(alias in prepared for alias in aliases)]
-        for first in range(0, len(ended), _FORGOTTEN_AT_ONCE):
-            DistributedTransaction.objects.using(self._alias).filter(id__in=ended[first : first + _FORGOTTEN_AT_ONCE]).delete()
+        for first in range(0, len(ended), _DELETE_BATCH):
+            DistributedTransaction.objects.using(self._alias).filter(id__in=ended[first : first + _DELETE_BATCH]).delete()
 
 
 def _connect_in_bounded_time(connection: BaseDatabaseWrapper) -> None:

@@ -447,11 +447,11 @@ def head_age(text: str | None, now: datetime) -> HeadAge:
 
 
 MAX_KEPT: Final = 2_000
-Thing = TypeVar("Thing", bound=Hashable)
+Item = TypeVar("Item", bound=Hashable)
 
 
 class SnapshotCache:
-    """The last snapshot of each thing, for pages that reload often. Safe from any thread; `clock` is in seconds.
+    """The last snapshot of each item, for pages that reload often. Safe from any thread; `clock` is in seconds.
 
     One thread reads at a time; waiting threads use its result.
     """
@@ -471,26 +471,26 @@ class SnapshotCache:
             _used.reset(token)
 
     def read(
-        self, keys: Mapping[Thing, Hashable], probe: Callable[[list[Thing]], dict[Thing, Any]], seconds: float
-    ) -> dict[Thing, Any]:
-        """The snapshots of these things: younger than this many seconds, or taken now by `probe`."""
+        self, keys: Mapping[Item, Hashable], probe: Callable[[list[Item]], dict[Item, Any]], seconds: float
+    ) -> dict[Item, Any]:
+        """The snapshots of these items: younger than this many seconds, or taken now by `probe`."""
         with self._lock:
             since = self._clock() - seconds
-            known = ((thing, self._snapshots.get(key)) for thing, key in keys.items())
-            recent = {thing: snapshot[1] for thing, snapshot in known if snapshot is not None and snapshot[0] > since}
-            new = probe([thing for thing in keys if thing not in recent])
+            known = ((item, self._snapshots.get(key)) for item, key in keys.items())
+            recent = {item: snapshot[1] for item, snapshot in known if snapshot is not None and snapshot[0] > since}
+            new = probe([item for item in keys if item not in recent])
             if len(self._snapshots) + len(new) > MAX_KEPT:
                 self._snapshots.clear()
             now = self._clock()
-            self._snapshots.update({keys[thing]: (now, snapshot) for thing, snapshot in new.items()})
+            self._snapshots.update({keys[item]: (now, snapshot) for item, snapshot in new.items()})
         return {**new, **recent}
 
 
 _used: ContextVar[tuple[SnapshotCache, float] | None] = ContextVar("sqlqueue_snapshots", default=None)
 
 
-def shared_snapshots(keys: Mapping[Thing, Hashable], probe: Callable[[list[Thing]], dict[Thing, Any]]) -> dict[Thing, Any]:
-    """The results of `probe` for these things, or recent ones if a SnapshotCache is in use; `keys` maps each thing to its key."""
+def shared_snapshots(keys: Mapping[Item, Hashable], probe: Callable[[list[Item]], dict[Item, Any]]) -> dict[Item, Any]:
+    """The results of `probe` for these items, or recent ones if a SnapshotCache is in use; `keys` maps each item to its key."""
     used = _used.get()
     return probe(list(keys)) if used is None else used[0].read(keys, probe, used[1])
 
@@ -542,8 +542,8 @@ def _problem(found: DeadRows, holders: Sequence[HorizonHolder]) -> QueueProblem:
     who = "; ".join(map(_words, holders))
     hidden = any(holder.kind == "session" and holder.seconds is None for holder in holders)
     more = "; this role may not see what the sessions of others do: GRANT pg_read_all_stats to it" if hidden else ""
-    mend = "\n".join([*(line for holder in holders for line in _ending(holder)), f"VACUUM {found.table};"])
-    return QueueProblem(ProblemKind.DEAD_ROWS, f"{text}; vacuum must keep them for {who}{more}", mend)
+    remedy = "\n".join([*(line for holder in holders for line in _ending(holder)), f"VACUUM {found.table};"])
+    return QueueProblem(ProblemKind.DEAD_ROWS, f"{text}; vacuum must keep them for {who}{more}", remedy)
 
 
 def _words(holder: HorizonHolder) -> str:

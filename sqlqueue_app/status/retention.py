@@ -73,7 +73,7 @@ def delete_old_failures(alias: str, now: datetime) -> int:
     fields = [each.field for each in CLASSIFIERS.values()]
     while True:
         with transaction.atomic(using=alias):
-            chosen = list(old.order_by("pk").values_list("pk", *fields)[:DELETED_AT_ONCE])
+            chosen = list(old.order_by("pk").values_list("pk", *fields)[:DELETE_BATCH])
             messages.filter(pk__in=[key for key, *_groups in chosen]).delete()
             for field, groups in zip(fields, zip(*(groups for _key, *groups in chosen), strict=True), strict=False):
                 ids = {each for each in groups if each is not None}
@@ -81,7 +81,7 @@ def delete_old_failures(alias: str, now: datetime) -> int:
                 empty = ids.difference(members.values_list(field, flat=True).distinct())
                 FailureGroup.objects.using(alias).filter(pk__in=empty, note="").delete()
         forgotten += len(chosen)
-        if len(chosen) < DELETED_AT_ONCE:
+        if len(chosen) < DELETE_BATCH:
             return forgotten
 
 
@@ -94,17 +94,17 @@ def delete_old_deliveries(alias: str, now: datetime) -> int:
     return delete_in_chunks(old.exclude(state=DeliveryState.WAITING).order_by("created_at"))
 
 
-DELETED_AT_ONCE: Final = 1_000
+DELETE_BATCH: Final = 1_000
 
 
 def delete_in_chunks(rows: QuerySet[Any]) -> int:
     """Delete the rows of an ordered queryset, a thousand in each transaction, until none is left. Returns the number deleted."""
     deleted = 0
     table = rows.model._default_manager.using(rows.db)
-    while chosen := list(rows.values_list("pk", flat=True)[:DELETED_AT_ONCE]):
+    while chosen := list(rows.values_list("pk", flat=True)[:DELETE_BATCH]):
         table.filter(pk__in=chosen).delete()
         deleted += len(chosen)
-        if len(chosen) < DELETED_AT_ONCE:
+        if len(chosen) < DELETE_BATCH:
             break
     return deleted
 

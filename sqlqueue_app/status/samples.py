@@ -40,8 +40,8 @@ def one_transaction(alias: str) -> AbstractContextManager[object]:
     return nullcontext() if connection_of(alias).vendor == "sqlite" else transaction.atomic(using=alias)
 
 
-def begin_of(moment: datetime, seconds: float) -> datetime:
-    """The begin of the interval of this many seconds that contains a moment, in UTC."""
+def start_of(moment: datetime, seconds: float) -> datetime:
+    """The start of the interval of this many seconds that contains a moment, in UTC."""
     return datetime.fromtimestamp(moment.timestamp() // seconds * seconds, UTC)
 
 
@@ -52,8 +52,8 @@ class Resolution:
     seconds: int
     kept: timedelta
 
-    def begin_of(self, moment: datetime) -> datetime:
-        return begin_of(moment, self.seconds)
+    def start_of(self, moment: datetime) -> datetime:
+        return start_of(moment, self.seconds)
 
 
 # A chart of an hour shows 10 seconds each, of a day the minutes, of a month ten minutes, of a year the hours: at most
@@ -66,14 +66,14 @@ RESOLUTIONS: Final = (
 )
 FINEST: Final = RESOLUTIONS[0]
 CLAIMS_KEPT: Final = timedelta(days=30)
-_WRITTEN_AT_ONCE: Final = 100
+_WRITE_BATCH: Final = 100
 
 
 def write_samples(alias: str, samples: Sequence[QueueSample]) -> None:
     """Insert the samples that do not exist yet: another project may know the same queue. All of one time and length."""
     try:
         with transaction.atomic(using=alias):
-            QueueSample.objects.using(alias).bulk_create(samples, batch_size=_WRITTEN_AT_ONCE)
+            QueueSample.objects.using(alias).bulk_create(samples, batch_size=_WRITE_BATCH)
     except IntegrityError:
         for sample in samples:
             known = {"queue": sample.queue, "seconds": sample.seconds, "taken_at": sample.taken_at}
@@ -95,7 +95,7 @@ class SampleTable:
 
 def _complete(finer: Resolution, coarser: Resolution, now: datetime) -> datetime:
     # The last samples of an interval may be written shortly after its end.
-    return coarser.begin_of(now - timedelta(seconds=finer.seconds))
+    return coarser.start_of(now - timedelta(seconds=finer.seconds))
 
 
 def roll_up_samples(alias: str, now: datetime) -> None:
@@ -130,7 +130,7 @@ def _roll_up(alias: str, table: SampleTable, finer: Resolution, coarser: Resolut
     groups: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
     sample: Any
     for sample in fine:
-        groups[coarser.begin_of(sample.taken_at), *(getattr(sample, name) for name in table.key)].append(sample)
+        groups[coarser.start_of(sample.taken_at), *(getattr(sample, name) for name in table.key)].append(sample)
     rolled = [
         table.model(
             taken_at=key[0], seconds=coarser.seconds, **dict(zip(table.key, key[1:], strict=True)), **table.rolled_up(groups[key])
@@ -138,7 +138,7 @@ def _roll_up(alias: str, table: SampleTable, finer: Resolution, coarser: Resolut
         for key in sorted(groups)
     ]
     if rolled:
-        samples.bulk_create(rolled, batch_size=_WRITTEN_AT_ONCE)
+        samples.bulk_create(rolled, batch_size=_WRITE_BATCH)
 
 
 def _of_queue(group: Sequence[QueueSample]) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class Sampling:
         with database_errors(dialect_of_connection(connection_of(self._alias)), "write queue samples"):
             with one_transaction(self._alias):
                 now = self._now()
-                begin = FINEST.begin_of(now)
+                begin = FINEST.start_of(now)
                 # The database's clock has whole seconds: a second too early only repeats the query, too late would be a gap.
                 self._next_sample = self._clock() + FINEST.seconds - (now - begin).total_seconds() - 1.0
                 if begin == self._sampled_at:
@@ -309,7 +309,7 @@ class PageSampling:
         raised. `now` is the clock of the managed tables' database; with a `status` its numbers are written.
         """
         alias = managed_alias()
-        is_new = newest is not None and newest >= FINEST.begin_of(now)
+        is_new = newest is not None and newest >= FINEST.start_of(now)
         if is_new or any(each.works_for_all for each in instances):
             return []
         if connection_of(alias).in_atomic_block or self._clock() < self._refused_until.get(alias, float("-inf")):
@@ -406,7 +406,7 @@ class Measuring:
             return 0
         try:
             with database_errors(dialect_of_connection(connection_of(self._alias)), "write the measures of endpoints"):
-                begin = FINEST.begin_of(self._now())
+                begin = FINEST.start_of(self._now())
                 rows = [row for endpoint, instance, _, counted in taken for row in _rows(endpoint, instance, begin, counted)]
                 with transaction.atomic(using=self._alias):
                     EndpointSample.objects.using(self._alias).bulk_create(rows, batch_size=_ENDPOINT_SAMPLES_AT_ONCE)

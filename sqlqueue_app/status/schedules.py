@@ -336,7 +336,7 @@ def note_failure(alias: str, schedule: ScheduleSettings, error: Exception, now: 
 LATE_FROM: Final = timedelta(minutes=1)
 _NEXT_TICKS: Final = 3
 # The number of schedules read by one statement.
-_AT_ONCE: Final = 50
+_BATCH: Final = 50
 
 Key = tuple[str, str]
 
@@ -415,7 +415,7 @@ def _last_ticks(alias: str, keys: Iterable[Key]) -> Iterator[tuple[Key, Schedule
     """The row of the last tick of each schedule, found by the index; fifty with one statement."""
     left = list(keys)
     while left:
-        chosen, left = left[:_AT_ONCE], left[_AT_ONCE:]
+        chosen, left = left[:_BATCH], left[_BATCH:]
         wanted = Q()
         for name, message_type in chosen:
             of_schedule = ScheduleTick.objects.using(alias).filter(schedule=name, message_type=message_type)

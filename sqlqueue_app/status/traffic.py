@@ -114,8 +114,8 @@ def read_traffic(
         elif what == "total":
             for total, value in zip(found.totals, (a, b), strict=True):
                 total += [] if value is None else [(at, float(value))]
-        elif b == MINUTE.seconds or (of, MINUTE.begin_of(at)) not in rolled_up:
-            found.moved[of][MINUTE.begin_of(at)] += a
+        elif b == MINUTE.seconds or (of, MINUTE.start_of(at)) not in rolled_up:
+            found.moved[of][MINUTE.start_of(at)] += a
             rolled_up |= {(of, at)} if b == MINUTE.seconds else set()
     return found
 
@@ -204,15 +204,15 @@ def traffic_of(endpoint: str, queues: Sequence[QueueStatus], traffic: Traffic, n
     """The traffic of one endpoint that receives from these queues."""
     samples = [traffic.queues.get(each.name, []) for each in queues]
     # The newest sample of each minute.
-    minutes = [{MINUTE.begin_of(each.at): each for each in taken} for taken in samples]
+    minutes = [{MINUTE.start_of(each.at): each for each in taken} for taken in samples]
     waited = _added_up([{at: float(each.waiting) for at, each in taken.items()} for taken in minutes])
     came, went = (_added_up([_growth(taken, of) for taken in minutes]) for of in (_WRITTEN, _GONE))
     moved = traffic.moved[endpoint]
-    begin = MINUTE.begin_of(now) - (STEPS - 1) * STEP
+    begin = MINUTE.start_of(now) - (STEPS - 1) * STEP
     failed = {begin + n * STEP: 0.0 for n in range(STEPS)} | moved if moved else {}
     in_rates, out_rates = zip(*(_rates_now(taken, now) for taken in samples), strict=True)
     depth = total_depth(each.depth for each in queues)
-    grown = 0 if depth is None else _grown(waited.get(MINUTE.begin_of(now - GROWN_IN)), depth.waiting)
+    grown = 0 if depth is None else _grown(waited.get(MINUTE.start_of(now - GROWN_IN)), depth.waiting)
     return EndpointTraffic(_total(in_rates), _total(out_rates), depth, grown, came, went, waited, failed)
 
 

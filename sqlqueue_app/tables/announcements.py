@@ -32,14 +32,14 @@ def install_wake_up_triggers(alias: str, tables: list[PlannedTable]) -> list[Pla
     """
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
-    lacking = _without_trigger(connection, dialect, tables)
-    for table in lacking:
+    without_trigger = _without_trigger(connection, dialect, tables)
+    for table in without_trigger:
         doing = f"add the wake-up trigger to {dialect.qualified(table.address)}"
         with database_errors(dialect, doing), transaction.atomic(using=alias), connection.cursor() as cursor:
             cursor.execute(dialect.script("limit_lock_wait", milliseconds=str(int(LOCK_SECONDS * 1000))))
             for statement in create_wake_up_trigger(dialect, table.address):
                 cursor.execute(statement)
-    return lacking
+    return without_trigger
 
 
 def inspect_wake_up_triggers(alias: str, tables: list[PlannedTable], others: Iterable[Finding]) -> list[Finding]:
@@ -65,8 +65,8 @@ def _without_trigger(connection: BaseDatabaseWrapper, dialect: Dialect, tables: 
     channels = {wake_up_channel(qualified): qualified for qualified in (dialect.qualified(table.address) for table in tables)}
     with database_errors(dialect, "look for wake-up triggers"):
         found = fetch_all(connection, _trigger_statement(dialect), tables=json.dumps(channels))
-    lacking = {channels[channel] for channel, has_trigger, _ in found if not has_trigger}
-    return [table for table in tables if dialect.qualified(table.address) in lacking]
+    without_trigger = {channels[channel] for channel, has_trigger, _ in found if not has_trigger}
+    return [table for table in tables if dialect.qualified(table.address) in without_trigger]
 
 
 def _trigger_statement(dialect: Dialect) -> Rendered:

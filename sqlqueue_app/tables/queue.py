@@ -328,7 +328,7 @@ def write_chunks(alias: str, chunks: Iterable[Chunk], *, begun: bool = False) ->
 
 @contextmanager
 def all_or_none(alias: str) -> Iterator[None]:
-    """Open `atomic()` on the alias. Raises errors of its begin and commit as our types; errors raised inside pass through."""
+    """Open `atomic()` on the alias. Raises errors of its BEGIN and COMMIT as our types; errors raised inside pass through."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
     by_statements = connection.vendor == "microsoft" and not connection.in_atomic_block

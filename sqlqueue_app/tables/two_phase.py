@@ -156,7 +156,7 @@ class TwoPhaseParticipants:
 
 # Object not found: another process has finished the branch. Object in use: one is finishing it now.
 _GONE: Final = "42704"
-_NOT_IN_THE_STATE: Final = "55000"
+_WRONG_STATE: Final = "55000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def prepare(connection: BaseDatabaseWrapper, branch: BranchId) -> None:
             cursor.execute(_dialect().script("prepare_transaction", branch=branch.literal))
             command = cursor.statusmessage
     except Exception as error:
-        if _code(error) == _NOT_IN_THE_STATE:
+        if _code(error) == _WRONG_STATE:
             why = "keeps no prepared transactions (max_prepared_transactions = 0)"
             raise CannotPrepare(cannot_prepare(alias, why)) from error
         raise
@@ -221,7 +221,7 @@ def _end(alias: str, branch: BranchId, statement: str) -> bool:
             with connection_of(alias).cursor() as cursor:
                 cursor.execute(_dialect().script(statement, branch=branch.literal))
         except Exception as error:
-            if _code(error) in (_GONE, _NOT_IN_THE_STATE):
+            if _code(error) in (_GONE, _WRONG_STATE):
                 return False
             raise
     return True

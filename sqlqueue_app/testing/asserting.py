@@ -226,7 +226,7 @@ def failed() -> list[SentMessage]:
     return [message for address in errors for message in _messages(queue_table(settings.database, address))]
 
 
-def leave_out(connection: BaseDatabaseWrapper, message_id: str) -> None:
+def exclude(connection: BaseDatabaseWrapper, message_id: str) -> None:
     """Do not list a message that the test itself puts in."""
     _left_out.setdefault(_block_of_test(connection), set()).add(message_id)
 

@@ -36,7 +36,7 @@ from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.connections import connection_of
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.subscriptions import SubscriptionRow
-from sqlqueue_app.testing.asserting import SentMessage, failed, leave_out, sent
+from sqlqueue_app.testing.asserting import SentMessage, exclude, failed, sent
 from sqlqueue_app.testing.draining import Drained, drain
 
 # Not available on SQLite, and features that need a running process.
@@ -101,7 +101,7 @@ class InMemoryEndpoint:
         The message itself is not listed as sent. `reply_to` is the address for replies; its queue must exist.
         """
         given = {} if reply_to is None else {"NServiceBus.ReplyToAddress": reply_to}
-        leave_out(connection_of(ALIAS), send(message, body, to=self.name, headers={**given, **(headers or {})}))  # type: ignore[call-overload]
+        exclude(connection_of(ALIAS), send(message, body, to=self.name, headers={**given, **(headers or {})}))  # type: ignore[call-overload]
         return self.drain(raise_errors=raise_errors)
 
     def drain(self, **options: Any) -> Drained:
@@ -173,7 +173,7 @@ class MemoryConnection(DatabaseWrapper):
             raw.close()
 
 
-def make_managed_tables(connection: BaseDatabaseWrapper) -> None:
+def create_managed_tables(connection: BaseDatabaseWrapper) -> None:
     """Create the tables of the app's own models without migrations."""
     models = [model for model in apps.get_app_config("sqlqueue_app").get_models() if model._meta.managed]
     with connection.schema_editor() as editor:
@@ -191,7 +191,7 @@ def memory_database(clock: FakeClock) -> Iterator[MemoryConnection]:
     connection = MemoryConnection(settings, clock)
     connections[ALIAS] = connection
     try:
-        make_managed_tables(connection)
+        create_managed_tables(connection)
         yield connection
     finally:
         connection.close()

@@ -105,8 +105,8 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
         wake_ups = [receiver.wake_up for receiver in worker.receivers]
-        looking_out = listening(settings.database, wake_ups, stop, also=mover.wake_ups)
-        with looking_out, listeners, mover.running(), notifications.running():
+        announcements = listening(settings.database, wake_ups, stop, also=mover.wake_ups)
+        with announcements, listeners, mover.running(), notifications.running():
             worker.run(on_started=lambda: _log_started(endpoints, everything))
     finally:
         measuring.write_at_exit()

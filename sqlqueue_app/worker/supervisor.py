@@ -78,9 +78,9 @@ class Supervisor:
         The code is that of the first child that ended permanently with a code other than 0, else 0.
         """
         memory = InFlightMemory.create(len(self._children))
-        deaths = CrashCounter(memory)
+        crashes = CrashCounter(memory)
         threads = [
-            threading.Thread(target=self._keep, args=(child, memory, deaths), name=f"supervise-{child.number + 1}")
+            threading.Thread(target=self._keep, args=(child, memory, crashes), name=f"supervise-{child.number + 1}")
             for child in self._children
         ]
         stopper = threading.Thread(target=self._forward_stop, name="supervise-stop")
@@ -103,7 +103,7 @@ class Supervisor:
             if child.process is not None and child.process.poll() is None:
                 child.process.kill()
 
-    def _keep(self, child: _Child, memory: InFlightMemory, deaths: CrashCounter) -> None:
+    def _keep(self, child: _Child, memory: InFlightMemory, crashes: CrashCounter) -> None:
         """Start the child, and restart it whenever it dies, until it ends permanently or the stop comes."""
         while not self._stop.is_set():
             try:
@@ -114,7 +114,7 @@ class Supervisor:
                 logger.error(text, child.number + 1, wait, error, extra={"event": "process_not_started"})
                 self._stop.wait(wait)
                 continue
-            if process is not None and self._ends_permanently(child, process, deaths):
+            if process is not None and self._ends_permanently(child, process, crashes):
                 return
 
     def _start(self, child: _Child, memory: InFlightMemory) -> subprocess.Popen[bytes] | None:
@@ -137,7 +137,7 @@ class Supervisor:
                 os.close(read_end)
             return child.process
 
-    def _ends_permanently(self, child: _Child, process: subprocess.Popen[bytes], deaths: CrashCounter) -> bool:
+    def _ends_permanently(self, child: _Child, process: subprocess.Popen[bytes], crashes: CrashCounter) -> bool:
         """Wait for the end of the child. Returns False, after the pause, if it is to be restarted."""
         began = self._clock()
         code = process.wait()
@@ -147,7 +147,7 @@ class Supervisor:
             child.exit_code = max(code, 0)
             return True
         # A process that ends normally holds no rows, which distinguishes it from an exit inside a handler.
-        held = deaths.process_died(child.number, code)
+        held = crashes.process_died(child.number, code)
         if code in (0, *FINAL_EXIT_CODES) and not held:
             child.exit_code = code
             if code:

@@ -123,7 +123,7 @@ def test_purged_queue_is_detected(errors: QueueDatabase) -> None:
 
 
 def test_one_job_run_detects_the_purge_of_a_long_queue(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("TAIL", 5), ("STRETCH", 5), ("GONE_AT_ONCE", 2)):
+    for name, value in (("TAIL", 5), ("STRETCH", 5), ("GONE_BATCH", 2)):
         monkeypatch.setattr(index, name, value)
     table(errors, "error").send([failed(f"m-{number}") for number in range(60)])
     look()

@@ -48,7 +48,7 @@ class Clocked:
         """Put the clock forward, and wait until the worker has sampled the queues and told that it lives."""
         self._clock.jump(timedelta(seconds=seconds))
         now = database_now(self._alias)
-        samples = QueueSample.objects.filter(seconds=FINEST.seconds, taken_at__gte=FINEST.begin_of(now))
+        samples = QueueSample.objects.filter(seconds=FINEST.seconds, taken_at__gte=FINEST.start_of(now))
         poll_until(samples.exists, deadline=DEADLINE, what="a sample of this time")
         poll_until(Instance.objects.filter(heartbeat_at__gte=now).exists, deadline=DEADLINE, what="a heartbeat")
 

@@ -72,9 +72,9 @@ def test_one_notification_wakes_one_thread_and_that_one_the_next_if_there_was_so
     received = watch.begin()
     assert received is not None
     received(False)
-    assert (watch.saw_nothing, wake_up.waiting) == (True, 3)
+    assert (watch.was_empty, wake_up.waiting) == (True, 3)
     received(True)
-    assert not watch.saw_nothing
+    assert not watch.was_empty
     poll_until(lambda: len(waiting.ended) == 2)
     assert wake_up.waiting == 2
     stop.set()

@@ -221,7 +221,7 @@ def test_a_crowd_of_messages_is_not_announced_until_polls_find_nothing_for_a_whi
         assert not wake_up.push_enabled
         poll_until(lambda: not asks(bench))
 
-        # A poll that finds nothing may come between two messages of the crowd: only two with a pause between them tell.
+        # A poll that finds nothing may come between two messages of the burst: only two with a pause between them tell.
         wake_up.polled(False)
         assert not wake_up.is_quiet
         clock.now = 0.04

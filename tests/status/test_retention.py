@@ -34,7 +34,7 @@ def operation(state: OperationState, at: datetime) -> Operation:
 
 def test_old_finished_operations_and_actions_are_deleted(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     install(queue_database)
-    monkeypatch.setattr(retention, "DELETED_AT_ONCE", 2)
+    monkeypatch.setattr(retention, "DELETE_BATCH", 2)
     now = database_now(managed_alias())
     old = [operation(OperationState.COMPLETED, now - OPERATIONS_KEPT - SECOND) for _ in range(5)]
     kept = {

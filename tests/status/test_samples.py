@@ -254,7 +254,7 @@ def test_remaining_samples_are_rolled_up_after_a_pause(queue_database: QueueData
 
 
 def test_old_samples_are_deleted_in_batches(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "DELETED_AT_ONCE", 7)
+    monkeypatch.setattr(retention, "DELETE_BATCH", 7)
     noon = START - 3 * SECOND
     for resolution in RESOLUTIONS:
         oldest, length = noon - resolution.kept, resolution.seconds * SECOND

@@ -11,7 +11,7 @@ from django.core import checks
 from django.core.management.base import CommandError, CommandParser
 
 from sqlqueue_app.conf import ConcurrencyModel, Settings, get_settings
-from sqlqueue_app.management.command_line import Several, SqlQueueCommand, from_command_line, whole_number
+from sqlqueue_app.management.command_line import ListAction, SqlQueueCommand, from_command_line, whole_number
 from sqlqueue_app.messages.errors import ConfigurationError, WorkerFailed
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.worker.logs import configure_logging, remove_logging
@@ -93,7 +93,7 @@ class Command(SqlQueueCommand):
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.add_argument(
             "--endpoint",
-            action=Several,
+            action=ListAction,
             metavar="E",
             help="the endpoints to run, by name (default: all of the settings that handle something)",
         )

@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.management.command_line import Several, SqlQueueCommand, add_format_argument, from_command_line, one_line
+from sqlqueue_app.management.command_line import ListAction, SqlQueueCommand, add_format_argument, from_command_line, one_line
 from sqlqueue_app.management.output import health_document, health_lines, nagios_line, unknown
 from sqlqueue_app.monitoring.health import Bounds, Health, Level, Limits, read_health
 
@@ -57,8 +57,10 @@ class Command(SqlQueueCommand):
     usage_exit_code = int(Level.UNKNOWN)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--queue", metavar="NAME", action=Several, default=None, help="only these queues; may be repeated")
-        parser.add_argument("--endpoint", metavar="E", action=Several, default=None, help="only these endpoints; may be repeated")
+        parser.add_argument("--queue", metavar="NAME", action=ListAction, default=None, help="only these queues; may be repeated")
+        parser.add_argument(
+            "--endpoint", metavar="E", action=ListAction, default=None, help="only these endpoints; may be repeated"
+        )
         for name, metavar, words in _MOST:
             given = f"{metavar}[:{metavar}]"
             known = bounds(whole=metavar == "N")

@@ -11,7 +11,7 @@ from sqlqueue_app.conf import Settings, dialect_of, get_settings
 from sqlqueue_app.dialects.dialect import DIALECTS, dialect
 from sqlqueue_app.dialects.schema import PlannedTable, installation_script
 from sqlqueue_app.installation import Purpose, grants_for, planned_tables, wake_up_tables
-from sqlqueue_app.management.command_line import Several, SqlQueueCommand, add_format_argument
+from sqlqueue_app.management.command_line import ListAction, SqlQueueCommand, add_format_argument
 from sqlqueue_app.management.migration_writer import write_queue_migration
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import managed_models
@@ -69,7 +69,7 @@ class Command(SqlQueueCommand):
         )
         parser.add_argument(
             "--instance",
-            action=Several,
+            action=ListAction,
             metavar="NAME",
             help="also create the callback queues of these machines; may be repeated (default: this machine if CALLBACKS is True)",
         )

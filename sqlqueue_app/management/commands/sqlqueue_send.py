@@ -12,7 +12,7 @@ from django.core.management.base import CommandParser
 from sqlqueue_app.browsing.messages import send_copies
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.management.command_line import (
-    Several,
+    ListAction,
     SqlQueueCommand,
     add_format_argument,
     add_queue_argument,
@@ -53,7 +53,7 @@ class Command(SqlQueueCommand):
         parser.add_argument(
             "--header",
             type=header,
-            action=Several,
+            action=ListAction,
             continues=lambda text: "=" in text,
             default=[],
             metavar="NAME=VALUE",

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.management.command_line import Several, SqlQueueCommand, add_format_argument, columns
+from sqlqueue_app.management.command_line import ListAction, SqlQueueCommand, add_format_argument, columns
 from sqlqueue_app.messages.errors import counted
 from sqlqueue_app.status.subscriptions import SubscriptionState, read_subscriptions, remove_subscriptions
 
@@ -24,7 +24,7 @@ class Command(SqlQueueCommand):
         parser.add_argument("--endpoint", metavar="ENDPOINT", help="only the subscriptions of this endpoint")
         what = parser.add_mutually_exclusive_group()
         what.add_argument(
-            "--remove", action=Several, metavar="TYPE", help="end the endpoint's subscription to this event; may be repeated"
+            "--remove", action=ListAction, metavar="TYPE", help="end the endpoint's subscription to this event; may be repeated"
         )
         what.add_argument(
             "--remove-unhandled",

@@ -1,0 +1,43 @@
+"""Which announcements make a burst, so that receivers poll instead of having senders announce."""
+
+from __future__ import annotations
+
+import pytest
+
+from sqlqueue_app.policies.polling import BURST_ANNOUNCEMENTS, BURST_OTHER_SESSION_SECONDS, BURST_SECONDS, BurstDetector
+
+
+@pytest.mark.parametrize(
+    ("pause", "expected"),
+    [
+        (0.0, [False] * (BURST_ANNOUNCEMENTS - 1) + [True] * 3),
+        (BURST_SECONDS / 2, [False] * (BURST_ANNOUNCEMENTS - 1) + [True] * 3),
+        (BURST_SECONDS * 2, [False] * (BURST_ANNOUNCEMENTS + 2)),
+    ],
+)
+def test_only_announcements_that_follow_each_other_closely_are_a_crowd(pause: float, expected: list[bool]) -> None:
+    burst = BurstDetector()
+    assert [burst.announced(100 + number * pause, 7) for number in range(BURST_ANNOUNCEMENTS + 2)] == expected
+
+
+@pytest.mark.parametrize(
+    ("sessions", "pause", "expected"),
+    [
+        ([1, 2, 3, 1, 2, 3], BURST_OTHER_SESSION_SECONDS / 2, True),
+        ([1, 2, 1, 2, 1, 2], BURST_OTHER_SESSION_SECONDS / 2, True),
+        ([1, 2, 2, 1, 2, 1], BURST_OTHER_SESSION_SECONDS / 2, False),
+        ([1, 2, 3, 1, 2, 3], BURST_OTHER_SESSION_SECONDS * 2, False),
+    ],
+)
+def test_senders_that_commit_in_turn_are_a_crowd_however_slow_their_commits(
+    sessions: list[int], pause: float, expected: bool
+) -> None:
+    burst = BurstDetector()
+    assert [burst.announced(100 + number * pause, session) for number, session in enumerate(sessions)][-1] is expected
+
+
+def test_a_pause_begins_anew() -> None:
+    burst = BurstDetector()
+    for now in (0.0, 1.0):
+        assert not any(burst.announced(now, 7) for _ in range(BURST_ANNOUNCEMENTS - 1))
+    assert burst.announced(1.0, 7)

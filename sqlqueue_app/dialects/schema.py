@@ -230,7 +230,7 @@ class WakeUpLocks:
     """The keys of the two advisory locks of a channel, halves of its hash (docs/internals/performance.md#announcements)."""
 
     requested: int
-    """Held, shared, by the sessions of receivers that ask senders to announce."""
+    """Held, shared, by the sessions of receivers that request announcements."""
     sending: int
     """Held, shared, by each transaction that has sent, from before it checks `requested` until its end."""
 

@@ -217,7 +217,7 @@ class Migration(migrations.Migration):
                 ),
                 ("threshold", models.FloatField(blank=True, null=True, verbose_name="threshold")),
                 ("channel", models.CharField(choices=[("mail", "mail"), ("webhook", "webhook")], max_length=16, verbose_name="by")),
-                ("target", models.TextField(help_text="addresses of mail, or the URL of a webhook", verbose_name="to")),
+                ("target", models.TextField(help_text="mail addresses, or the URL of a webhook", verbose_name="to")),
                 (
                     "secret",
                     models.CharField(
@@ -231,13 +231,13 @@ class Migration(migrations.Migration):
                 (
                     "throttle_seconds",
                     models.PositiveIntegerField(
-                        default=300, help_text="seconds; what comes in between is put together", verbose_name="at most one in"
+                        default=300, help_text="seconds; changes in between are sent together", verbose_name="at most one in"
                     ),
                 ),
                 (
                     "watched_from",
                     sqlqueue_app.models.fields.UtcInstantField(
-                        blank=True, help_text="what was before does not count as new", null=True, verbose_name="watched from"
+                        blank=True, help_text="groups seen earlier do not count as new", null=True, verbose_name="watched from"
                     ),
                 ),
                 ("raised", sqlqueue_app.models.fields.JsonTextField(default=dict, verbose_name="raised")),
@@ -259,7 +259,7 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.UUIDField(
-                        help_text="made of the address that it is for", primary_key=True, serialize=False, verbose_name="id"
+                        help_text="derived from the redirected address", primary_key=True, serialize=False, verbose_name="id"
                     ),
                 ),
                 ("from_address", models.CharField(max_length=400, unique=True, verbose_name="from")),
@@ -268,7 +268,9 @@ class Migration(migrations.Migration):
                 ("created_at", sqlqueue_app.models.fields.UtcInstantField(verbose_name="made at")),
                 (
                     "used",
-                    models.PositiveBigIntegerField(default=0, help_text="how many retries it has turned", verbose_name="used"),
+                    models.PositiveBigIntegerField(
+                        default=0, help_text="the number of retries that it has redirected", verbose_name="used"
+                    ),
                 ),
             ],
             options={
@@ -313,7 +315,9 @@ class Migration(migrations.Migration):
                 ("checked_at", sqlqueue_app.models.fields.UtcInstantField(verbose_name="checked at")),
                 (
                     "since",
-                    sqlqueue_app.models.fields.UtcInstantField(help_text="when it began to fail, or to pass", verbose_name="since"),
+                    sqlqueue_app.models.fields.UtcInstantField(
+                        help_text="since when it has failed or passed", verbose_name="since"
+                    ),
                 ),
                 ("muted_until", sqlqueue_app.models.fields.UtcInstantField(blank=True, null=True, verbose_name="muted until")),
                 ("muted_by", models.CharField(blank=True, default="", max_length=255, verbose_name="muted by")),
@@ -332,7 +336,10 @@ class Migration(migrations.Migration):
                 ("sender", models.CharField(blank=True, default="", max_length=255, verbose_name="sender")),
                 ("receiver", models.CharField(blank=True, default="", max_length=255, verbose_name="receiver")),
                 ("message_type", models.CharField(blank=True, default="", max_length=255, verbose_name="message type")),
-                ("seconds", models.PositiveIntegerField(help_text="the length of its time: 3600 or 86400", verbose_name="seconds")),
+                (
+                    "seconds",
+                    models.PositiveIntegerField(help_text="the length of its interval: 3600 or 86400", verbose_name="seconds"),
+                ),
                 (
                     "at",
                     sqlqueue_app.models.fields.UtcInstantField(help_text="the start of its interval, in UTC", verbose_name="at"),
@@ -373,7 +380,7 @@ class Migration(migrations.Migration):
                         help_text="the start of its interval, by the clock of the database", verbose_name="taken at"
                     ),
                 ),
-                ("seconds", models.PositiveIntegerField(help_text="the length of its time", verbose_name="seconds")),
+                ("seconds", models.PositiveIntegerField(help_text="the length of its interval", verbose_name="seconds")),
                 ("processing_max", models.FloatField(default=0, verbose_name="longest processing time")),
                 ("critical_measured", models.PositiveBigIntegerField(default=0, verbose_name="handled with a critical time")),
                 ("critical_seconds", models.FloatField(default=0, verbose_name="critical time")),
@@ -398,7 +405,7 @@ class Migration(migrations.Migration):
                 (
                     "host",
                     models.CharField(
-                        blank=True, default="", help_text="its name for people, as last seen", max_length=255, verbose_name="host"
+                        blank=True, default="", help_text="its display name, as last seen", max_length=255, verbose_name="host"
                     ),
                 ),
                 ("first_seen", sqlqueue_app.models.fields.UtcInstantField(verbose_name="first seen")),
@@ -491,12 +498,18 @@ class Migration(migrations.Migration):
                 ("message_type", models.CharField(blank=True, default="", max_length=400, verbose_name="message type")),
                 (
                     "endpoint",
-                    models.CharField(blank=True, default="", help_text="where it failed", max_length=255, verbose_name="endpoint"),
+                    models.CharField(
+                        blank=True, default="", help_text="the endpoint at which it failed", max_length=255, verbose_name="endpoint"
+                    ),
                 ),
                 (
                     "failed_q",
                     models.CharField(
-                        blank=True, default="", help_text="where it was received from", max_length=400, verbose_name="failed queue"
+                        blank=True,
+                        default="",
+                        help_text="the queue from which it was received",
+                        max_length=400,
+                        verbose_name="failed queue",
                     ),
                 ),
                 ("exception_type", models.CharField(blank=True, default="", max_length=400, verbose_name="exception type")),
@@ -508,12 +521,12 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "poison",
-                    models.TextField(blank=True, default="", help_text="why its headers cannot be read", verbose_name="poison"),
+                    models.TextField(blank=True, default="", help_text="the error of reading its headers", verbose_name="poison"),
                 ),
                 (
                     "attempts",
                     models.PositiveIntegerField(
-                        default=1, help_text="how often it has come to an error queue", verbose_name="failures"
+                        default=1, help_text="the number of times that it was moved to an error queue", verbose_name="failures"
                     ),
                 ),
                 ("first_failed_at", sqlqueue_app.models.fields.UtcInstantField(verbose_name="first failed at")),
@@ -528,7 +541,7 @@ class Migration(migrations.Migration):
                 (
                     "retried_to",
                     models.CharField(
-                        blank=True, default="", help_text="where the last retry put it", max_length=400, verbose_name="retried to"
+                        blank=True, default="", help_text="the target of the last retry", max_length=400, verbose_name="retried to"
                     ),
                 ),
                 ("retry_row_id", models.CharField(blank=True, default="", max_length=64, verbose_name="row id of the retry")),
@@ -568,13 +581,13 @@ class Migration(migrations.Migration):
                 ("id", models.UUIDField(primary_key=True, serialize=False, verbose_name="id")),
                 (
                     "classifier",
-                    models.CharField(help_text="by what the failures are alike", max_length=64, verbose_name="classifier"),
+                    models.CharField(help_text="the classifier that groups the failures", max_length=64, verbose_name="classifier"),
                 ),
-                ("title", models.TextField(help_text="what they have in common", verbose_name="title")),
+                ("title", models.TextField(help_text="the common property of the failures", verbose_name="title")),
                 (
                     "first_seen_at",
                     sqlqueue_app.models.fields.UtcInstantField(
-                        blank=True, help_text="when its first failure was noticed", null=True, verbose_name="first seen at"
+                        blank=True, help_text="when its first failure was detected", null=True, verbose_name="first seen at"
                     ),
                 ),
                 ("note", models.TextField(blank=True, db_default="", default="", verbose_name="note")),
@@ -594,7 +607,10 @@ class Migration(migrations.Migration):
                 ("group_id", models.UUIDField(verbose_name="group id")),
                 ("classifier", models.CharField(max_length=64, verbose_name="classifier")),
                 ("title", models.TextField(verbose_name="title")),
-                ("seconds", models.PositiveIntegerField(help_text="the length of its time: 3600 or 86400", verbose_name="seconds")),
+                (
+                    "seconds",
+                    models.PositiveIntegerField(help_text="the length of its interval: 3600 or 86400", verbose_name="seconds"),
+                ),
                 (
                     "at",
                     sqlqueue_app.models.fields.UtcInstantField(help_text="the start of its interval, in UTC", verbose_name="at"),
@@ -671,25 +687,28 @@ class Migration(migrations.Migration):
                 (
                     "concurrency",
                     models.PositiveIntegerField(
-                        default=0, help_text="messages handled at once, at most", verbose_name="concurrency"
+                        default=0, help_text="maximum number of messages handled at once", verbose_name="concurrency"
                     ),
                 ),
                 (
                     "paused",
                     models.BooleanField(
-                        db_default=False, default=False, help_text="asked to receive nothing but replies", verbose_name="paused"
+                        db_default=False,
+                        default=False,
+                        help_text="whether an operator has paused the process; replies are still received",
+                        verbose_name="paused",
                     ),
                 ),
                 (
                     "paused_since",
                     models.DateTimeField(
-                        blank=True, help_text="when the process has followed", null=True, verbose_name="paused since"
+                        blank=True, help_text="when the process applied the request", null=True, verbose_name="paused since"
                     ),
                 ),
                 (
                     "asked_at",
                     models.DateTimeField(
-                        blank=True, help_text="when an operator last asked for something", null=True, verbose_name="asked at"
+                        blank=True, help_text="when an operator last made a request", null=True, verbose_name="asked at"
                     ),
                 ),
                 ("version", models.CharField(blank=True, default="", max_length=50, verbose_name="version")),
@@ -732,7 +751,7 @@ class Migration(migrations.Migration):
                 ("message_type", models.CharField(blank=True, default="", max_length=255, verbose_name="message type")),
                 (
                     "seconds",
-                    models.PositiveIntegerField(help_text="the length of its time: 60, 3600 or 86400", verbose_name="seconds"),
+                    models.PositiveIntegerField(help_text="the length of its interval: 60, 3600 or 86400", verbose_name="seconds"),
                 ),
                 (
                     "at",
@@ -796,13 +815,13 @@ class Migration(migrations.Migration):
                 (
                     "scope",
                     sqlqueue_app.models.fields.JsonTextField(
-                        default=dict, help_text="on what: ids, a group, a query, a queue", verbose_name="scope"
+                        default=dict, help_text="the scope: ids, a group, a query, or a queue", verbose_name="scope"
                     ),
                 ),
                 (
                     "description",
                     models.TextField(
-                        blank=True, default="", help_text="the scope in words, as it was confirmed", verbose_name="on what"
+                        blank=True, default="", help_text="the description of the scope, as confirmed", verbose_name="on what"
                     ),
                 ),
                 (
@@ -824,7 +843,7 @@ class Migration(migrations.Migration):
                 (
                     "total",
                     models.PositiveBigIntegerField(
-                        default=0, help_text="how many there were when it was asked for", verbose_name="total"
+                        default=0, help_text="the number of messages at the time of the request", verbose_name="total"
                     ),
                 ),
                 ("done", models.PositiveBigIntegerField(default=0, verbose_name="done")),
@@ -835,11 +854,11 @@ class Migration(migrations.Migration):
                     "log",
                     sqlqueue_app.models.fields.JsonTextField(
                         default=list,
-                        help_text="the reasons for what was skipped or failed, each once, with how often",
+                        help_text="the reasons for skipped and failed messages, each once with its count",
                         verbose_name="log",
                     ),
                 ),
-                ("error", models.TextField(blank=True, default="", help_text="what ended it", verbose_name="error")),
+                ("error", models.TextField(blank=True, default="", help_text="the error that ended it", verbose_name="error")),
                 ("user_key", models.CharField(blank=True, default="", max_length=255, verbose_name="key of the user")),
                 ("user_name", models.CharField(blank=True, default="", max_length=255, verbose_name="requested by")),
                 ("requested_at", sqlqueue_app.models.fields.UtcInstantField(verbose_name="requested at")),
@@ -894,8 +913,13 @@ class Migration(migrations.Migration):
                         default=0, help_text="rows whose headers cannot be read", verbose_name="unreadable"
                     ),
                 ),
-                ("bytes", models.PositiveBigIntegerField(default=0, help_text="of the files it has written", verbose_name="bytes")),
-                ("error", models.TextField(blank=True, default="", help_text="what ended it", verbose_name="error")),
+                (
+                    "bytes",
+                    models.PositiveBigIntegerField(
+                        default=0, help_text="the size of the files that it has written", verbose_name="bytes"
+                    ),
+                ),
+                ("error", models.TextField(blank=True, default="", help_text="the error that ended it", verbose_name="error")),
             ],
             options={
                 "verbose_name": "pipeline run",
@@ -962,13 +986,13 @@ class Migration(migrations.Migration):
                 (
                     "expired",
                     models.PositiveBigIntegerField(
-                        default=0, help_text="how many of them were over their time", verbose_name="expired"
+                        default=0, help_text="the number of those that had expired", verbose_name="expired"
                     ),
                 ),
                 (
                     "unreadable",
                     models.PositiveBigIntegerField(
-                        default=0, help_text="how many have headers that cannot be read", verbose_name="unreadable"
+                        default=0, help_text="the number of those with unreadable headers", verbose_name="unreadable"
                     ),
                 ),
                 ("bytes", models.PositiveBigIntegerField(default=0, help_text="of headers and bodies", verbose_name="bytes")),
@@ -992,7 +1016,7 @@ class Migration(migrations.Migration):
                         help_text="the start of its interval, by the clock of the database", verbose_name="taken at"
                     ),
                 ),
-                ("seconds", models.PositiveIntegerField(help_text="the length of its time", verbose_name="seconds")),
+                ("seconds", models.PositiveIntegerField(help_text="the length of its interval", verbose_name="seconds")),
                 ("samples", models.PositiveIntegerField(default=1, verbose_name="samples")),
                 ("waiting", models.PositiveBigIntegerField(verbose_name="waiting")),
                 ("most_waiting", models.PositiveBigIntegerField(verbose_name="most waiting")),
@@ -1001,7 +1025,9 @@ class Migration(migrations.Migration):
                 ("head_age_seconds", models.FloatField(blank=True, null=True, verbose_name="age of the first message")),
                 (
                     "exact",
-                    models.BooleanField(default=True, help_text="False where a long queue was estimated", verbose_name="exact"),
+                    models.BooleanField(
+                        default=True, help_text="False if the length of a long queue was estimated", verbose_name="exact"
+                    ),
                 ),
                 (
                     "written",
@@ -1039,7 +1065,12 @@ class Migration(migrations.Migration):
                 ("failed_at", sqlqueue_app.models.fields.UtcInstantField(blank=True, null=True, verbose_name="failed at")),
                 (
                     "error",
-                    models.TextField(blank=True, default="", help_text="why its message could not be sent", verbose_name="error"),
+                    models.TextField(
+                        blank=True,
+                        default="",
+                        help_text="the error that prevented its message from being sent",
+                        verbose_name="error",
+                    ),
                 ),
             ],
             options={
@@ -1084,7 +1115,7 @@ class Migration(migrations.Migration):
                 (
                     "errors",
                     sqlqueue_app.models.fields.JsonTextField(
-                        help_text="class path and traceback of each attempt that failed", verbose_name="errors"
+                        help_text="class path and traceback of each failed attempt", verbose_name="errors"
                     ),
                 ),
                 ("worker_ids", sqlqueue_app.models.fields.JsonTextField(help_text="one for each attempt", verbose_name="workers")),
@@ -1262,7 +1293,7 @@ class Migration(migrations.Migration):
                 ("finished_at", sqlqueue_app.models.fields.UtcInstantField(blank=True, null=True, verbose_name="finished at")),
                 (
                     "error",
-                    models.TextField(blank=True, default="", help_text="what the last attempt failed of", verbose_name="error"),
+                    models.TextField(blank=True, default="", help_text="the error of the last attempt", verbose_name="error"),
                 ),
                 (
                     "rule",

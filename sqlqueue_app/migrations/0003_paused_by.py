@@ -8,7 +8,7 @@ class Migration(migrations.Migration):
             "instance",
             "paused_by",
             models.CharField(
-                "paused by", max_length=255, blank=True, default="", db_default="", help_text="who last asked it to pause"
+                "paused by", max_length=255, blank=True, default="", db_default="", help_text="the operator who paused it last"
             ),
         ),
         migrations.AlterField(

@@ -1,4 +1,4 @@
-"""Which bulk operation last changed the status of a failed message."""
+"""The bulk operation that last changed the status of a failed message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a failed attempt: its worker and times, and when and how it was sent again. An index for the list of tasks."""
+"""Details of a failed attempt: its worker and times, and when and how it was sent again. An index for the list of tasks."""
 
 from __future__ import annotations
 

@@ -33,13 +33,18 @@ class Instance(models.Model):
     threads = models.JSONField("threads", default=dict, blank=True, help_text="live polling threads of each queue")
     # Nullable or with a default of the database: workers from before the migration write rows without it.
     busy = models.JSONField("busy threads", default=dict, null=True, blank=True, help_text="threads of each queue at a message")
-    concurrency = models.PositiveIntegerField("concurrency", default=0, help_text="messages handled at once, at most")
-    paused = models.BooleanField("paused", default=False, db_default=False, help_text="asked to receive nothing but replies")
-    paused_since = models.DateTimeField("paused since", null=True, blank=True, help_text="when the process has followed")
-    paused_by = models.CharField(
-        "paused by", max_length=255, blank=True, default="", db_default="", help_text="who last asked it to pause"
+    concurrency = models.PositiveIntegerField("concurrency", default=0, help_text="maximum number of messages handled at once")
+    paused = models.BooleanField(
+        "paused",
+        default=False,
+        db_default=False,
+        help_text="whether an operator has paused the process; replies are still received",
     )
-    asked_at = models.DateTimeField("asked at", null=True, blank=True, help_text="when an operator last asked for something")
+    paused_since = models.DateTimeField("paused since", null=True, blank=True, help_text="when the process applied the request")
+    paused_by = models.CharField(
+        "paused by", max_length=255, blank=True, default="", db_default="", help_text="the operator who paused it last"
+    )
+    asked_at = models.DateTimeField("asked at", null=True, blank=True, help_text="when an operator last made a request")
     version = models.CharField("version", max_length=50, blank=True, default="")
 
     class Meta:
@@ -95,14 +100,14 @@ class QueueSample(models.Model):
 
     queue = models.CharField("queue", max_length=400)
     taken_at = UtcInstantField("taken at", help_text="the start of its interval, by the clock of the database")
-    seconds = models.PositiveIntegerField("seconds", help_text="the length of its time")
+    seconds = models.PositiveIntegerField("seconds", help_text="the length of its interval")
     samples = models.PositiveIntegerField("samples", default=1)
     waiting = models.PositiveBigIntegerField("waiting")
     most_waiting = models.PositiveBigIntegerField("most waiting")
     expired = models.PositiveBigIntegerField("expired", default=0)
     overdue = models.PositiveBigIntegerField("overdue", default=0)
     head_age_seconds = models.FloatField("age of the first message", null=True, blank=True)
-    exact = models.BooleanField("exact", default=True, help_text="False where a long queue was estimated")
+    exact = models.BooleanField("exact", default=True, help_text="False if the length of a long queue was estimated")
     written = models.BigIntegerField(
         "written", null=True, blank=True, help_text="rows ever written into the table, as the database counts them"
     )
@@ -142,7 +147,7 @@ class EndpointSample(EndpointCounts):
 
     message_type = models.CharField("message type", max_length=255, blank=True, default="")
     taken_at = UtcInstantField("taken at", help_text="the start of its interval, by the clock of the database")
-    seconds = models.PositiveIntegerField("seconds", help_text="the length of its time")
+    seconds = models.PositiveIntegerField("seconds", help_text="the length of its interval")
     processing_max = models.FloatField("longest processing time", default=0)
     critical_measured = models.PositiveBigIntegerField("handled with a critical time", default=0)
     critical_seconds = models.FloatField("critical time", default=0)
@@ -230,7 +235,7 @@ class Schedule(models.Model):
     ran_message_id = models.CharField("message id of that run", max_length=255, blank=True, default="")
     ran_endpoint = models.CharField("run as", max_length=255, blank=True, default="")
     failed_at = UtcInstantField("failed at", null=True, blank=True)
-    error = models.TextField("error", blank=True, default="", help_text="why its message could not be sent")
+    error = models.TextField("error", blank=True, default="", help_text="the error that prevented its message from being sent")
 
     class Meta:
         verbose_name = _("recurring message")
@@ -315,7 +320,7 @@ class TaskResult(models.Model):
     started_at = models.DateTimeField("started at", null=True, blank=True)
     last_attempted_at = models.DateTimeField("last attempted at", null=True, blank=True)
     finished_at = models.DateTimeField("finished at", null=True, blank=True)
-    errors = JsonTextField("errors", help_text="class path and traceback of each attempt that failed")
+    errors = JsonTextField("errors", help_text="class path and traceback of each failed attempt")
     worker_ids = JsonTextField("workers", help_text="one for each attempt")
     return_value = JsonTextField("return value", null=True, blank=True)
 

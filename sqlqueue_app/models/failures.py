@@ -29,9 +29,9 @@ class FailureGroup(models.Model):
     """Failures with a common property; `id` is ServiceControl's id of the same group."""
 
     id = models.UUIDField("id", primary_key=True)
-    classifier = models.CharField("classifier", max_length=64, help_text="by what the failures are alike")
-    title = models.TextField("title", help_text="what they have in common")
-    first_seen_at = UtcInstantField("first seen at", null=True, blank=True, help_text="when its first failure was noticed")
+    classifier = models.CharField("classifier", max_length=64, help_text="the classifier that groups the failures")
+    title = models.TextField("title", help_text="the common property of the failures")
+    first_seen_at = UtcInstantField("first seen at", null=True, blank=True, help_text="when its first failure was detected")
     note = models.TextField("note", blank=True, default="", db_default="")
     noted_by = models.CharField("noted by", max_length=255, blank=True, default="", db_default="")
     noted_at = UtcInstantField("noted at", null=True, blank=True)
@@ -59,12 +59,16 @@ class FailedMessage(models.Model):
     message_id = models.CharField("message id", max_length=255)
     conversation_id = models.CharField("conversation id", max_length=255, blank=True, default="")
     message_type = models.CharField("message type", max_length=400, blank=True, default="")
-    endpoint = models.CharField("endpoint", max_length=255, blank=True, default="", help_text="where it failed")
-    failed_q = models.CharField("failed queue", max_length=400, blank=True, default="", help_text="where it was received from")
+    endpoint = models.CharField("endpoint", max_length=255, blank=True, default="", help_text="the endpoint at which it failed")
+    failed_q = models.CharField(
+        "failed queue", max_length=400, blank=True, default="", help_text="the queue from which it was received"
+    )
     exception_type = models.CharField("exception type", max_length=400, blank=True, default="")
     exception_message = models.TextField("exception message", blank=True, default="", help_text="its first 1,000 characters")
-    poison = models.TextField("poison", blank=True, default="", help_text="why its headers cannot be read")
-    attempts = models.PositiveIntegerField("failures", default=1, help_text="how often it has come to an error queue")
+    poison = models.TextField("poison", blank=True, default="", help_text="the error of reading its headers")
+    attempts = models.PositiveIntegerField(
+        "failures", default=1, help_text="the number of times that it was moved to an error queue"
+    )
     first_failed_at = UtcInstantField("first failed at")
     failed_at = UtcInstantField("last failed at")
     sent_at = UtcInstantField("sent at", null=True, blank=True)
@@ -74,7 +78,7 @@ class FailedMessage(models.Model):
     address_group = models.UUIDField("group by address", null=True, blank=True)
     instance_group = models.UUIDField("group by instance", null=True, blank=True)
     endpoint_group = models.UUIDField("group by endpoint", null=True, blank=True)
-    retried_to = models.CharField("retried to", max_length=400, blank=True, default="", help_text="where the last retry put it")
+    retried_to = models.CharField("retried to", max_length=400, blank=True, default="", help_text="the target of the last retry")
     retry_row_id = models.CharField("row id of the retry", max_length=64, blank=True, default="")
     operation = models.UUIDField("operation", null=True, blank=True, help_text="the last bulk operation that changed its status")
     edit_of = models.UUIDField("edit of", null=True, blank=True, help_text="the message of which this is an edited copy")
@@ -143,12 +147,12 @@ class FailedAttempt(models.Model):
 class Redirect(models.Model):
     """The queue that retries go to instead of the queue where messages failed."""
 
-    id = models.UUIDField("id", primary_key=True, help_text="made of the address that it is for")
+    id = models.UUIDField("id", primary_key=True, help_text="derived from the redirected address")
     from_address = models.CharField("from", max_length=400, unique=True)
     to_address = models.CharField("to", max_length=400)
     created_by = models.CharField("made by", max_length=255, blank=True, default="")
     created_at = UtcInstantField("made at")
-    used = models.PositiveBigIntegerField("used", default=0, help_text="how many retries it has turned")
+    used = models.PositiveBigIntegerField("used", default=0, help_text="the number of retries that it has redirected")
 
     class Meta:
         verbose_name = _("redirect")

@@ -41,8 +41,8 @@ class PipelineRun(models.Model):
     messages = models.PositiveBigIntegerField("messages", default=0, help_text="taken from the audit queues")
     failures = models.PositiveBigIntegerField("failures", default=0, help_text="copied from the error queues")
     unreadable = models.PositiveBigIntegerField("unreadable", default=0, help_text="rows whose headers cannot be read")
-    bytes = models.PositiveBigIntegerField("bytes", default=0, help_text="of the files it has written")
-    error = models.TextField("error", blank=True, default="", help_text="what ended it")
+    bytes = models.PositiveBigIntegerField("bytes", default=0, help_text="the size of the files that it has written")
+    error = models.TextField("error", blank=True, default="", help_text="the error that ended it")
 
     class Meta:
         verbose_name = _("pipeline run")
@@ -78,7 +78,7 @@ class BatchKind(models.TextChoices):
 
 
 class LakeBatch(models.Model):
-    """One commit of the pipeline. `published_at` is NULL while its files may still be where readers do not look."""
+    """One commit of the pipeline. `published_at` is NULL while its files may still be in a folder that readers ignore."""
 
     id = models.UUIDField("id", primary_key=True)
     run = models.ForeignKey(PipelineRun, on_delete=models.SET_NULL, null=True, blank=True, related_name="commits")
@@ -216,7 +216,7 @@ class MessageFigures(models.Model):
 
     endpoint = models.CharField("endpoint", max_length=255, blank=True, default="")
     message_type = models.CharField("message type", max_length=255, blank=True, default="")
-    seconds = models.PositiveIntegerField("seconds", help_text="the length of its time: 60, 3600 or 86400")
+    seconds = models.PositiveIntegerField("seconds", help_text="the length of its interval: 60, 3600 or 86400")
     at = UtcInstantField("at", help_text="the start of its interval, in UTC")
     processed = models.PositiveBigIntegerField("processed", default=0)
     failed = models.PositiveBigIntegerField("failed", default=0)
@@ -250,7 +250,7 @@ class GroupFigures(models.Model):
     group_id = models.UUIDField("group id")
     classifier = models.CharField("classifier", max_length=64)
     title = models.TextField("title")
-    seconds = models.PositiveIntegerField("seconds", help_text="the length of its time: 3600 or 86400")
+    seconds = models.PositiveIntegerField("seconds", help_text="the length of its interval: 3600 or 86400")
     at = UtcInstantField("at", help_text="the start of its interval, in UTC")
     count = models.PositiveBigIntegerField("failures", default=0)
     first_seen = UtcInstantField("first failure")
@@ -273,7 +273,7 @@ class ConversationEdge(models.Model):
     sender = models.CharField("sender", max_length=255, blank=True, default="")
     receiver = models.CharField("receiver", max_length=255, blank=True, default="")
     message_type = models.CharField("message type", max_length=255, blank=True, default="")
-    seconds = models.PositiveIntegerField("seconds", help_text="the length of its time: 3600 or 86400")
+    seconds = models.PositiveIntegerField("seconds", help_text="the length of its interval: 3600 or 86400")
     at = UtcInstantField("at", help_text="the start of its interval, in UTC")
     count = models.PositiveBigIntegerField("messages", default=0)
     critical_count = models.PositiveBigIntegerField("messages with a critical time", default=0)
@@ -299,7 +299,7 @@ class EndpointSeen(models.Model):
     endpoint = models.CharField("endpoint", max_length=255, blank=True, default="")
     machine = models.CharField("machine", max_length=255, blank=True, default="")
     host_id = models.CharField("host id", max_length=64, blank=True, default="")
-    host = models.CharField("host", max_length=255, blank=True, default="", help_text="its name for people, as last seen")
+    host = models.CharField("host", max_length=255, blank=True, default="", help_text="its display name, as last seen")
     first_seen = UtcInstantField("first seen")
     last_seen = UtcInstantField("last seen")
     messages = models.PositiveBigIntegerField("messages", default=0)
@@ -321,8 +321,8 @@ class QueueFigures(models.Model):
     day = models.DateField("day")
     taken = models.PositiveBigIntegerField("taken", default=0)
     copied = models.PositiveBigIntegerField("copied", default=0)
-    expired = models.PositiveBigIntegerField("expired", default=0, help_text="how many of them were over their time")
-    unreadable = models.PositiveBigIntegerField("unreadable", default=0, help_text="how many have headers that cannot be read")
+    expired = models.PositiveBigIntegerField("expired", default=0, help_text="the number of those that had expired")
+    unreadable = models.PositiveBigIntegerField("unreadable", default=0, help_text="the number of those with unreadable headers")
     bytes = models.PositiveBigIntegerField("bytes", default=0, help_text="of headers and bodies")
 
     class Meta:

@@ -53,7 +53,7 @@ class CheckResult(models.Model):
     details = JsonTextField("details", default=dict)
     every_seconds = models.PositiveIntegerField("every", default=60, help_text="seconds from one run to the next")
     checked_at = UtcInstantField("checked at")
-    since = UtcInstantField("since", help_text="when it began to fail, or to pass")
+    since = UtcInstantField("since", help_text="since when it has failed or passed")
     muted_until = UtcInstantField("muted until", null=True, blank=True)
     muted_by = models.CharField("muted by", max_length=255, blank=True, default="")
 
@@ -99,14 +99,14 @@ class NotificationRule(models.Model):
     )
     threshold = models.FloatField("threshold", null=True, blank=True)
     channel = models.CharField("by", max_length=16, choices=NotificationChannel.choices)
-    target = models.TextField("to", help_text="addresses of mail, or the URL of a webhook")
+    target = models.TextField("to", help_text="mail addresses, or the URL of a webhook")
     secret = models.CharField(
         "secret", max_length=255, blank=True, default="", help_text="signs the requests of a webhook; never shown"
     )
     throttle_seconds = models.PositiveIntegerField(
-        "at most one in", default=300, help_text="seconds; what comes in between is put together"
+        "at most one in", default=300, help_text="seconds; changes in between are sent together"
     )
-    watched_from = UtcInstantField("watched from", null=True, blank=True, help_text="what was before does not count as new")
+    watched_from = UtcInstantField("watched from", null=True, blank=True, help_text="groups seen earlier do not count as new")
     raised = JsonTextField("raised", default=dict)
     pending = JsonTextField("pending", default=dict)
     seen = JsonTextField("seen", default=dict)
@@ -149,7 +149,7 @@ class NotificationDelivery(models.Model):
     created_at = UtcInstantField("created at")
     next_attempt_at = UtcInstantField("next attempt at", null=True, blank=True)
     finished_at = UtcInstantField("finished at", null=True, blank=True)
-    error = models.TextField("error", blank=True, default="", help_text="what the last attempt failed of")
+    error = models.TextField("error", blank=True, default="", help_text="the error of the last attempt")
 
     class Meta:
         verbose_name = _("delivery of a notification")

@@ -317,7 +317,7 @@ def load_middleware(entries: Sequence[str | Callable[..., object]], *, setting: 
         except TypeError as error:
             raise ConfigurationError(f"{where} is {_shown(found)}, which must take (call): {error}; {_EXPECTED}") from error
         except ValueError:
-            pass  # written in C: no signature to look at
+            pass  # written in C: has no signature
         loaded.append(found)
     return loaded
 

@@ -22,8 +22,8 @@ from uuid import UUID
 from sqlqueue_app.messages.errors import ProcessDied
 
 MAX_CRASHES = 3
-# How long a suspect waits for another. The wait protects innocent messages, and must not deadlock with database locks that the
-# other's handler waits for.
+# The maximum wait of a suspect for another. The wait protects innocent messages, and must not deadlock with database locks that
+# the other's handler waits for.
 SUSPECT_WAIT_SECONDS = 10.0
 SUSPECT_CHECK_SECONDS = 0.005
 

@@ -222,7 +222,7 @@ def _processor_of_mode(config: ProcessorConfig, opened: ReceiveTransaction) -> M
 
 
 class Outage:
-    """Logs once that receiving fails, has failed for too long, and works again, however many threads notice.
+    """Logs once that receiving fails, has failed for too long, and works again, however many threads detect it.
 
     Each poll passes the `mark` from before its start. A successful poll that began before the outage does not end it, and a
     failed one that began before the end of the outage does not start another.
@@ -232,7 +232,7 @@ class Outage:
         self.is_on = False
         """Whether receiving currently fails."""
         self.mark = 0
-        """The number of begins and ends of outages; read it before a poll."""
+        """The number of starts and ends of outages; read it before a poll."""
         self._queue = queue
         self._lock = threading.Lock()
         self._breaker = CircuitBreaker(circuit_breaker_seconds)
@@ -308,7 +308,7 @@ class Receiver(ABC):
         self._pollers: set[Poller] = set()
         self._received_by_ended_threads = 0
         self.message = threading.Event()
-        """Set when a thread may have become busy, so that `look` must be called. May be replaced before the start."""
+        """Set when a thread may have become busy, so that `probe` must be called. May be replaced before the start."""
         self.gate = PauseGate(options.stop)
         self._paused_threads = 0
         self._threads_refused = False

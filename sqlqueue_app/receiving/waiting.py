@@ -215,9 +215,9 @@ class PauseGate:
 
 RECONNECT_FIRST_SECONDS = 1.0
 RECONNECT_CAP_SECONDS = 10.0
-# How often the listener checks which tables have the trigger. The same query shows whether the connection still works.
+# The interval of checking which tables have the trigger. The same query shows whether the connection still works.
 FIND_TRIGGERS_SECONDS = 60.0
-# How often it checks whether a receiver without push has become quiet; that queries no database.
+# The interval of checking whether a receiver without push has become quiet; that queries no database.
 QUIET_CHECK_SECONDS = 0.05
 # Between two checks whether all senders announce, while a transaction that has sent is still open.
 PUSH_RETRY_FIRST_SECONDS = 0.05
@@ -357,7 +357,7 @@ class Watch:
     def __init__(self, wake_up: WakeUp) -> None:
         self._wake_up = wake_up
         self.was_empty = False
-        """Whether it saw an empty queue. False before each poll, because one that gives way to another session does not know."""
+        """Whether the queue was empty. False before each poll, because one that gives way to another session cannot know."""
 
     def begin(self) -> Callable[[bool], None]:
         """Start a poll and return the callback for its result."""

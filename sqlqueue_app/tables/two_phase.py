@@ -176,7 +176,7 @@ def has_written(connection: BaseDatabaseWrapper) -> bool:
 def prepare(connection: BaseDatabaseWrapper, branch: BranchId) -> None:
     """Phase one: turn the open transaction into a branch that any session can commit, even after a server crash.
 
-    The connection then has no transaction, which Django does not know. Raises CannotPrepare if the server keeps no branches;
+    The connection then has no transaction, unknown to Django. Raises CannotPrepare if the server keeps no branches;
     DoomedTransaction if the transaction had failed and was rolled back.
     """
     alias = connection.alias

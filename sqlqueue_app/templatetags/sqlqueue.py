@@ -66,13 +66,13 @@ def timestamp(instant: datetime | None) -> SafeString | str:
 
 @register.filter
 def ago(instant: datetime | None) -> SafeString | str:
-    """How long ago an instant was, with the instant as its title and for screen readers; a dash for None."""
+    """The time since an instant, with the instant as its title and for screen readers; a dash for None."""
     return "–" if instant is None else formats.ago_html(instant)
 
 
 @register.filter
 def before(instant: datetime, other: datetime) -> timedelta:
-    """How long an instant is before another; nothing if it is not."""
+    """The time from an instant to a later one; empty if it is not later."""
     return max(other - instant, timedelta())
 
 

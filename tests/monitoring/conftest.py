@@ -1,4 +1,4 @@
-"""What the tests of checks have: a registry that they leave as it was."""
+"""Fixtures of the monitoring tests: a registry of checks that is restored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlqueue_app.health_checks import registry
 
 @pytest.fixture
 def registered() -> Iterator[Callable[..., Callable[[], None]]]:
-    """Registers checks that pass, until the test ends."""
+    """Register passing checks until the end of the test."""
     names = []
 
     def register(name: str, **options: Any) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""Conditions that need attention: each is one alert, wherever one looks, and over when it is over."""
+"""Each condition that needs attention is one alert in all places and ends with the condition."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def instance_states() -> list[str]:
 
 
 class Watching:
-    """Samples and checks of a worker, at times that the test says, up to now."""
+    """Samples and checks of a worker, at times set by the test, up to now."""
 
     def __init__(self, bench: Bench, begin: timedelta) -> None:
         self.now = datetime.now(UTC).replace(microsecond=0) - begin
@@ -72,7 +72,7 @@ class Watching:
 # --- paused, unconsumed ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_paused_endpoint(bench: Bench, calls: Calls, counting: object) -> None:
+def test_paused_endpoint_is_an_alert(bench: Bench, calls: Calls, counting: object) -> None:
     with Running(bench):
         poll_until(lambda: instance_states() == ["alive"], what="a worker")
         assert alerts().are_none
@@ -96,7 +96,7 @@ def test_a_paused_endpoint(bench: Bench, calls: Calls, counting: object) -> None
     assert "anna paused Sales" in states("event")
 
 
-def test_messages_that_no_worker_receives(bench: Bench, calls: Calls, counting: object) -> None:
+def test_messages_without_a_receiver_are_an_alert(bench: Bench, calls: Calls, counting: object) -> None:
     assert "No live worker" in states("queue")
     bench.put_message("Test.Message", **{"NServiceBus.TimeSent": "2026-01-01 00:00:00:000000 Z"})
     found = one_alert("no_live_instance", "Endpoint Sales : No live worker; messages waiting: 1")
@@ -107,7 +107,7 @@ def test_messages_that_no_worker_receives(bench: Bench, calls: Calls, counting: 
 
 
 @pytest.mark.parametrize("by", ["SEND_AS", "HANDLERS"])
-def test_messages_for_a_send_only_endpoint(bench: Bench, by: str) -> None:
+def test_messages_for_a_send_only_endpoint_are_an_alert(bench: Bench, by: str) -> None:
     sections = {"Web": {"HANDLERS": [], "CALLBACKS": False}} if by == "HANDLERS" else {}
     bench.database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False}, **sections}, SEND_AS="Web")
     bench.install()
@@ -125,7 +125,7 @@ def test_messages_for_a_send_only_endpoint(bench: Bench, by: str) -> None:
 # --- growing, expired, late, failing ----------------------------------------------------------------------------------------------
 
 
-def test_a_queue_that_grows(bench: Bench) -> None:
+def test_growing_queue_is_an_alert(bench: Bench) -> None:
     instance(callback_queue=None, threads={"Sales": 2}, silent=IN_AN_HOUR)
     watching = Watching(bench, 12 * MINUTE)
     for number in range(12):
@@ -144,7 +144,7 @@ def test_a_queue_that_grows(bench: Bench) -> None:
     assert alerts().are_none
 
 
-def test_a_long_queue_that_does_not_grow_steadily(bench: Bench) -> None:
+def test_unsteady_long_queue_is_no_alert(bench: Bench) -> None:
     instance(callback_queue=None, threads={"Sales": 2}, silent=IN_AN_HOUR)
     watching = Watching(bench, 14 * MINUTE)
     for number in range(14):
@@ -154,7 +154,7 @@ def test_a_long_queue_that_does_not_grow_steadily(bench: Bench) -> None:
         assert "growing" not in alerts().checks
 
 
-def test_expired_messages_that_nothing_purges(bench: Bench) -> None:
+def test_unpurged_expired_messages_are_an_alert(bench: Bench) -> None:
     bench.configure(PURGE_EXPIRED_EVERY=60)
     instance(callback_queue=None, threads={"Sales": 2}, silent=IN_AN_HOUR)
     put(bench, EXPIRED_LIMIT + 1, lifetime_ms=-1000)
@@ -166,7 +166,7 @@ def test_expired_messages_that_nothing_purges(bench: Bench) -> None:
     assert alerts().are_none
 
 
-def test_a_recurring_message_that_is_late(bench: Bench) -> None:
+def test_late_recurring_message_is_an_alert(bench: Bench) -> None:
     bench.database.configure(
         ENDPOINTS={"Sales": {"CALLBACKS": False}}, ROUTES={"Test.*": "Sales"},
         SCHEDULES={"minutely": {"CRON": "* * * * *", "SEND": "Test.Message"}},
@@ -182,7 +182,7 @@ def test_a_recurring_message_that_is_late(bench: Bench) -> None:
     assert alerts().are_none
 
 
-def test_failed_messages_until_they_are_archived(bench: Bench, failing: Calls) -> None:
+def test_failed_messages_are_an_alert_until_archived(bench: Bench, failing: Calls) -> None:
     with Running(bench):
         bench.put_message("Test.Message")
         poll_until(lambda: FailedMessage.objects.exists(), deadline=60, what="it is in the index")
@@ -202,7 +202,7 @@ def stop_in_order(process: subprocess.Popen[str]) -> None:
     process.communicate(timeout=60)
 
 
-def test_after_an_orderly_stop_nothing_is_dead_and_samples_are_stale(bench: Bench) -> None:
+def test_stale_samples_after_an_orderly_stop_are_the_only_alert(bench: Bench) -> None:
     clock = DatabaseClock(bench.database)
     with clock.running():
         with Running(bench):
@@ -219,7 +219,7 @@ def test_after_an_orderly_stop_nothing_is_dead_and_samples_are_stale(bench: Benc
             assert "stale" not in alerts().checks
 
 
-def test_one_killed_process_is_one_alert_and_over_with_its_successor(bench: Bench) -> None:
+def test_killed_process_is_one_alert_until_it_has_a_successor(bench: Bench) -> None:
     prepare(bench, CALLBACKS=True, INSTANCE="here", CALLBACK_QUEUES=1, SATELLITES={"Sales.Priority": {}})
     set_minimum("Sales", 1, actor=Actor("anna"))
     with worker_process(bench, "--log-format", "json") as process:
@@ -237,17 +237,17 @@ def test_one_killed_process_is_one_alert_and_over_with_its_successor(bench: Benc
     assert SALES in found.links
     page = states("checkresult")
     assert "Processes Sales on " in page
-    assert page.count(" Fails ") == 1, "the page of checks says the same"
+    assert page.count(" Fails ") == 1, "the page of checks shows the same"
     for queue in ("Sales", "Sales.Priority", "Sales.here"):
         bench.table(queue).purge()
     with worker_process(bench, "--log-format", "json") as process:
         wait_for_event(process, "worker_started")
-        poll_until(lambda: alerts().are_none, deadline=60, what="it has a successor, and all is well again")
+        poll_until(lambda: alerts().are_none, deadline=60, what="it has a successor and no alert remains")
         stop_in_order(process)
     set_minimum("Sales", 0, actor=Actor("anna"))
     if Instance.objects.exists():  # the successor has another callback queue
         silent_for(killed, 11 * MINUTE)
-    assert (instance_states(), alerts().are_none) == ([], True), "the row of the killed process counts no more"
+    assert (instance_states(), alerts().are_none) == ([], True), "the row of the killed process no longer counts"
 
 
 def silent_for(process: Instance, time: timedelta) -> None:
@@ -255,8 +255,8 @@ def silent_for(process: Instance, time: timedelta) -> None:
 
 
 @pytest.fixture
-def asking_process(bench: Bench, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that awaits replies as `Web`, and has no handler for SIGTERM, as under `runserver`."""
+def requesting_process(bench: Bench, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that awaits replies as `Web` without a handler for SIGTERM, as under `runserver`."""
     bench.database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False}}, SEND_AS="Web")
     bench.install()
     program = (
@@ -281,13 +281,15 @@ def asking_process(bench: Bench, tmp_path: Path) -> Iterator[subprocess.Popen[st
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
-def test_a_web_process_that_is_stopped_is_never_dead(bench: Bench, asking_process: subprocess.Popen[str]) -> None:
+def test_stopped_web_process_is_not_dead(bench: Bench, requesting_process: subprocess.Popen[str]) -> None:
     poll_until(lambda: Instance.objects.exclude(threads={}).exists(), deadline=60, what="a heartbeat")
     assert (instance_states(), alerts().are_none) == (["alive"], True)
-    asking_process.terminate()
-    assert asking_process.wait(60) == -signal.SIGTERM, "no exit hook has run"
-    assert Instance.objects.get().pid == asking_process.pid
+    requesting_process.terminate()
+    assert requesting_process.wait(60) == -signal.SIGTERM, "no exit hook has run"
+    assert Instance.objects.get().pid == requesting_process.pid
     assert (instance_states(), alerts().are_none) == ([], True)
-    assert str(asking_process.pid) not in states("instance")
+    assert str(requesting_process.pid) not in states("instance")
     with Running(bench):
-        poll_until(lambda: not Instance.objects.filter(pid=asking_process.pid).exists(), deadline=60, what="a worker deletes it")
+        poll_until(
+            lambda: not Instance.objects.filter(pid=requesting_process.pid).exists(), deadline=60, what="a worker deletes it"
+        )

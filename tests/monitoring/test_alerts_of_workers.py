@@ -1,6 +1,6 @@
-"""Conditions that a running worker finds: once on the overview, in badges, in `sqlqueue_health` and notified, until they are over.
+"""Conditions that a running worker finds appear once on the overview, in badges, in `sqlqueue_health` and as a notification.
 
-The worker runs in a thread of the test, and its database has a clock that the test puts forward.
+The worker runs in a thread of the test, and its database has a clock that the test advances.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sqlqueue_app.receiving import instances
 from sqlqueue_app.receiving.background import BackgroundJob, Worker
 from sqlqueue_app.status.samples import FINEST, Sampling
 from sqlqueue_app.tables.connections import database_now
-from tests.monitoring.notifications.rules import rule, told
+from tests.monitoring.notifications.rules import rule, sent_changes
 from tests.support.alerts import alerts, badge, one_alert
 from tests.support.bench import Bench, Running
 from tests.support.clocks import DatabaseClock
@@ -30,10 +30,10 @@ from tests.support.filling import message
 from tests.support.pages import client_of
 from tests.support.waiting import poll_until
 
-# Jobs of a worker that follow the clock of the database: they are called often, and find out themselves whether they are due.
+# Jobs of a worker that follow the clock of the database: they run often and check themselves whether they are due.
 FOLLOWING = ("queue samples", "checks", "notifications", "recurring messages", "index of failures")
 OFTEN_SECONDS = 0.1
-# Many steps, each of which waits for the worker.
+# A test has many steps that each wait for the worker.
 DEADLINE = 200.0
 
 
@@ -45,7 +45,7 @@ class Clocked:
         self._clock = clock
 
     def step(self, seconds: int) -> None:
-        """Put the clock forward, and wait until the worker has sampled the queues and told that it lives."""
+        """Advance the clock and wait until the worker has sampled the queues and sent a heartbeat."""
         self._clock.jump(timedelta(seconds=seconds))
         now = database_now(self._alias)
         samples = QueueSample.objects.filter(seconds=FINEST.seconds, taken_at__gte=FINEST.start_of(now))
@@ -53,7 +53,7 @@ class Clocked:
         poll_until(Instance.objects.filter(heartbeat_at__gte=now).exists, deadline=DEADLINE, what="a heartbeat")
 
     def until(self, condition: Callable[[], Any], *, what: str, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Let time pass until the condition is true. No sample is left out meanwhile."""
+        """Advance the clock until the condition is true, without skipping a sample."""
 
         def asked() -> bool:
             meanwhile()
@@ -63,13 +63,13 @@ class Clocked:
         poll_until(asked, deadline=DEADLINE, what=what)
 
     def until_notified(self, change: str, check: str) -> None:
-        """Let time pass until the newest notification tells this of the check."""
-        self.until(lambda: told()[-1:] == [[(change, check)]], what=f"{check} is {change}")
+        """Advance the clock until the newest notification reports this change of the check."""
+        self.until(lambda: sent_changes()[-1:] == [[(change, check)]], what=f"{check} is {change}")
 
 
 @pytest.fixture
 def go_on() -> threading.Event:
-    """Handlers that wait go on when this is set."""
+    """Blocked handlers continue when this is set."""
     return threading.Event()
 
 
@@ -94,7 +94,7 @@ def clocked(sqlite_bench: Bench, go_on: threading.Event, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", OFTEN_SECONDS)
     monkeypatch.setattr("sqlqueue_app.worker.run.Worker", often)
-    # By this clock each call is late enough for the next sample.
+    # With this clock each call is late enough for the next sample.
     monkeypatch.setattr("sqlqueue_app.worker.run.Sampling", partial(Sampling, clock=count(0, 3600).__next__))
     return running
 
@@ -102,7 +102,7 @@ def clocked(sqlite_bench: Bench, go_on: threading.Event, monkeypatch: pytest.Mon
 @pytest.fixture
 def blocked(sqlite_bench: Bench, go_on: threading.Event) -> threading.Event:
     """The only thread of the endpoint is in a handler until this is set."""
-    # The transaction of a message would keep everybody else from writing to SQLite.
+    # The transaction of a message would block all other writers of SQLite.
     sqlite_bench.configure(TRANSACTION_MODE="none", MAX_CONCURRENCY=1, PURGE_EXPIRED_EVERY=300)
 
     @handles("Test.Message")
@@ -121,7 +121,7 @@ def put(bench: Bench, number: int, **fields: Any) -> None:
     bench.table("Sales").send([message(headers=headers, **fields) for _ in range(number)])
 
 
-def test_a_queue_that_grows(sqlite_bench: Bench, clocked: Callable[[], Any], blocked: threading.Event) -> None:
+def test_growing_queue_is_reported_until_drained(sqlite_bench: Bench, clocked: Callable[[], Any], blocked: threading.Event) -> None:
     with clocked() as worker:
         for _ in range(30):
             put(sqlite_bench, 10)
@@ -135,17 +135,17 @@ def test_a_queue_that_grows(sqlite_bench: Bench, clocked: Callable[[], Any], blo
         worker.until(lambda: alerts().are_none, what="nothing needs attention")
         assert badge("queue") == 0
         worker.until_notified("resolved", "sqlqueue.growing: Sales")
-        assert len(told()) == 2
+        assert len(sent_changes()) == 2
 
 
-def test_expired_messages_that_the_worker_does_not_purge(
+def test_unpurged_expired_messages_are_reported_until_purged(
     sqlite_bench: Bench, clocked: Callable[[], Any], blocked: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each row that is counted asks the clock of the test.
+    # Each counted row reads the clock of the test, so a low limit keeps the test short.
     monkeypatch.setattr("sqlqueue_app.monitoring.checks.EXPIRED_LIMIT", 10)
 
     def keep_expired() -> None:
-        # The worker purges when it starts, and five minutes later.
+        # The worker purges at its start and five minutes later.
         if sqlite_bench.table("Sales").depth().expired <= 10:
             put(sqlite_bench, 11, lifetime_ms=-1000)
 
@@ -161,10 +161,10 @@ def test_expired_messages_that_the_worker_does_not_purge(
         client_of("superuser").post("/admin/sqlqueue_app/queue/Sales/purge-expired/", {"confirmed": "1"})
         worker.until(lambda: alerts().are_none, what="nothing needs attention")
         worker.until_notified("resolved", "sqlqueue.purging: Sales")
-        assert len(told()) == 2
+        assert len(sent_changes()) == 2
 
 
-def test_a_recurring_message_that_cannot_be_sent(sqlite_bench: Bench, clocked: Callable[[], Any]) -> None:
+def test_unsendable_recurring_message_is_reported_until_sent(sqlite_bench: Bench, clocked: Callable[[], Any]) -> None:
     schedules = {"minutely": {"CRON": "* * * * *", "SEND": "Test.Message"}}
     sqlite_bench.database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False}}, ROUTES={"Test.*": "Elsewhere"}, SCHEDULES=schedules)
     sqlite_bench.install()
@@ -177,4 +177,4 @@ def test_a_recurring_message_that_cannot_be_sent(sqlite_bench: Bench, clocked: C
         poll_until(lambda: sqlite_bench.rows("Elsewhere"), deadline=DEADLINE, what="the worker sends it")
         worker.until(lambda: alerts().are_none, what="nothing needs attention")
         worker.until_notified("resolved", "sqlqueue.schedules: minutely")
-        assert len(told()) == 2
+        assert len(sent_changes()) == 2

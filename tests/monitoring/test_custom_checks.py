@@ -1,4 +1,4 @@
-"""Checks of a project: registered, run once for the whole cluster at their own interval, whatever they return or raise."""
+"""Checks of a project run once for the whole cluster at their own interval and may return or raise anything."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Register = Callable[..., None]
 
 
 class Answering:
-    """A check whose answer the test says; counts its calls."""
+    """A check with an answer set by the test; counts its calls."""
 
     def __init__(self) -> None:
         self.answer: Any = None
@@ -48,7 +48,7 @@ def looking_at(database: QueueDatabase, *checks: HealthCheck) -> tuple[ProjectCh
     return ProjectChecks(checks, now=lambda: clock[0]), clock
 
 
-def told() -> list[tuple[str, str]]:
+def recorded_events() -> list[tuple[str, str]]:
     return [(each.kind, text_of_event(each)) for each in Event.objects.order_by("id")]
 
 
@@ -63,7 +63,7 @@ def told() -> list[tuple[str, str]]:
         ("x" * 9_999, "x" * MAX_TEXT_LENGTH),
     ],
 )
-def test_what_a_check_says_is_its_result(queue_database: QueueDatabase, answer: object, text: str) -> None:
+def test_answer_of_a_check_is_its_result(queue_database: QueueDatabase, answer: object, text: str) -> None:
     check = Answering()
     checks, clock = looking_at(queue_database, HealthCheck("gateway", 60, check))
     assert checks.run_due() == ["gateway"]
@@ -77,17 +77,17 @@ def test_what_a_check_says_is_its_result(queue_database: QueueDatabase, answer: 
     assert row.failing
     assert row.details["text"].endswith(text)
     assert (row.since, row.checked_at) == (START + MINUTE, START + MINUTE)
-    assert [kind for kind, _ in told()] == ["check_failed"]
-    assert told()[0][1].startswith("The check “gateway” fails: ")
+    assert [kind for kind, _ in recorded_events()] == ["check_failed"]
+    assert recorded_events()[0][1].startswith("The check “gateway” fails: ")
     for well in (None, "", "  "):
         check.answer = well
         clock[0] += MINUTE
         checks.run_due()
         assert not CheckResult.objects.get().failing
-    assert [kind for kind, _ in told()] == ["check_failed", "check_passed"]
+    assert [kind for kind, _ in recorded_events()] == ["check_failed", "check_passed"]
 
 
-def test_a_check_that_answers_with_a_coroutine_has_failed() -> None:
+def test_check_that_returns_a_coroutine_fails() -> None:
     assert "expected None if all is well" in run_check(HealthCheck("gateway", 60, lambda: asynchronous()))
 
 
@@ -100,7 +100,7 @@ def test_each_check_has_its_own_interval(sqlite_database: QueueDatabase) -> None
     assert (often.calls, seldom.calls) == (61, 3)
 
 
-def test_of_many_workers_one_runs_a_check(queue_database: QueueDatabase) -> None:
+def test_only_one_of_many_workers_runs_a_check(queue_database: QueueDatabase) -> None:
     check = Answering()
     install(queue_database)
     begin = threading.Barrier(5)
@@ -124,7 +124,7 @@ def test_of_many_workers_one_runs_a_check(queue_database: QueueDatabase) -> None
     assert check.calls == 1
 
 
-def test_a_check_that_breaks_its_connection_stops_no_other(queue_database: QueueDatabase) -> None:
+def test_check_that_breaks_its_connection_stops_no_other(queue_database: QueueDatabase) -> None:
     def broken() -> None:
         with connections[queue_database.alias].cursor() as cursor:
             cursor.execute("SELECT nothing FROM nowhere")
@@ -136,7 +136,7 @@ def test_a_check_that_breaks_its_connection_stops_no_other(queue_database: Queue
     assert CheckResult.objects.get(name="broken").failing
 
 
-def test_what_fails_is_in_health_and_metrics_unless_it_is_muted(queue_database: QueueDatabase) -> None:
+def test_failing_check_is_in_health_and_metrics_unless_muted(queue_database: QueueDatabase) -> None:
     check = Answering()
     check.answer = "no answer"
     checks, _ = looking_at(queue_database, HealthCheck("gateway", 60, check))
@@ -160,7 +160,7 @@ def test_what_fails_is_in_health_and_metrics_unless_it_is_muted(queue_database: 
     assert in_metrics() == 1
 
 
-def test_of_our_own_checks_health_says_what_it_does_not_see_itself(sqlite_database: QueueDatabase) -> None:
+def test_health_includes_stored_findings_of_built_in_checks(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     instance()
     now = datetime.now(UTC)
@@ -180,7 +180,7 @@ def test_of_our_own_checks_health_says_what_it_does_not_see_itself(sqlite_databa
     }
 
 
-def test_a_decorated_function_is_registered_and_stays_a_function(registered: Register) -> None:
+def test_decorated_function_is_registered(registered: Register) -> None:
     assert custom_check_jobs() == []
     registered("of a test", every=timedelta(minutes=2))
     (check,) = registry.all()
@@ -215,14 +215,14 @@ def generator() -> Any:
         (("x", timedelta(0)), Answering(), "cannot be called every datetime"),
     ],
 )
-def test_what_cannot_be_a_check_is_refused(arguments: tuple[Any, ...], function: Any, match: str) -> None:
+def test_invalid_check_is_refused(arguments: tuple[Any, ...], function: Any, match: str) -> None:
     name, *every = arguments
     with pytest.raises(ConfigurationError, match=match):
         health_check(name, **({"every": every[0]} if every else {}))(function)
     assert registry.all() == []
 
 
-def test_two_functions_of_one_name_are_refused_and_a_module_imported_twice_is_not(registered: Register) -> None:
+def test_two_functions_of_one_name_are_refused(registered: Register) -> None:
     registered("of a test")
     registered("of a test")
     assert len(registry.all()) == 1

@@ -1,4 +1,4 @@
-"""`/sqlqueue/metrics`: who may see it, the numbers, the text format."""
+"""`/sqlqueue/metrics`: access, values and text format."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def get(token: str | None = TOKEN, accept: str = "*/*", **meta: Any) -> Any:
 
 
 def samples(text: str) -> dict[str, float]:
-    """Each sample by its name and labels; every line is one of the format."""
+    """Each sample by its name and labels; every line must match the format."""
     found, declared = {}, set()
     for line in text.splitlines():
         if line.startswith("# TYPE "):
@@ -50,13 +50,13 @@ def samples(text: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("setting", [None, {}, {"TOKEN": None}, {"NETWORKS": []}])
-def test_without_a_guard_there_is_no_such_address(sqlite_database: QueueDatabase, setting: Any) -> None:
+def test_metrics_without_protection_return_404(sqlite_database: QueueDatabase, setting: Any) -> None:
     install(sqlite_database, METRICS=setting)
 
     assert get().status_code == 404
 
 
-def test_the_token_opens_it(sqlite_database: QueueDatabase) -> None:
+def test_token_grants_access(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, METRICS=OPEN)
 
     answer = get()
@@ -84,13 +84,13 @@ def test_the_token_opens_it(sqlite_database: QueueDatabase) -> None:
         ("unix:", 403),
     ],
 )
-def test_the_network_opens_it_by_the_connection_alone(sqlite_database: QueueDatabase, address: str, status: int) -> None:
+def test_network_of_the_connection_grants_access(sqlite_database: QueueDatabase, address: str, status: int) -> None:
     install(sqlite_database, METRICS={"NETWORKS": ["10.0.0.0/8", "fd00::/8"]})
 
     assert get(None, REMOTE_ADDR=address, HTTP_X_FORWARDED_FOR="10.0.0.1").status_code == status
 
 
-def test_both_guards_are_asked_for_where_both_are_set(sqlite_database: QueueDatabase) -> None:
+def test_token_and_network_are_both_required(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, METRICS={"TOKEN": TOKEN, "NETWORKS": ["127.0.0.0/8"]})
 
     assert get().status_code == 200
@@ -98,7 +98,7 @@ def test_both_guards_are_asked_for_where_both_are_set(sqlite_database: QueueData
     assert get(REMOTE_ADDR="8.8.8.8").status_code == 403
 
 
-def test_the_numbers_are_those_of_the_tables(queue_database: QueueDatabase) -> None:
+def test_metrics_match_the_tables(queue_database: QueueDatabase) -> None:
     install(queue_database, METRICS=OPEN)
     sales = table(queue_database, "Sales")
     sales.send([message(age=timedelta(hours=1), body={"secret": "42"}), message(lifetime_ms=-60_000)])
@@ -129,7 +129,7 @@ def test_the_numbers_are_those_of_the_tables(queue_database: QueueDatabase) -> N
     assert "secret" not in text
 
 
-def test_a_counter_counts_what_was_written_and_not_what_is_there(queue_database: QueueDatabase) -> None:
+def test_counter_counts_all_written_rows(queue_database: QueueDatabase) -> None:
     needs(queue_database.vendor, "IDENT_CURRENT of a name with its database")
     install(queue_database, METRICS=OPEN)
     sales, name = table(queue_database, "Sales"), 'sqlqueue_queue_rows_written_total{kind="main",queue="Sales"}'
@@ -142,7 +142,7 @@ def test_a_counter_counts_what_was_written_and_not_what_is_there(queue_database:
     assert samples(get().content.decode())[name] - before == 1
 
 
-def test_what_endpoints_did_is_counted(sqlite_database: QueueDatabase) -> None:
+def test_endpoint_totals_are_counted(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, METRICS=OPEN)
     EndpointTotal.objects.create(endpoint="Sales", instance="here", handled=3, failures=1, processing_seconds=1.5)
 
@@ -175,7 +175,7 @@ def test_failed_messages_and_operations_are_counted(sqlite_database: QueueDataba
     assert found['sqlqueue_operations{state="waiting"}'] == 1
 
 
-def test_a_missing_table_is_down_and_has_no_numbers(sqlite_database: QueueDatabase) -> None:
+def test_missing_table_is_down_and_has_no_values(sqlite_database: QueueDatabase) -> None:
     sqlite_database.configure(ENDPOINTS={"Sales": {}}, METRICS=OPEN)
 
     found = samples(get().content.decode())
@@ -193,7 +193,7 @@ def test_names_are_escaped(sqlite_database: QueueDatabase) -> None:
     assert found[f'sqlqueue_queue_up{{kind="main",queue="a\\"b\\\\c\\n{HOSTILE}"}}'] == 1
 
 
-def test_a_scraper_that_asks_for_openmetrics_gets_the_same_numbers(sqlite_database: QueueDatabase) -> None:
+def test_openmetrics_format_has_the_same_metrics(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, METRICS=OPEN)
     EndpointTotal.objects.create(endpoint="Sales", instance="here", handled=3)
 
@@ -207,7 +207,7 @@ def test_a_scraper_that_asks_for_openmetrics_gets_the_same_numbers(sqlite_databa
     assert (sample.name, sample.value) == ("sqlqueue_endpoint_handled_total", 3)
 
 
-def test_without_the_extra_the_answer_names_it(sqlite_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(sqlite_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     install(sqlite_database, METRICS=OPEN)
     monkeypatch.setattr(urls, "find_spec", lambda name: None)
 
@@ -217,9 +217,7 @@ def test_without_the_extra_the_answer_names_it(sqlite_database: QueueDatabase, m
     assert answer.content == b"prometheus-client is not installed: run pip install 'django-sqlqueue[metrics]'"
 
 
-def test_a_database_that_is_away_is_no_page_of_zeros(
-    postgresql_server: ThrowAwayServer, postgresql_database: QueueDatabase
-) -> None:
+def test_unavailable_database_returns_503(postgresql_server: ThrowAwayServer, postgresql_database: QueueDatabase) -> None:
     install(postgresql_database, METRICS=OPEN)
     postgresql_server.stop()
     try:
@@ -230,14 +228,14 @@ def test_a_database_that_is_away_is_no_page_of_zeros(
     assert (answer.status_code, answer.content) == (503, b"the database cannot be reached")
 
 
-def test_the_metrics_are_those_of_the_documentation(sqlite_database: QueueDatabase) -> None:
+def test_metrics_match_the_documentation(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, METRICS=OPEN)
     instance()
     EndpointTotal.objects.create(endpoint="Sales", instance="here", handled=3)
     CheckResult.objects.create(name="x", since=datetime(2026, 1, 1, tzinfo=UTC), checked_at=datetime(2026, 1, 1, tzinfo=UTC))
     then = datetime(2026, 1, 1, tzinfo=UTC)
     PipelineRun.objects.create(started_at=then, heartbeat_at=then, ended_at=then, state="ended", pid=7, batches=1)
-    table(sqlite_database, "Sales").send([message()])  # SQLite counts the rows of a table from its first one on
+    table(sqlite_database, "Sales").send([message()])  # SQLite counts rows only once a table has had one
     page = (ROOT / "docs" / "howto" / "monitor.md").read_text("utf-8")
 
     documented = re.findall(r"^\| `(sqlqueue_\w+)`", page, re.MULTILINE)

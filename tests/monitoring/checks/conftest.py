@@ -1,4 +1,4 @@
-"""What the tests of checks have."""
+"""Fixtures of the check tests."""
 
 from __future__ import annotations
 

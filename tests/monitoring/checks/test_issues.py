@@ -12,7 +12,7 @@ from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.installation import subscription_address
-from tests.monitoring.checks.watchers import MINUTE, Bench, told
+from tests.monitoring.checks.watchers import MINUTE, Bench, recorded_events
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install, instance, message, table
 from tests.support.pages import Markup, client_of
@@ -29,7 +29,7 @@ def overview() -> str:
     return text.partition("Needs attention")[2].partition(" Now ")[0]
 
 
-def test_a_condition_that_a_worker_has_found_too_is_one_issue(bench: Bench) -> None:
+def test_condition_found_live_and_by_a_worker_is_one_issue(bench: Bench) -> None:
     table(bench.database, "Sales").send([message()])
     bench.samples("Sales", waiting=1)
     bench.first.run_due()
@@ -44,7 +44,7 @@ def test_a_condition_that_a_worker_has_found_too_is_one_issue(bench: Bench) -> N
     assert overview().count("Sales") == 1
 
 
-def test_what_is_muted_is_no_issue_anywhere(bench: Bench) -> None:
+def test_muted_condition_is_no_issue(bench: Bench) -> None:
     instance(endpoint="Billing", callback_queue=None, threads={"Billing": 1}, silent=timedelta(minutes=5))
     table(bench.database, "Sales").send([message()])
     bench.samples("Sales", waiting=1)
@@ -58,7 +58,7 @@ def test_what_is_muted_is_no_issue_anywhere(bench: Bench) -> None:
     assert "Nothing needs attention." in overview()
 
 
-def test_what_the_status_does_not_show_counts_as_a_worker_found_it(bench: Bench) -> None:
+def test_stored_finding_is_reported_as_an_issue(bench: Bench) -> None:
     instance()
     name = subscription_address(address_book_of(get_settings())).table
     with bench.database.connection.cursor() as cursor:
@@ -72,7 +72,7 @@ def test_what_the_status_does_not_show_counts_as_a_worker_found_it(bench: Bench)
     assert name in overview()
 
 
-def test_who_only_waits_for_replies_is_no_live_instance_of_a_minimum(bench: Bench) -> None:
+def test_process_that_only_receives_replies_does_not_count_for_the_minimum(bench: Bench) -> None:
     EndpointExpectation.objects.create(endpoint="Sales", minimum=1, changed_at=bench.now)
     instance(threads={"Sales.here": 1})
     bench.first.run_due()
@@ -82,7 +82,7 @@ def test_who_only_waits_for_replies_is_no_live_instance_of_a_minimum(bench: Benc
     assert "Endpoint Sales : Below its minimum: 0 of 1 expected processes are alive." in overview()
 
 
-def test_a_lost_process_of_two_endpoints_is_one_issue_of_both(queue_database: QueueDatabase) -> None:
+def test_lost_process_of_two_endpoints_is_one_issue(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS={name: {"CALLBACKS": False} for name in ("Sales", "Billing", "Other")})
     for endpoint in ("Sales", "Billing"):
         instance(endpoint=endpoint, callback_queue=None, threads={endpoint: 1}, silent=timedelta(minutes=2))
@@ -96,7 +96,7 @@ def test_a_lost_process_of_two_endpoints_is_one_issue_of_both(queue_database: Qu
     assert [len(read_health(endpoints=[name]).findings) for name in ("Sales", "Billing", "Other")] == [1, 1, 0]
 
 
-def test_a_process_without_threads_on_a_queue_receives_unless_it_is_paused(queue_database: QueueDatabase) -> None:
+def test_process_without_receive_threads_is_no_issue_unless_paused(queue_database: QueueDatabase) -> None:
     """In the model `monitor` an idle queue has no receive thread."""
     install(queue_database, ENDPOINTS={"Sales": {"CALLBACKS": False}})
     row = instance(callback_queue=None, threads={"Sales": 0})
@@ -107,7 +107,7 @@ def test_a_process_without_threads_on_a_queue_receives_unless_it_is_paused(queue
     assert [each.check for each in read_health().findings] == ["paused"]
 
 
-def test_what_a_new_cause_explains_is_over_without_an_event(bench: Bench) -> None:
+def test_finding_with_a_new_cause_ends_without_an_event(bench: Bench) -> None:
     bench.samples("Sales", waiting=1)
     bench.first.run_due()
     assert set(bench.failing("receivers")) == {"Sales"}
@@ -116,4 +116,4 @@ def test_what_a_new_cause_explains_is_over_without_an_event(bench: Bench) -> Non
     bench.samples("Sales", waiting=1)
     bench.first.run_due()
     assert bench.failing("receivers") == {}
-    assert told() == [("check_failed", "Sales"), ("instance_lost", "Sales on here (4711)")]
+    assert recorded_events() == [("check_failed", "Sales"), ("instance_lost", "Sales on here (4711)")]

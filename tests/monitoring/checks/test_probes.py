@@ -1,4 +1,4 @@
-"""The probes of the checks that sqlqueue brings: what each finds."""
+"""The findings of each built-in check."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from sqlqueue_app.models import CheckResult, EndpointExpectation, Instance, Queu
 from sqlqueue_app.monitoring.check_results import UNSEEN
 from sqlqueue_app.monitoring.checks import BUILT_IN, EXPIRED_LIMIT, connections_needed, pool_size
 from sqlqueue_app.tables.listing import list_tables
-from tests.monitoring.checks.watchers import MINUTE, SECOND, Bench, told
+from tests.monitoring.checks.watchers import MINUTE, SECOND, Bench, recorded_events
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install, instance, table
 
 
-def test_where_all_is_well_each_check_has_one_row(bench: Bench) -> None:
+def test_each_passing_check_has_one_row(bench: Bench) -> None:
     instance()
     bench.first.run_due()
 
     rows = CheckResult.objects.all()
     assert {each.name for each in rows} == set(BUILT_IN)
     assert {(each.subject, each.failing, each.since, each.checked_at) for each in rows} == {("", False, bench.now, bench.now)}
-    assert told() == []
+    assert recorded_events() == []
     since = bench.now
     bench.pass_time()
     bench.first.run_due()
     assert {(each.since, each.checked_at) for each in CheckResult.objects.all()} == {(since, bench.now)}
 
 
-def test_a_process_that_is_lost_and_comes_back(bench: Bench) -> None:
+def test_lost_process_that_returns_is_reported(bench: Bench) -> None:
     row = instance(silent=timedelta(minutes=5))
     for _ in range(3):
         bench.first.run_due()
@@ -39,34 +39,34 @@ def test_a_process_that_is_lost_and_comes_back(bench: Bench) -> None:
     assert bench.failing("instances") == {name: f"No heartbeat from the process {name} for 40 seconds."}
     Instance.objects.filter(pk=row.pk).update(heartbeat_at=datetime.now(UTC))
     bench.first.run_due()
-    assert told() == [("instance_lost", name), ("instance_back", name)]
+    assert recorded_events() == [("instance_lost", name), ("instance_back", name)]
     assert bench.failing("instances") == {}
 
 
-def test_after_an_outage_processes_have_time_to_tell_that_they_live(bench: Bench) -> None:
+def test_processes_have_time_for_a_heartbeat_after_an_outage(bench: Bench) -> None:
     row = instance()
     bench.first.run_due()
     Instance.objects.filter(pk=row.pk).update(heartbeat_at=datetime.now(UTC) - MINUTE)
     bench.now += MINUTE
     bench.first.run_due()
-    assert told() == []
+    assert recorded_events() == []
     bench.now += 20 * SECOND
     bench.first.run_due()
-    assert told() == [("instance_lost", "Sales on here (4711)")]
+    assert recorded_events() == [("instance_lost", "Sales on here (4711)")]
 
 
-def test_a_lost_process_whose_place_another_has_taken(bench: Bench) -> None:
+def test_lost_process_with_a_successor_is_reported_gone(bench: Bench) -> None:
     row = instance(silent=timedelta(minutes=5))
     bench.first.run_due()
     Instance.objects.filter(pk=row.pk).update(heartbeat_at=datetime.now(UTC), pid=4712)
     bench.pass_time()
     bench.first.run_due()
 
-    assert told() == [("instance_lost", "Sales on here (4711)"), ("instance_gone", "Sales on here (4711)")]
+    assert recorded_events() == [("instance_lost", "Sales on here (4711)"), ("instance_gone", "Sales on here (4711)")]
     assert [each.subject for each in CheckResult.objects.filter(name="sqlqueue.instances")] == [""]
 
 
-def test_an_endpoint_below_its_minimum(bench: Bench) -> None:
+def test_endpoint_below_its_minimum_is_reported(bench: Bench) -> None:
     EndpointExpectation.objects.create(endpoint="Sales", minimum=2, changed_at=bench.now)
     instance()
     instance(pid=1, callback_queue=None, silent=timedelta(minutes=5))
@@ -77,13 +77,13 @@ def test_an_endpoint_below_its_minimum(bench: Bench) -> None:
     bench.first.run_due()
 
     assert bench.failing("minimums") == {}
-    assert [each for each in told() if "instance" not in each[0]] == [
+    assert [each for each in recorded_events() if "instance" not in each[0]] == [
         ("endpoint_below_minimum", "Sales"),
         ("endpoint_above_minimum", "Sales"),
     ]
 
 
-def test_a_queue_from_which_nobody_receives(bench: Bench) -> None:
+def test_queue_without_a_receiver_is_reported(bench: Bench) -> None:
     bench.samples("Sales", waiting=7)
     bench.samples("Sales.Priority", waiting=3)
     instance(threads={"Sales": 1})
@@ -96,31 +96,31 @@ def test_a_queue_from_which_nobody_receives(bench: Bench) -> None:
     instance(pid=3, callback_queue=None, threads={})
     bench.first.run_due()
     assert bench.failing("receivers") == {}
-    assert told() == [("check_failed", "Sales.Priority"), ("check_passed", "Sales.Priority")]
+    assert recorded_events() == [("check_failed", "Sales.Priority"), ("check_passed", "Sales.Priority")]
 
 
-def test_one_sample_in_which_messages_wait_is_no_failure(bench: Bench) -> None:
+def test_single_sample_with_waiting_messages_is_no_failure(bench: Bench) -> None:
     bench.samples("Sales", waiting=7)
     QueueSample.objects.filter(queue="Sales", taken_at=bench.now).update(waiting=0)
     bench.first.run_due()
     assert bench.failing("receivers") == {}
 
 
-def test_what_was_not_counted_has_not_failed(bench: Bench) -> None:
+def test_queue_without_recent_samples_does_not_fail(bench: Bench) -> None:
     bench.samples("Sales", waiting=7)
     bench.now += MINUTE
     bench.first.run_due()
     assert bench.failing("receivers") == {}
 
 
-def test_delayed_messages_that_nobody_moves(bench: Bench) -> None:
+def test_overdue_delayed_messages_are_reported(bench: Bench) -> None:
     bench.samples("Sales.Delayed", waiting=5, overdue=4)
     bench.first.run_due()
     assert bench.failing("mover") == {"Sales": "Delayed messages of Sales that are due and were not moved for a minute: 4."}
 
 
 @pytest.mark.parametrize(("minutes", "expired", "is_late"), [(16, 2_000, True), (9, 2_000, False), (16, EXPIRED_LIMIT, False)])
-def test_expired_messages_that_nobody_purges(bench: Bench, minutes: int, expired: int, is_late: bool) -> None:
+def test_long_expired_messages_are_reported(bench: Bench, minutes: int, expired: int, is_late: bool) -> None:
     bench.samples("Sales", minutes=minutes, seconds=60, expired=expired)
     bench.first.run_due()
     assert bool(bench.failing("purging")) == is_late
@@ -128,7 +128,7 @@ def test_expired_messages_that_nobody_purges(bench: Bench, minutes: int, expired
         assert bench.failing("purging") == {"Sales": "Sales has had more than 1,000 expired messages for 15 minutes."}
 
 
-def test_who_does_not_purge_is_not_late(queue_database: QueueDatabase) -> None:
+def test_expired_messages_are_ignored_without_purging(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS={"Sales": {"PURGE_EXPIRED_EVERY": 0, "CALLBACKS": False}})
     bench = Bench(queue_database)
     bench.samples("Sales", minutes=20, seconds=60, expired=5_000)
@@ -136,7 +136,7 @@ def test_who_does_not_purge_is_not_late(queue_database: QueueDatabase) -> None:
     assert bench.failing("purging") == {}
 
 
-def test_a_recurring_message_that_is_not_sent(bench: Bench) -> None:
+def test_late_recurring_message_is_reported(bench: Bench) -> None:
     bench.now = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
     ticks = {"schedule": "hourly", "message_type": "Shop.Count", "sent_at": bench.now}
     ScheduleTick.objects.create(tick=bench.now - timedelta(minutes=90), **ticks)
@@ -146,11 +146,11 @@ def test_a_recurring_message_that_is_not_sent(bench: Bench) -> None:
     ScheduleTick.objects.create(tick=bench.now - timedelta(minutes=30), **ticks)
     bench.pass_time()
     bench.first.run_due()
-    assert told() == [("schedule_failed", "hourly"), ("schedule_sends", "hourly")]
+    assert recorded_events() == [("schedule_failed", "hourly"), ("schedule_sends", "hourly")]
 
 
 @pytest.mark.parametrize(("enabled", "changed"), [(False, timedelta(days=9)), (True, timedelta(minutes=5))])
-def test_a_recurring_message_that_rests_is_not_late(bench: Bench, enabled: bool, changed: timedelta) -> None:
+def test_disabled_or_changed_schedule_is_not_late(bench: Bench, enabled: bool, changed: timedelta) -> None:
     bench.now = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
     ScheduleTick.objects.create(
         schedule="hourly", message_type="Shop.Count", sent_at=bench.now, tick=bench.now - timedelta(minutes=90)
@@ -160,7 +160,7 @@ def test_a_recurring_message_that_rests_is_not_late(bench: Bench, enabled: bool,
     assert bench.failing("schedules") == {}
 
 
-def test_tables_that_are_missing_or_lack_an_index(bench: Bench) -> None:
+def test_missing_tables_and_indexes_are_reported(bench: Bench) -> None:
     sales, priority = table(bench.database, "Sales"), table(bench.database, "Sales.Priority")
     with bench.database.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {priority.qualified}")
@@ -188,7 +188,7 @@ def _indexes(database: QueueDatabase, name: str) -> list[str]:
         return [str(found) for (found,) in cursor.fetchall()]
 
 
-def test_a_machine_whose_clock_is_wrong(bench: Bench) -> None:
+def test_wrong_clock_of_a_machine_is_reported(bench: Bench) -> None:
     bench.ahead = -7 * SECOND
     bench.first.run_due()
     if bench.database.vendor == "sqlite":
@@ -196,15 +196,15 @@ def test_a_machine_whose_clock_is_wrong(bench: Bench) -> None:
         return
     text = "The clock of the machine mill differs from that of the database by -7 seconds."
     assert bench.failing("clocks") == {"mill": text}
-    # Of another machine nothing is known.
+    # The process of another machine does not change the result.
     bench.pass_time()
     bench.ahead = timedelta()
     bench.worker(host="elsewhere").run_due()
     assert bench.failing("clocks") == {"mill": text}
-    # A process that is started anew knows nothing of the one before.
+    # A restarted process replaces the result of its predecessor.
     bench.worker().run_due()
     assert bench.failing("clocks") == {}
-    assert told() == [("check_failed", "mill"), ("check_passed", "mill")]
+    assert recorded_events() == [("check_failed", "mill"), ("check_passed", "mill")]
     bench.pass_time(UNSEEN + MINUTE)
     bench.worker(host="elsewhere").run_due()
     assert [each.subject for each in CheckResult.objects.filter(name="sqlqueue.clocks")] == [""]
@@ -213,13 +213,13 @@ def test_a_machine_whose_clock_is_wrong(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("pool", "size"), [(None, None), (True, 4), ({"max_size": 9}, 9), ({"min_size": 2}, 2), ({"max_size": None}, 4), ({}, None)]
 )
-def test_the_size_of_a_pool(pool: object, size: int | None) -> None:
+def test_pool_size_is_read_from_the_settings(pool: object, size: int | None) -> None:
     entry = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {"pool": pool}}
     assert pool_size(entry) == size
     assert pool_size({**entry, "ENGINE": "django.db.backends.sqlite3"}) is None
 
 
-def test_a_pool_that_is_too_small(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_small_pool_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sqlqueue_app.monitoring.checks.pool_size", lambda entry: 20)
     assert connections_needed([(8, False), (4, True)]) == 21
     bench.worker(connections_needed=21).run_due()

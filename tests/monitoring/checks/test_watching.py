@@ -1,4 +1,4 @@
-"""Checks in a cluster: once for all workers, and what becomes of them in the table of results."""
+"""Checks in a cluster run once for all workers and keep their results in a table."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from sqlqueue_app.monitoring.checks import BUILT_IN, MOVER, advice_in_words, fin
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.worker.run import RunOptions, run_worker
-from tests.monitoring.checks.watchers import MINUTE, SECOND, Bench, told
+from tests.monitoring.checks.watchers import MINUTE, SECOND, Bench, recorded_events
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install, instance
 from tests.support.waiting import join_all, poll_until
 
 
-def test_of_many_workers_one_looks(bench: Bench) -> None:
+def test_only_one_of_many_workers_runs_a_check(bench: Bench) -> None:
     instance(silent=timedelta(minutes=5))
     instance(pid=2, endpoint="Other", callback_queue=None, threads={"Other": 1})
     bench.samples("Sales.Delayed", waiting=5, overdue=4)
@@ -52,12 +52,12 @@ def test_of_many_workers_one_looks(bench: Bench) -> None:
 
     looked = [name for names in found for name in names]
     assert len(looked) == len(set(looked))
-    assert len(told()) == len(set(told()))
+    assert len(recorded_events()) == len(set(recorded_events()))
     if bench.database.vendor == "postgresql":
-        assert sorted(told()) == [("check_failed", "Sales"), ("instance_lost", "Sales on here (4711)")]
+        assert sorted(recorded_events()) == [("check_failed", "Sales"), ("instance_lost", "Sales on here (4711)")]
 
 
-def test_who_is_killed_in_between_loses_no_event(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_worker_loses_no_event(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     instance(silent=timedelta(minutes=5))
     with monkeypatch.context() as patch:
         patch.setattr("sqlqueue_app.monitoring.check_results.record_events", _killed)
@@ -66,14 +66,14 @@ def test_who_is_killed_in_between_loses_no_event(bench: Bench, monkeypatch: pyte
     assert CheckResult.objects.filter(failing=True).count() == 0
     bench.now += 20 * SECOND
     bench.worker().run_due()
-    assert told() == [("instance_lost", "Sales on here (4711)")]
+    assert recorded_events() == [("instance_lost", "Sales on here (4711)")]
 
 
 def _killed(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_an_idle_look_costs_little(postgresql_database: QueueDatabase) -> None:
+def test_idle_run_takes_few_statements(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database)
     instance()
     bench = Bench(postgresql_database)
@@ -86,9 +86,9 @@ def test_an_idle_look_costs_little(postgresql_database: QueueDatabase) -> None:
             work()
         return [each["sql"] for each in queries.captured_queries]
 
-    # Who looks for nothing, who looks for what must be noticed soon, and who looks at more.
+    # A worker with no due checks, one with the frequent checks, and one with more.
     loser = bench.worker()
-    assert len(statements(timedelta(), loser.run_due)) == 4  # the first look of a process asks what stands there of its machine
+    assert len(statements(timedelta(), loser.run_due)) == 4  # the first run of a process reads the stored results of its machine
     assert len(statements(timedelta(), loser.run_due)) == 3  # BEGIN, SELECT, COMMIT
     quick = statements(20 * SECOND, bench.first.run_due)
     assert [sql for sql in quick if sql.startswith("BEGIN")] == ["BEGIN"] * 2
@@ -97,7 +97,7 @@ def test_an_idle_look_costs_little(postgresql_database: QueueDatabase) -> None:
     assert len(statements(300 * SECOND, bench.first.run_due)) <= 60
 
 
-def test_what_has_failed_stays_for_a_day_and_longer_if_it_is_muted(bench: Bench) -> None:
+def test_passed_results_are_kept_for_a_day_and_longer_when_muted(bench: Bench) -> None:
     row = instance()
     bench.samples("Sales.Delayed", waiting=5, overdue=4)
     bench.first.run_due()
@@ -115,7 +115,7 @@ def test_what_has_failed_stays_for_a_day_and_longer_if_it_is_muted(bench: Bench)
         assert left == ({"", "Sales"} if days < 4 else {""})
 
 
-def test_results_of_unknown_checks_are_forgotten(bench: Bench) -> None:
+def test_results_of_unknown_checks_expire(bench: Bench) -> None:
     old = bench.now - timedelta(days=2)
     CheckResult.objects.create(name="payment gateway", failing=True, since=old, checked_at=old)
     CheckResult.objects.create(name="another", since=old, checked_at=bench.now - timedelta(hours=2))
@@ -124,7 +124,7 @@ def test_results_of_unknown_checks_are_forgotten(bench: Bench) -> None:
     assert CheckResult.objects.filter(name="another").exists()
 
 
-def test_a_check_that_cannot_be_run_does_not_stop_the_others(
+def test_check_that_cannot_run_does_not_stop_the_others(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(snapshot: Snapshot) -> Any:
@@ -137,12 +137,12 @@ def test_a_check_that_cannot_be_run_does_not_stop_the_others(
     instance(silent=timedelta(minutes=5))
     bench.first.run_due()
 
-    assert told() == [("instance_lost", "Sales on here (4711)")]
+    assert recorded_events() == [("instance_lost", "Sales on here (4711)")]
     assert not CheckResult.objects.filter(name="sqlqueue.mover").exists()
     assert [getattr(each, "event", "") for each in caplog.records].count("check_not_run") == 1
 
 
-def test_a_worker_checks(queue_database: QueueDatabase, registered: Callable[..., None]) -> None:
+def test_worker_runs_all_checks(queue_database: QueueDatabase, registered: Callable[..., None]) -> None:
     registered("of a test")
     install(queue_database)
     stop = StopSignal()
@@ -165,7 +165,7 @@ def test_a_worker_checks(queue_database: QueueDatabase, registered: Callable[...
 
 
 @pytest.mark.parametrize("details", [None, [], {}, {"alive": "%s", "text": None}])
-def test_every_check_has_words_whatever_its_details_are(details: object) -> None:
+def test_every_check_has_a_text_for_any_details(details: object) -> None:
     for name in (*BUILT_IN, "payment gateway"):
         assert finding_in_words(name, "it", details)
         assert advice_in_words(name, "it", details)

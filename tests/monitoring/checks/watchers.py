@@ -1,4 +1,4 @@
-"""Workers that look at checks, each at a time that the test says, and what they have told."""
+"""Workers that run checks at times set by the test, and the events that they record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEDULES = {"hourly": {"CRON": "0 * * * *", "SEND": "Shop.Count"}}
 
 
 class Bench:
-    """Workers that look, each at a time that the test says."""
+    """Workers that run checks at times set by the test."""
 
     def __init__(self, database: QueueDatabase) -> None:
         self.database = database
@@ -31,15 +31,15 @@ class Bench:
         return CheckRunner(get_settings(), known, in_doubt, now=lambda: self.now, local=lambda: self.now + self.ahead)
 
     def pass_time(self, time: timedelta = 5 * MINUTE) -> None:
-        """All is looked at anew then; processes that live have told so."""
+        """Advance the time so that all checks are due; live processes have sent heartbeats."""
         self.now += time
-        # One that was not away so long.
+        # A new runner, which has not missed that time.
         self.first = self.worker()
         for each in Instance.objects.filter(heartbeat_at__gte=self.now - time - 40 * SECOND):
             Instance.objects.filter(pk=each.pk).update(heartbeat_at=datetime.now(UTC))
 
     def samples(self, queue: str, minutes: int = 1, seconds: int = 10, **fields: Any) -> None:
-        """The queue was so for so long."""
+        """Store samples with these values for the given minutes."""
         QueueSample.objects.filter(queue=queue).delete()
         for number in range(minutes * 60 // seconds):
             at = self.now - timedelta(seconds=number * seconds)
@@ -51,5 +51,5 @@ class Bench:
         return {each.subject: finding_in_words(each.name, each.subject, each.details) for each in rows}
 
 
-def told() -> list[tuple[str, str]]:
+def recorded_events() -> list[tuple[str, str]]:
     return [(each.kind, each.subject) for each in Event.objects.order_by("id")]

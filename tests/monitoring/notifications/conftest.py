@@ -1,4 +1,4 @@
-"""What the tests of rules have: a clock that the test puts forward, and somebody who looks at the rules."""
+"""Fixtures of the rule tests: a clock that the test sets and an evaluator of the rules."""
 
 from __future__ import annotations
 

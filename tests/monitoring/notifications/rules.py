@@ -20,7 +20,7 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 class Clock:
-    """A clock that a test puts forward."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = START
@@ -33,7 +33,7 @@ class Clock:
 
 
 def rule(clock: Clock, *, secret: str = SECRET, **values: Any) -> NotificationRule:
-    """A rule, by default one of queues that are longer than 10, which tells a mail address at most once in five minutes."""
+    """A rule, by default for queues longer than 10, which sends a mail at most once in five minutes."""
     known: dict[str, Any] = {
         "name": "a rule",
         "kind": "queue_longer",
@@ -45,21 +45,21 @@ def rule(clock: Clock, *, secret: str = SECRET, **values: Any) -> NotificationRu
 
 
 def sample(clock: Clock, queue: str = "Sales", waiting: int = 0, **more: Any) -> None:
-    """What a queue was counted to have just now."""
+    """Store a present sample of a queue."""
     begin = datetime.fromtimestamp(clock.now.timestamp() // 10 * 10, UTC)
     values = {"waiting": waiting, "most_waiting": waiting, **more}
     QueueSample.objects.update_or_create(queue=queue, seconds=10, taken_at=begin, defaults=values)
 
 
-def told() -> list[list[tuple[str, str]]]:
-    """What each notification tells: pairs of a change and its subject; the oldest first."""
+def sent_changes() -> list[list[tuple[str, str]]]:
+    """The changes of each notification as pairs of change and subject, oldest first."""
     found = NotificationDelivery.objects.order_by("created_at", "pk")
     return [[(each["change"], each["subject"]) for each in row.payload["changes"]] for row in found]
 
 
 @dataclass
 class Receiver:
-    """A server of HTTP that keeps what it is sent, and answers as it is told: with a status, or by a function of the handler."""
+    """An HTTP server that keeps its requests and answers with a status or by a function of the handler."""
 
     answer: int | Callable[[BaseHTTPRequestHandler], None] = 204
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Receiver:
 
     @contextmanager
     def running(self) -> Iterator[Receiver]:
-        """While open, it listens. Then `released` is set, for answers that wait for it."""
+        """Listen inside the block; its end sets `released` for answers that wait for it."""
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -96,7 +96,7 @@ class Receiver:
             daemon_threads = False
 
             def handle_error(self, request: Any, client_address: Any) -> None:
-                pass  # whoever has asked does not wait any more
+                pass  # the client has closed the connection
 
         with Server(("127.0.0.1", 0), Handler) as server:
             self.port = server.server_port
@@ -111,5 +111,5 @@ class Receiver:
 
 
 def state(made: NotificationRule) -> NotificationRule:
-    """The rule as it is now."""
+    """The rule as stored now."""
     return NotificationRule.objects.get(pk=made.pk)

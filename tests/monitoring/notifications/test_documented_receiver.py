@@ -1,4 +1,4 @@
-"""The receiver of the documentation believes our requests, and nobody else's."""
+"""The documented receiver accepts our requests and no others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_genuine() -> Callable[[str, dict[str, str], bytes], bool]:
     return namespace["is_genuine"]
 
 
-def test_it_knows_ours(is_genuine: Callable[[str, dict[str, str], bytes], bool]) -> None:
+def test_documented_receiver_accepts_only_our_requests(is_genuine: Callable[[str, dict[str, str], bytes], bool]) -> None:
     secret, body, now = new_secret(), b'{"type": "sqlqueue.test"}', datetime.now(UTC)
     headers = signed_headers(secret, "id", now, body)
     assert is_genuine(secret, headers, body)

@@ -1,4 +1,4 @@
-"""Rules of notifications: what they tell, once, not too often, by one process of many, and nothing lost."""
+"""Notification rules report each change once, throttled, by one of many processes, and lose nothing."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from sqlqueue_app.models import (
 )
 from sqlqueue_app.monitoring import rules
 from sqlqueue_app.monitoring.rules import GROUPED_BY, Evaluator
-from tests.monitoring.notifications.rules import START, Clock, rule, sample, state, told
+from tests.monitoring.notifications.rules import START, Clock, rule, sample, sent_changes, state
 from tests.support.databases import QueueDatabase
 from tests.support.failing import fail, failed_row
 from tests.support.filling import instance, table
 
 
-def test_a_long_queue_is_told_once_until_it_was_short_again(evaluator: Evaluator, clock: Clock) -> None:
+def test_long_queue_is_reported_once_until_it_was_short(evaluator: Evaluator, clock: Clock) -> None:
     made = rule(clock, throttle_seconds=0)
     for waiting in (10, 11, 5_000, 12, 10, 3, 11, 11):
         sample(clock, waiting=waiting)
         sample(clock, "Sales.Priority", 1)
         evaluator.evaluate()
         clock.after(10)
-    assert told() == [[("raised", "Sales")], [("resolved", "Sales")], [("raised", "Sales")]]
+    assert sent_changes() == [[("raised", "Sales")], [("resolved", "Sales")], [("raised", "Sales")]]
     assert list(state(made).raised) == ["Sales"]
     first = NotificationDelivery.objects.earliest("created_at")
     assert first.payload["changes"][0] == {
@@ -47,7 +47,7 @@ def test_a_long_queue_is_told_once_until_it_was_short_again(evaluator: Evaluator
     )
 
 
-def test_what_comes_in_between_is_put_together_and_nothing_is_lost(evaluator: Evaluator, clock: Clock) -> None:
+def test_throttled_changes_are_combined(evaluator: Evaluator, clock: Clock) -> None:
     rule(clock, throttle_seconds=300)
     sample(clock, "Sales", 11)
     evaluator.evaluate()
@@ -57,17 +57,17 @@ def test_what_comes_in_between_is_put_together_and_nothing_is_lost(evaluator: Ev
             sample(clock, each, QueueSample.objects.filter(queue=each).latest("taken_at").waiting)
         sample(clock, name, waiting)
         evaluator.evaluate()
-    assert told() == [[("raised", "Sales")]]
+    assert sent_changes() == [[("raised", "Sales")]]
     clock.now = START + timedelta(seconds=300)
     evaluator.evaluate()
-    assert told()[1:] == [[("raised", "A"), ("raised", "B"), ("resolved", "A"), ("resolved", "Sales"), ("raised", "Sales")]]
+    assert sent_changes()[1:] == [[("raised", "A"), ("raised", "B"), ("resolved", "A"), ("resolved", "Sales"), ("raised", "Sales")]]
     assert NotificationDelivery.objects.latest("created_at").payload["raised"] == ["B", "Sales"]
     clock.after(1800)
     evaluator.evaluate()
-    assert len(told()) == 2
+    assert len(sent_changes()) == 2
 
 
-def test_of_very_many_changes_the_number_is_told(evaluator: Evaluator, clock: Clock) -> None:
+def test_long_list_of_changes_is_cut_and_counted(evaluator: Evaluator, clock: Clock) -> None:
     made = rule(clock)
     for number in range(rules.MAX_LISTED + 7):
         sample(clock, f"Q{number:03}", 11)
@@ -77,37 +77,37 @@ def test_of_very_many_changes_the_number_is_told(evaluator: Evaluator, clock: Cl
     assert len(state(made).raised) == 107
 
 
-def test_a_clock_that_was_put_back_keeps_nobody_waiting(evaluator: Evaluator, clock: Clock) -> None:
+def test_clock_set_back_does_not_delay_notifications(evaluator: Evaluator, clock: Clock) -> None:
     rule(clock, throttle_seconds=3600)
     sample(clock, waiting=11)
     evaluator.evaluate()
     clock.after(-7200)
     sample(clock, waiting=0)
     evaluator.evaluate()
-    assert told() == [[("resolved", "Sales")], [("raised", "Sales")]]
+    assert sent_changes() == [[("resolved", "Sales")], [("raised", "Sales")]]
 
 
-def test_only_backlogs_count_unless_a_queue_is_named(evaluator: Evaluator, clock: Clock) -> None:
+def test_rule_covers_only_backlogs_unless_it_names_a_queue(evaluator: Evaluator, clock: Clock) -> None:
     rule(clock, name="all")
     rule(clock, name="errors", subject="error")
     for name in ("error", "Sales.Delayed", "Other"):
         sample(clock, name, 50)
     evaluator.evaluate()
-    assert sorted(told()) == [[("raised", "Other")], [("raised", "error")]]
+    assert sorted(sent_changes()) == [[("raised", "Other")], [("raised", "error")]]
 
 
-def test_an_old_sample_says_nothing(evaluator: Evaluator, clock: Clock) -> None:
+def test_old_samples_are_ignored(evaluator: Evaluator, clock: Clock) -> None:
     made = rule(clock, throttle_seconds=0)
     sample(clock, waiting=11)
     evaluator.evaluate()
     for _ in range(7):
         clock.after(600)
         evaluator.evaluate()
-    assert told() == [[("raised", "Sales")], [("gone", "Sales")]], "of a queue that was dropped nothing is known any more"
+    assert sent_changes() == [[("raised", "Sales")], [("gone", "Sales")]], "nothing is known about a dropped queue"
     assert state(made).raised == {}
 
 
-def test_a_pause_of_the_samples_is_no_end_of_what_was_told(evaluator: Evaluator, clock: Clock) -> None:
+def test_gap_in_the_samples_does_not_resolve_an_alert(evaluator: Evaluator, clock: Clock) -> None:
     made = rule(clock, throttle_seconds=0)
     sample(clock, waiting=11)
     evaluator.evaluate()
@@ -121,51 +121,51 @@ def test_a_pause_of_the_samples_is_no_end_of_what_was_told(evaluator: Evaluator,
     assert "missing_since" not in state(made).raised["Sales"]
     clock.after(1800)
     evaluator.evaluate()
-    assert told() == [[("raised", "Sales")]]
+    assert sent_changes() == [[("raised", "Sales")]]
 
 
-def test_an_old_message(evaluator: Evaluator, clock: Clock) -> None:
+def test_old_message_triggers_the_rule(evaluator: Evaluator, clock: Clock) -> None:
     rule(clock, kind="queue_older", threshold=90.5, throttle_seconds=0)
     for age in (None, 90.5, 91.0, None):
         sample(clock, waiting=1, head_age_seconds=age)
         evaluator.evaluate()
         clock.after(10)
-    assert told() == [[("raised", "Sales")], [("resolved", "Sales")]]
+    assert sent_changes() == [[("raised", "Sales")], [("resolved", "Sales")]]
 
 
-def test_failures(queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock) -> None:
+def test_number_of_failures_triggers_the_rule(queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock) -> None:
     rule(clock, kind="failures_above", threshold=1.0, name="all", throttle_seconds=0)
     rule(clock, kind="failures_above", threshold=0.0, name="billing", subject="Billing", throttle_seconds=0)
     rule(clock, kind="failures_above", threshold=0.0, name="sales", subject="Sales", throttle_seconds=0)
     failed = fail(queue_database, [failed_row(), failed_row()])
     evaluator.evaluate()
-    assert sorted(told()) == [[("raised", "")], [("raised", "Sales")]]
+    assert sorted(sent_changes()) == [[("raised", "")], [("raised", "Sales")]]
     FailedMessage.objects.filter(pk=failed[0].pk).update(status=FailureStatus.ARCHIVED)
     clock.after(10)
     evaluator.evaluate()
-    assert told()[2:] == [[("resolved", "")]]
+    assert sent_changes()[2:] == [[("resolved", "")]]
 
 
-def test_new_groups(queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock) -> None:
+def test_new_group_triggers_the_rule(queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock) -> None:
     known = FailureGroup(pk=deterministic_guid("known"), classifier=GROUPED_BY.name, title="known")
     known.first_seen_at = START - timedelta(hours=1)
     known.save(force_insert=True)
     rule(clock, kind="new_group", threshold=None, throttle_seconds=0)
     rule(clock, kind="new_group", threshold=None, name="of another", subject="Billing", throttle_seconds=0)
     evaluator.evaluate()
-    assert told() == []
+    assert sent_changes() == []
     clock.after(10)
     table(queue_database, "error").send([failed_row(), failed_row()])
     catch_up(get_settings(), limit=10, now=clock.now)
     for _ in range(3):
         clock.after(10)
         evaluator.evaluate()
-    assert told() == [[("new", "shop.errors.OutOfStock: No stacktrace")]]
+    assert sent_changes() == [[("new", "shop.errors.OutOfStock: No stacktrace")]]
     change = NotificationDelivery.objects.get().payload["changes"][0]
     assert FailureGroup.objects.get(pk=change["group"]).classifier == GROUPED_BY.name
 
 
-def test_a_group_that_is_committed_late_is_told(evaluator: Evaluator, clock: Clock) -> None:
+def test_group_committed_late_is_reported(evaluator: Evaluator, clock: Clock) -> None:
     def group(name: str, ago: int) -> None:
         FailureGroup.objects.create(
             pk=deterministic_guid(name), classifier=GROUPED_BY.name, title=name, first_seen_at=clock.now - timedelta(seconds=ago)
@@ -178,17 +178,17 @@ def test_a_group_that_is_committed_late_is_told(evaluator: Evaluator, clock: Clo
     group("first", 50)
     clock.after(10)
     evaluator.evaluate()
-    assert told() == [[("new", "second")], [("new", "first")]]
+    assert sent_changes() == [[("new", "second")], [("new", "first")]]
     clock.after(3600)
     group("third", 0)
     evaluator.evaluate()
     assert list(state(made).seen["groups"]) == [str(deterministic_guid("third"))]
     clock.after(10)
     evaluator.evaluate()
-    assert len(told()) == 3
+    assert len(sent_changes()) == 3
 
 
-def test_instances_below_the_minimum_of_each_endpoint(evaluator: Evaluator, clock: Clock) -> None:
+def test_missing_instances_of_an_endpoint_trigger_the_rule(evaluator: Evaluator, clock: Clock) -> None:
     rule(clock, kind="instances_below", threshold=None, throttle_seconds=0)
     EndpointExpectation.objects.create(endpoint="Sales", minimum=2, changed_at=START)
     EndpointExpectation.objects.create(endpoint="Billing", minimum=0, changed_at=START)
@@ -201,7 +201,7 @@ def test_instances_below_the_minimum_of_each_endpoint(evaluator: Evaluator, cloc
             clock.after(10)
 
     look(4)
-    assert told() == [], "a deployment takes so long"
+    assert sent_changes() == [], "a deployment may take this long"
     look(1)
     second = instance(name="second", callback_queue=None)
     look(1)
@@ -212,32 +212,32 @@ def test_instances_below_the_minimum_of_each_endpoint(evaluator: Evaluator, cloc
     second.delete()
     first.delete()
     look(5)
-    assert told() == [[("raised", "Sales")], [("resolved", "Sales")], [("raised", "Sales")]]
+    assert sent_changes() == [[("raised", "Sales")], [("resolved", "Sales")], [("raised", "Sales")]]
     EndpointExpectation.objects.all().delete()
     look(1)
-    assert told()[3:] == [[("resolved", "Sales")]]
+    assert sent_changes()[3:] == [[("resolved", "Sales")]]
 
 
-def test_instances_below_a_number(evaluator: Evaluator, clock: Clock) -> None:
+def test_instances_below_a_number_trigger_the_rule(evaluator: Evaluator, clock: Clock) -> None:
     rule(clock, kind="instances_below", threshold=1.0, throttle_seconds=0)
     rule(clock, kind="instances_below", threshold=3.0, name="of one", subject="Billing", throttle_seconds=0)
     for _ in range(5):
         evaluator.evaluate()
         clock.after(10)
-    assert sorted(told()) == [[("raised", "Billing")], [("raised", "Sales")]], "endpoints of the settings, with none alive"
+    assert sorted(sent_changes()) == [[("raised", "Billing")], [("raised", "Sales")]], "endpoints of the settings, with none alive"
     assert {each.payload["changes"][0]["value"] for each in NotificationDelivery.objects.all()} == {0}
 
 
-def test_who_only_waits_for_replies_is_no_live_instance(evaluator: Evaluator, clock: Clock) -> None:
+def test_process_that_only_receives_replies_is_no_live_instance(evaluator: Evaluator, clock: Clock) -> None:
     rule(clock, kind="instances_below", threshold=1.0, subject="Sales")
     instance(threads={"Sales.here": 1})
     for _ in range(5):
         evaluator.evaluate()
         clock.after(10)
-    assert told() == [[("raised", "Sales")]]
+    assert sent_changes() == [[("raised", "Sales")]]
 
 
-def test_checks(evaluator: Evaluator, clock: Clock) -> None:
+def test_failing_check_triggers_the_rule(evaluator: Evaluator, clock: Clock) -> None:
     def check(name: str, subject: str = "", **values: Any) -> None:
         defaults = {"failing": True, "checked_at": clock.now, "since": clock.now, **values}
         CheckResult.objects.update_or_create(name=name, subject=subject, defaults=defaults)
@@ -248,15 +248,15 @@ def test_checks(evaluator: Evaluator, clock: Clock) -> None:
     check("fine", failing=False)
     check("muted", muted_until=clock.now + timedelta(hours=1))
     evaluator.evaluate()
-    assert told() == [[("raised", "mover: Sales")]] * 2
+    assert sent_changes() == [[("raised", "mover: Sales")]] * 2
     clock.after(10)
     check("mover", "Sales", muted_until=clock.now + timedelta(seconds=15))
     evaluator.evaluate()
-    assert len(told()) == 2, "nobody wants to hear of it"
+    assert len(sent_changes()) == 2, "the check is muted"
     clock.after(20)
     evaluator.evaluate()
-    assert told()[2:] == [[("raised", "mover: Sales")]] * 2, "it fails still, and nobody has seen to it"
+    assert sent_changes()[2:] == [[("raised", "mover: Sales")]] * 2, "the check still fails after the mute"
     CheckResult.objects.filter(name="mover").delete()
     clock.after(10)
     evaluator.evaluate()
-    assert told()[4:] == [[("resolved", "mover: Sales")]] * 2
+    assert sent_changes()[4:] == [[("resolved", "mover: Sales")]] * 2

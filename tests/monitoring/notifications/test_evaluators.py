@@ -1,4 +1,4 @@
-"""Who looks at the rules: one process of many, and nothing half done; rules that are changed, disabled, deleted."""
+"""One of many processes evaluates the rules, atomically; rules are changed, disabled and deleted."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sqlqueue_app.models import Claim, NotificationDelivery, NotificationRule
 from sqlqueue_app.monitoring.notifying import Notifications
 from sqlqueue_app.monitoring.rules import Evaluator, RuleConditions, RuleValues, change_rule, remove_rule, set_enabled
 from sqlqueue_app.receiving.waiting import StopSignal
-from tests.monitoring.notifications.rules import Clock, rule, sample, state, told
+from tests.monitoring.notifications.rules import Clock, rule, sample, sent_changes, state
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install
 from tests.support.waiting import join_all
 
 
-def test_of_many_workers_one_tells(queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock) -> None:
+def test_only_one_of_many_workers_notifies(queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock) -> None:
     rule(clock, throttle_seconds=0)
     rounds, workers = 6, 4
     written: list[int] = []
@@ -47,12 +47,10 @@ def test_of_many_workers_one_tells(queue_database: QueueDatabase, evaluator: Eva
         thread.start()
     join_all(threads)
     assert sum(written) == rounds
-    assert told() == [[("raised", "Sales")], [("resolved", "Sales")]] * (rounds // 2)
+    assert sent_changes() == [[("raised", "Sales")], [("resolved", "Sales")]] * (rounds // 2)
 
 
-def test_who_is_killed_while_he_looks_leaves_nothing_half_done(
-    evaluator: Evaluator, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_evaluation_is_rolled_back(evaluator: Evaluator, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed(BaseException):
         pass
 
@@ -65,12 +63,12 @@ def test_who_is_killed_while_he_looks_leaves_nothing_half_done(
         patch.setattr(NotificationDelivery, "save", killed)
         with pytest.raises(Killed):
             evaluator.evaluate()
-    assert (state(made).raised, told(), list(Claim.objects.filter(name="notifications"))) == ({}, [], [])
+    assert (state(made).raised, sent_changes(), list(Claim.objects.filter(name="notifications"))) == ({}, [], [])
     assert Evaluator(get_settings(), now=clock).evaluate() == 1
-    assert told() == [[("raised", "Sales")]]
+    assert sent_changes() == [[("raised", "Sales")]]
 
 
-def test_a_rule_that_cannot_be_evaluated_keeps_no_other_from_it(
+def test_failing_rule_does_not_stop_the_others(
     evaluator: Evaluator, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rule(clock, name="bad")
@@ -84,17 +82,17 @@ def test_a_rule_that_cannot_be_evaluated_keeps_no_other_from_it(
         return read(self, each)
 
     monkeypatch.setattr(RuleConditions, "read", read_or_fail)
-    # SQLite says of every mistake that it is one of operation
+    # SQLite reports every mistake as an OperationalError
     if connections["default"].vendor == "sqlite":
         monkeypatch.setattr(RuleConditions, "read", lambda self, each: read(self, each) if each.name != "bad" else 1 / 0)
     evaluator.evaluate()
-    assert told() == [[("raised", "Sales")]]
+    assert sent_changes() == [[("raised", "Sales")]]
     assert [record.message for record in caplog.records if getattr(record, "event", "") == "notification_rule_failed"] == [
         "the notification rule 'bad' could not be evaluated"
     ]
 
 
-def test_a_rule_that_is_disabled_is_not_looked_at_and_begins_again_when_it_is_enabled(evaluator: Evaluator, clock: Clock) -> None:
+def test_disabled_rule_starts_again_when_enabled(evaluator: Evaluator, clock: Clock) -> None:
     made = rule(clock, throttle_seconds=0)
     sample(clock, waiting=11)
     evaluator.evaluate()
@@ -103,15 +101,15 @@ def test_a_rule_that_is_disabled_is_not_looked_at_and_begins_again_when_it_is_en
     clock.after(10)
     sample(clock, waiting=0)
     evaluator.evaluate()
-    assert len(told()) == 1
+    assert len(sent_changes()) == 1
     set_enabled(made.pk, True, now=clock)
     clock.after(10)
     sample(clock, waiting=11)
     evaluator.evaluate()
-    assert told() == [[("raised", "Sales")]] * 2
+    assert sent_changes() == [[("raised", "Sales")]] * 2
 
 
-def test_a_rule_that_is_changed_tells_again_what_is_over_its_new_threshold(evaluator: Evaluator, clock: Clock) -> None:
+def test_rule_with_a_new_threshold_notifies_again(evaluator: Evaluator, clock: Clock) -> None:
     made = rule(clock, throttle_seconds=0)
     sample(clock, waiting=11)
     evaluator.evaluate()
@@ -119,15 +117,15 @@ def test_a_rule_that_is_changed_tells_again_what_is_over_its_new_threshold(evalu
     change_rule(made.pk, values, by="bert", now=clock)
     clock.after(10)
     evaluator.evaluate()
-    assert len(told()) == 1, "only whom it tells has changed"
-    assert NotificationDelivery.objects.get().target == "other@example.com", "what waits goes there too"
+    assert len(sent_changes()) == 1, "only the target has changed"
+    assert NotificationDelivery.objects.get().target == "other@example.com", "waiting deliveries use the new target"
     change_rule(made.pk, RuleValues("a rule", "queue_longer", "", 5.0, "mail", "other@example.com", 0), now=clock)
     clock.after(10)
     evaluator.evaluate()
-    assert told() == [[("raised", "Sales")]] * 2
+    assert sent_changes() == [[("raised", "Sales")]] * 2
 
 
-def test_what_waits_of_a_rule_that_is_deleted_is_given_up(evaluator: Evaluator, clock: Clock) -> None:
+def test_waiting_deliveries_of_a_deleted_rule_fail(evaluator: Evaluator, clock: Clock) -> None:
     made = rule(clock)
     sample(clock, waiting=11)
     evaluator.evaluate()
@@ -137,7 +135,7 @@ def test_what_waits_of_a_rule_that_is_deleted_is_given_up(evaluator: Evaluator, 
     assert (left.rule, left.rule_name, left.state, left.error) == (None, "a rule", "failed", "the rule was deleted")
 
 
-def test_without_rules_a_worker_asks_for_one_thing_at_every_second_look(queue_database: QueueDatabase, clock: Clock) -> None:
+def test_worker_without_rules_runs_one_query_every_second_time(queue_database: QueueDatabase, clock: Clock) -> None:
     install(queue_database)
     notifications = Notifications(get_settings(), StopSignal(), now=clock)
     made = rule(clock)
@@ -148,16 +146,16 @@ def test_without_rules_a_worker_asks_for_one_thing_at_every_second_look(queue_da
     set_enabled(made.pk, True, now=clock)
     sample(clock, waiting=11)
     assert notifications.evaluate()
-    assert told() == [[("raised", "Sales")]]
+    assert sent_changes() == [[("raised", "Sales")]]
     assert notifications.evaluate(), "it waits still"
 
 
-def test_the_looks_of_many_rules_are_shared(queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock) -> None:
+def test_many_rules_share_their_queries(queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock) -> None:
     for number in range(30):
         rule(clock, name=f"{number}", kind=("queue_longer", "queue_older")[number % 2])
     sample(clock, waiting=3)
     with CaptureQueriesContext(queue_database.connection) as asked:
         evaluator.evaluate()
-    # mssql-django asks for @@TRANCOUNT at each atomic()
+    # mssql-django reads @@TRANCOUNT at each atomic()
     reads = [each["sql"] for each in asked if each["sql"].startswith("SELECT") and "@@TRANCOUNT" not in each["sql"]]
     assert len(reads) <= 4, reads

@@ -1,4 +1,4 @@
-"""What the tests of sending have: a clock that receivers believe, a real receiver of HTTP, rules in a database."""
+"""Fixtures of the sending tests: a clock with the present time, a real HTTP receiver, rules in a database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.mail import mail_settings
 
 @pytest.fixture
 def clock() -> Clock:
-    # receivers refuse what was signed long ago
+    # receivers refuse old signatures
     found = Clock()
     found.now = datetime.now(UTC).replace(microsecond=0)
     return found
@@ -32,7 +32,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def database(queue_database: QueueDatabase) -> Iterator[QueueDatabase]:
-    """A database of rules; mail goes to memory, also in Django 6.1, where mailers say so."""
+    """A database of rules; mail goes to memory, in Django 6.1 by the setting for mailers."""
     install(queue_database, ADMIN_URL=ADMIN)
     memory = "django.core.mail.backends.locmem.EmailBackend"
     with override_settings(**mail_settings(memory)):

@@ -1,4 +1,4 @@
-"""Rules that send, and one notification of them."""
+"""Rules that send, and one notification of such a rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlqueue_app.receiving.waiting import StopSignal
 from tests.monitoring.notifications.rules import Clock, Receiver, rule, sample
 
 ADMIN = "https://ops.example.com/admin/"
-# Long enough for a request to get through on a busy machine.
+# Long enough for a request on a busy machine.
 SMALL = 1.0
 
 
@@ -22,7 +22,7 @@ def webhook(clock: Clock, receiver: Receiver, **values: Any) -> NotificationRule
 
 
 def deliver(clock: Clock, waiting: int = 11, queue: str = "Sales", **sender: Any) -> NotificationDelivery:
-    """Have something to tell, and try it once."""
+    """Trigger a rule and try the delivery once."""
     sample(clock, queue, waiting)
     Evaluator(get_settings(), now=clock).evaluate()
     NotificationSender(get_settings(), now=clock, **sender).send_due(StopSignal())
@@ -30,7 +30,7 @@ def deliver(clock: Clock, waiting: int = 11, queue: str = "Sales", **sender: Any
 
 
 def slow(receiver: Receiver) -> Any:
-    """An answer that does not come before the test lets it."""
+    """An answer that waits until the test releases it."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         receiver.released.wait(60)

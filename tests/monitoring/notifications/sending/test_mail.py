@@ -1,4 +1,4 @@
-"""Notifications by mail: what they say, in memory and to a real server."""
+"""Notifications by mail: their content, in memory and to a real server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.mail import mail_server, mail_settings
 from tests.support.ports import free_port
 
 
-def test_mail(database: QueueDatabase, clock: Clock, settings: Any) -> None:
+def test_notification_is_sent_by_mail(database: QueueDatabase, clock: Clock, settings: Any) -> None:
     settings.DEFAULT_FROM_EMAIL = "queues@example.com"
     settings.EMAIL_SUBJECT_PREFIX = "[shop] "
     rule(clock, name="long", target="a@example.com\nb@example.com")
@@ -37,7 +37,7 @@ def test_mail(database: QueueDatabase, clock: Clock, settings: Any) -> None:
     ]
 
 
-def test_a_check_says_what_it_has_found(database: QueueDatabase, clock: Clock) -> None:
+def test_mail_describes_the_finding_of_a_check(database: QueueDatabase, clock: Clock) -> None:
     rule(clock, kind="check_failed", threshold=None, throttle_seconds=0, name="checks")
     times = {"checked_at": clock.now, "since": clock.now}
     CheckResult.objects.create(name=MOVER.name, subject="Sales", failing=True, details={"overdue": 7}, **times)
@@ -56,16 +56,14 @@ def test_a_check_says_what_it_has_found(database: QueueDatabase, clock: Clock) -
     ]  # fmt: skip
 
 
-def test_without_an_address_of_the_admin_the_links_are_left_out(
-    queue_database: QueueDatabase, database: QueueDatabase, clock: Clock
-) -> None:
+def test_mail_has_no_links_without_an_admin_url(queue_database: QueueDatabase, database: QueueDatabase, clock: Clock) -> None:
     database.configure(ADMIN_URL=None)
     rule(clock)
     deliver(clock)
     assert "http" not in mail.outbox[0].body
 
 
-def test_no_header_is_injected(database: QueueDatabase, clock: Clock) -> None:
+def test_mail_headers_cannot_be_injected(database: QueueDatabase, clock: Clock) -> None:
     rule(clock, name="a rule\r\nBcc: all@example.com")
     sent = deliver(clock, queue="Sales\nX-Evil: 1")
     assert sent.state == "sent"
@@ -85,7 +83,7 @@ def test_mail_is_in_the_language_of_the_site(database: QueueDatabase, clock: Clo
     assert "12.345" in mail.outbox[0].body
 
 
-def test_a_real_server_of_mail(database: QueueDatabase, clock: Clock) -> None:
+def test_mail_is_sent_to_a_real_server(database: QueueDatabase, clock: Clock) -> None:
     with mail_server() as received:
         rule(clock, target="ops@example.com")
         assert deliver(clock).state == "sent"
@@ -97,7 +95,7 @@ def test_a_real_server_of_mail(database: QueueDatabase, clock: Clock) -> None:
     assert "no such mailbox" in NotificationDelivery.objects.get(rule_name="other").error
 
 
-def test_a_server_of_mail_that_is_not_there(database: QueueDatabase, clock: Clock) -> None:
+def test_missing_mail_server_delays_the_notification(database: QueueDatabase, clock: Clock) -> None:
     with override_settings(**mail_settings("django.core.mail.backends.smtp.EmailBackend", host="127.0.0.1", port=free_port())):
         rule(clock)
         failed = deliver(clock)

@@ -1,4 +1,4 @@
-"""Receivers of webhooks that do not take what they are sent: each is given up in time, with the reason."""
+"""Webhook receivers that refuse or stall: each attempt ends in time with the reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.ports import free_port
 
 
 def dripping(receiver: Receiver) -> Any:
-    """A header without an end, a byte at a time: no single read takes long."""
+    """An endless header, one byte at a time: no single read takes long."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
@@ -59,7 +59,7 @@ def talking(handler: BaseHTTPRequestHandler) -> None:
     ],
     ids=["500", "404", "redirects", "closes", "talks", "never answers", "drips"],
 )
-def test_a_receiver_that_does_not_take_it(
+def test_refusal_of_a_receiver_is_recorded(
     database: QueueDatabase, clock: Clock, receiver: Receiver, answer: Any, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver.answer = answer(receiver) if answer in (slow, dripping, redirecting) else answer
@@ -76,16 +76,16 @@ def test_a_receiver_that_does_not_take_it(
     assert SECRET not in caplog.text
 
 
-def test_nobody_listens(database: QueueDatabase, clock: Clock) -> None:
+def test_refused_connection_is_recorded(database: QueueDatabase, clock: Clock) -> None:
     rule(clock, channel="webhook", target=f"http://127.0.0.1:{free_port()}/")
     assert deliver(clock).error.startswith("ConnectionRefusedError")
 
 
-def test_a_host_that_there_is_not() -> None:
+def test_unknown_host_is_an_error() -> None:
     with pytest.raises(SendFailed, match="gaierror"):
         post("https://nobody.invalid/", b"", {}, timeout=30)
 
 
-def test_a_server_that_speaks_no_tls(receiver: Receiver) -> None:
+def test_server_without_tls_is_an_error(receiver: Receiver) -> None:
     with pytest.raises(SendFailed, match="SSLError"):
         post(receiver.url().replace("http:", "https:"), b"", {}, timeout=30)

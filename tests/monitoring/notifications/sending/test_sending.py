@@ -1,4 +1,4 @@
-"""What is sent: by one process at a time, again when it fails, with the same id, signed as the convention asks."""
+"""Deliveries are sent by one process at a time, retried with the same id, and signed by the standard."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.databases import QueueDatabase
 from tests.support.waiting import join_all, poll_until
 
 
-def test_a_webhook_is_signed_as_the_convention_asks(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
+def test_webhook_is_signed_by_the_standard(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
     webhook(clock, receiver, name="Länge <b>")
     sent = deliver(clock)
     assert (sent.state, sent.attempts, sent.error, sent.finished_at, sent.next_attempt_at) == ("sent", 1, "", clock.now, None)
@@ -53,7 +53,7 @@ def test_a_webhook_is_signed_as_the_convention_asks(database: QueueDatabase, clo
         Webhook(SECRET).verify(body.replace(b"11", b"12"), headers)
 
 
-def test_the_example_of_the_convention() -> None:
+def test_signature_matches_the_example_of_the_standard() -> None:
     """The vector of https://github.com/standard-webhooks/standard-webhooks."""
     headers = signed_headers(
         SECRET, "msg_p5jXN8AQM9LWM0D4loKWxJek", datetime.fromtimestamp(1614265330, UTC), b'{"test": 2432232314}'
@@ -62,19 +62,19 @@ def test_the_example_of_the_convention() -> None:
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-def test_the_zone_of_the_time_does_not_change_the_signature() -> None:
+def test_time_zone_does_not_change_the_signature() -> None:
     utc = datetime(2026, 1, 1, 12, 0, 0, 700_000, tzinfo=UTC)
     elsewhere = utc.astimezone(timezone(timedelta(hours=5, minutes=30)))
     assert signed_headers(SECRET, "id", elsewhere, "é".encode()) == signed_headers(SECRET, "id", utc, "é".encode())
 
 
-def test_made_secrets_are_long_and_different() -> None:
+def test_generated_secrets_are_long_and_unique() -> None:
     made = {new_secret() for _ in range(20)}
     assert len(made) == 20
     assert {len(base64.b64decode(each.removeprefix("whsec_"))) for each in made} == {32}
 
 
-def test_it_is_tried_again_after_longer_and_longer_times_and_then_given_up(
+def test_failed_delivery_is_retried_with_back_off_and_then_given_up(
     database: QueueDatabase, clock: Clock, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver.answer = 503
@@ -109,7 +109,7 @@ def test_it_is_tried_again_after_longer_and_longer_times_and_then_given_up(
         send_again(waiting.pk)
 
 
-def test_what_is_new_goes_before_what_has_failed(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
+def test_new_deliveries_precede_failed_ones(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
     receiver.answer = 500
     webhook(clock, receiver, name="first")
     deliver(clock)
@@ -121,7 +121,7 @@ def test_what_is_new_goes_before_what_has_failed(database: QueueDatabase, clock:
     assert [json.loads(body)["data"]["rule"] for _path, _headers, body in receiver.requests] == ["first", "second", "first"]
 
 
-def test_of_two_workers_one_sends(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
+def test_only_one_of_several_workers_sends(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
     webhook(clock, receiver)
     for number in range(12):
         sample(clock, f"Q{number}", 11)
@@ -146,10 +146,10 @@ def test_of_two_workers_one_sends(database: QueueDatabase, clock: Clock, receive
 
 
 class Killed(BaseException):
-    """The end of a process, as far as a test can have it."""
+    """Simulates the end of a process."""
 
 
-def test_who_is_killed_before_he_sends_loses_nothing(
+def test_kill_before_sending_loses_nothing(
     database: QueueDatabase, clock: Clock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: Any, **__: Any) -> None:
@@ -167,7 +167,7 @@ def test_who_is_killed_before_he_sends_loses_nothing(
     assert len(receiver.requests) == 1
 
 
-def test_who_is_killed_after_he_has_sent_sends_the_same_again(
+def test_kill_after_sending_repeats_the_same_request(
     database: QueueDatabase, clock: Clock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sent_and_killed(*args: Any, **named: Any) -> None:
@@ -187,7 +187,7 @@ def test_who_is_killed_after_he_has_sent_sends_the_same_again(
     assert NotificationDelivery.objects.get().state == "sent"
 
 
-def test_what_kills_whoever_sends_it_is_given_up(
+def test_delivery_that_kills_its_workers_is_given_up(
     database: QueueDatabase, clock: Clock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: Any, **__: Any) -> None:
@@ -206,7 +206,7 @@ def test_what_kills_whoever_sends_it_is_given_up(
     assert (given_up.state, given_up.error) == ("failed", "every worker that tried to send it ended before it had a response")
 
 
-def test_what_cannot_be_put_into_words_is_given_up_too(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
+def test_unreadable_payload_fails_the_attempt(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
     made = webhook(clock, receiver)
     asked = request_test(made.pk, now=clock)
     NotificationDelivery.objects.filter(pk=asked).update(payload={"changes": 5})
@@ -216,7 +216,7 @@ def test_what_cannot_be_put_into_words_is_given_up_too(database: QueueDatabase, 
     assert failed.error.startswith("TypeError")
 
 
-def test_no_transaction_is_open_while_something_is_sent(
+def test_no_transaction_is_open_while_sending(
     database: QueueDatabase, clock: Clock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_then: list[bool] = []
@@ -231,7 +231,7 @@ def test_no_transaction_is_open_while_something_is_sent(
     assert open_then == [False]
 
 
-def test_a_test_is_sent_the_same_way(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
+def test_test_notification_is_sent_the_same_way(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
     made = webhook(clock, receiver)
     NotificationRule.objects.update(enabled=False)
     asked = request_test(made.pk, now=clock)
@@ -247,7 +247,7 @@ def test_a_test_is_sent_the_same_way(database: QueueDatabase, clock: Clock, rece
         request_test(made.pk + 1)
 
 
-def test_hosts_that_the_settings_do_not_allow(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
+def test_disallowed_host_fails_the_delivery(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
     webhook(clock, receiver)
     database.configure(WEBHOOK_HOSTS=["*.example.com"])
     failed = deliver(clock)
@@ -269,37 +269,35 @@ def test_hosts_that_the_settings_do_not_allow(database: QueueDatabase, clock: Cl
         ("http://[::1]:80/", ("[::1]",), True),
     ],
 )
-def test_which_hosts_are_allowed(url: str, patterns: tuple[str, ...] | None, allowed: bool) -> None:
+def test_host_patterns_decide_which_hosts_are_allowed(url: str, patterns: tuple[str, ...] | None, allowed: bool) -> None:
     assert webhooks.host_is_allowed(url, patterns) is allowed
 
 
-def test_a_rule_without_a_secret_signs_nothing(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
+def test_rule_without_a_secret_sends_nothing(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
     webhook(clock, receiver, secret="")
     failed = deliver(clock)
     assert (failed.state, failed.error) == ("failed", "the rule has no secret that can sign")
     assert receiver.requests == []
 
 
-def test_a_worker_sends_and_ends_with_a_receiver_that_never_answers(
-    database: QueueDatabase, clock: Clock, receiver: Receiver
-) -> None:
+def test_worker_stops_while_a_receiver_does_not_answer(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
     receiver.answer = slow(receiver)
     webhook(clock, receiver)
     sample(clock, waiting=11)
     stop = StopSignal()
     notifications = Notifications(get_settings(), stop, now=clock, timeout=SMALL)
     with notifications.running():
-        assert notifications.evaluate(), "the look does not wait for the receiver"
+        assert notifications.evaluate(), "the evaluation does not wait for the receiver"
         poll_until(lambda: receiver.requests, what="the request")
     assert not [each for each in threading.enumerate() if each.name == "sqlqueue-notifications"]
     assert NotificationDelivery.objects.get().error == f"no answer in {SMALL:g} s"
 
 
-def test_an_error_that_ends_its_thread_stops_the_worker(
+def test_error_that_ends_the_sender_thread_stops_the_worker(
     database: QueueDatabase, clock: Clock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(BaseException):
-        """No error that one delivery can have."""
+        """An error that no delivery raises."""
 
     def broken(self: NotificationSender, stop: StopSignal) -> None:
         raise Broken
@@ -317,7 +315,7 @@ def test_an_error_that_ends_its_thread_stops_the_worker(
     assert "thread_died" in {getattr(record, "event", "") for record in caplog.records}
 
 
-def test_what_is_a_month_old_is_forgotten(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
+def test_deliveries_expire_after_a_month(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
     made = webhook(clock, receiver)
     for state, days in (("sent", 31), ("failed", 31), ("waiting", 31), ("sent", 29)):
         pk = request_test(made.pk, now=clock)
@@ -327,15 +325,15 @@ def test_what_is_a_month_old_is_forgotten(database: QueueDatabase, clock: Clock,
     assert timedelta(days=30) == NOTIFICATIONS_KEPT
 
 
-def test_workers_forget_it_each_hour(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
+def test_workers_delete_old_deliveries(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
     pk = request_test(webhook(clock, receiver).pk, now=clock)
     NotificationDelivery.objects.filter(pk=pk).update(state="sent", created_at=clock.now - timedelta(days=31))
     FailureIndexing(get_settings(), now=clock).index()
     assert not NotificationDelivery.objects.exists()
 
 
-def test_a_rule_is_deleted_while_what_it_has_sent_is_sent_again(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
-    """Neither waits for the other for ever."""
+def test_deleting_a_rule_and_resending_do_not_deadlock(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
+    """Neither blocks the other."""
     for _ in range(5):
         made = webhook(clock, receiver)
         sent = [request_test(made.pk, now=clock) for _ in range(3)]
@@ -369,7 +367,7 @@ def test_a_rule_is_deleted_while_what_it_has_sent_is_sent_again(database: QueueD
         assert not NotificationDelivery.objects.exclude(state="failed", rule=None).exists()
 
 
-def test_the_rule_was_deleted_meanwhile(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
+def test_delivery_of_a_deleted_rule_is_not_resent(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
     made = webhook(clock, receiver)
     asked = request_test(made.pk, now=clock)
     remove_rule(made.pk, now=clock)

@@ -1,7 +1,7 @@
 """A run of the pipeline that kills its process at a named step: `python -m tests.pipeline.kill_app LAKE STEP SIZE`.
 
-Without a step (`-`) it runs to its end. Its Java dies with it. With the flag `terminate` it is not killed: SIGTERM comes, as
-systemd sends it, to all processes of the session that was made for it.
+Without a step (`-`) it runs to its end. Its Java dies with it. With the flag `terminate` it sends SIGTERM to all processes of
+its session instead, as systemd does.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def main(lake: str, step: str, batch_size: str, *flags: str) -> None:
 
 
 def session_of(process: int) -> list[int]:
-    """The processes of the session that this one leads."""
+    """The processes in the session of this session leader."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            # after the name, which may hold anything: state, parent, group, session
+            # after the name, which may contain anything: state, parent, group, session
             if int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == process:
                 found.append(int(folder.name))
     return found

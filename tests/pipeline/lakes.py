@@ -1,4 +1,4 @@
-"""What is in a lake, and a break in a batch, for tests of audit queues."""
+"""The contents of a lake, and interrupted batches, for tests of audit queues."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from sqlqueue_app.pipeline.manifest import Step
 from tests.support.databases import QueueDatabase
 
 
-class Broken(Exception):
-    """The run is broken off here."""
+class Interrupted(Exception):
+    """Interrupts the run."""
 
 
-def breaking_at(step: str) -> Step:
-    """Breaks the run off at a step."""
+def interrupt_at(step: str) -> Step:
+    """A step hook that interrupts the run at a step."""
 
-    def break_off(name: str) -> None:
+    def interrupt(name: str) -> None:
         if name == step:
-            raise Broken
+            raise Interrupted
 
-    return break_off
+    return interrupt
 
 
 def in_the_lake(database: QueueDatabase, folder: Path) -> list[int]:
-    """The row versions, by the manifest; what is no file of it is not there."""
+    """The row versions in the files of the manifest; asserts that there are no other files."""
     files = list(LakeFile.objects.using(database.alias).all())
     assert {path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")} == {each.path for each in files}
     found: list[int] = []

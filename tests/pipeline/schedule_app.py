@@ -1,6 +1,6 @@
-"""A worker process that has started a run of the pipeline and goes on: `python -m tests.pipeline.schedule_app FILE`.
+"""A worker process that starts a run of the pipeline and keeps running: `python -m tests.pipeline.schedule_app FILE`.
 
-The run waits for the end of its standard input, and then writes FILE.
+The run waits for the end of its standard input and then writes FILE.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Concurrent senders whose commits invert the order of row versions, a tenth of them rolled back; and the truth beside the queue.
+"""Concurrent senders that commit row versions out of order and roll back a tenth of their transactions.
 
-Each transaction that is committed has written the ids of its messages into the table `truth`, too.
+Each committed transaction also writes the ids of its messages to the table `truth`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROLLED_BACK = 0.1
 
 
 class Senders(SendingThreads):
-    """They send until `most` messages are there."""
+    """Send until there are `most` messages."""
 
     def __init__(self, database: QueueDatabase, queue: QueueTable, *, most: int, threads: int = 4) -> None:
         super().__init__(range(threads), deadline=600)
@@ -50,7 +50,7 @@ class Senders(SendingThreads):
             for each in ids[: size // 2]:
                 self._queue.send([row({"NServiceBus.MessageId": each})])
             if self._database.vendor == "postgresql":
-                # row versions are given out: others are committed first
+                # the row versions are allocated; other transactions commit first
                 self._stop.wait(chance.random() * 0.05)
             for each in ids[size // 2 :]:
                 self._queue.send([row({"NServiceBus.MessageId": each})])
@@ -69,7 +69,7 @@ def truth(database: QueueDatabase) -> set[str]:
 
 @contextmanager
 def slow_sender(database: QueueDatabase, audit: QueueTable) -> Iterator[None]:
-    """A message is sent at the beginning of the context, and committed at its end."""
+    """Send a message at the start of the context and commit it at the end."""
     sent, commit = threading.Event(), threading.Event()
     errors: list[Exception] = []
 
@@ -79,7 +79,7 @@ def slow_sender(database: QueueDatabase, audit: QueueTable) -> Iterator[None]:
                 audit.send([message()])
                 sent.set()
                 commit.wait(60)
-        except Exception as error:  # noqa: BLE001 -- told to the test
+        except Exception as error:  # noqa: BLE001 -- asserted below
             errors.append(error)
         finally:
             connections.close_all()

@@ -1,4 +1,4 @@
-"""The job that the other tests run on threads of one process, unchanged on a standalone cluster of two workers."""
+"""The job of the other tests runs unchanged on a standalone cluster of two workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.spark_cluster import spark_cluster
 
 MESSAGES = 500
 UNREADABLE = 3
-# Small executors; the driver is on this machine.
+# Small executors; the driver runs on this machine.
 SPARK = {
     "spark.driver.host": "127.0.0.1",
     "spark.executor.memory": "512m",
@@ -29,9 +29,9 @@ SPARK = {
 _SECONDS = 500
 
 
-# Four Javas are started, side by side with other tests.
+# Starts four JVMs while other tests run.
 @pytest.mark.timeout(600)
-def test_the_same_job_on_a_cluster(postgresql_database: QueueDatabase, tmp_path: Path) -> None:
+def test_job_runs_on_a_cluster(postgresql_database: QueueDatabase, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     endpoints = {"Sales": {"AUDIT_QUEUE": "audit"}}
     install(postgresql_database, ENDPOINTS=endpoints, PIPELINE={"LAKE": str(lake), "SPARK": SPARK})

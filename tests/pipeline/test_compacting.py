@@ -1,4 +1,4 @@
-"""Small files put together, and old ones retired: every row in the manifest once, whatever breaks off in between."""
+"""Small files are compacted and old ones retired; every row stays in the manifest once despite interruptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sqlqueue_app.pipeline.storage import BatchLost, PipelineError
 from sqlqueue_app.pipeline.taking import AuditQueueTaker
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.tables.queue import QueueTable
-from tests.pipeline.lakes import Broken, breaking_at
+from tests.pipeline.lakes import Interrupted, interrupt_at
 from tests.pipeline.workshop import tools_of
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import failed
@@ -37,7 +37,7 @@ def tools(sqlite_database: QueueDatabase, spark: SparkSession, tmp_path: Path) -
 
 @dataclass
 class Kept:
-    """Three batches as the pipeline has taken them, once for all tests: each puts its own copy into its lake."""
+    """Three batches that the pipeline takes once for all tests; each test copies them into its lake."""
 
     folder: Path
     batches: list[LakeBatch] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Kept:
         for number in range(3):
             audit.send([message({"n": number}), message({"n": -number}), row("unreadable")])
             AuditQueueTaker(tools, audit, "audit").take(100)
-        # two of the eight tables, which are put together in the same way
+        # two of the eight tables, which are all compacted in the same way
         self.batches, self.files = (
             list(LakeBatch.objects.all()),
             list(LakeFile.objects.filter(table__in=["messages", "unreadable"])),
@@ -76,7 +76,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
 
 @pytest.fixture
 def filled(sqlite_database: QueueDatabase, tools: Tools, tmp_path: Path, kept: Kept) -> list[int]:
-    """A lake of three small files of messages and three of what cannot be read; the row versions of the messages."""
+    """A lake of three small files of messages and three of unreadable rows; the row versions of the messages."""
     if not kept.batches:
         kept.take(table(sqlite_database, "audit"), tools, tmp_path)
         LakeBatch.objects.all().delete()
@@ -87,7 +87,7 @@ def filled(sqlite_database: QueueDatabase, tools: Tools, tmp_path: Path, kept: K
 
 
 def rows_of(folder: Path, name: str = "messages") -> list[int]:
-    """By the manifest, as readers are to ask it; each file as long as it says."""
+    """The row versions by the manifest, as readers use it; asserts the size of each file."""
     found = []
     for each in LakeFile.objects.filter(table=name, retired_at=None, batch__published_at__isnull=False):
         rows = pyarrow.parquet.read_table(folder / each.path, partitioning=None)
@@ -116,13 +116,13 @@ def test_small_files_become_one(tools: Tools, filled: list[int], tmp_path: Path)
     assert LakeFile.objects.filter(table="messages").count() == 1
 
 
-@pytest.mark.parametrize("broken_at", ["written together", "retired", "recorded", "committed", "published one file", "moved",
+@pytest.mark.parametrize("interrupted_at", ["written together", "retired", "recorded", "committed", "published one file", "moved",
                                        "published", "deleted one file"])  # fmt: skip
-def test_a_compaction_that_is_broken_off_loses_nothing(
-    sqlite_database: QueueDatabase, tools: Tools, filled: list[int], tmp_path: Path, spark: SparkSession, broken_at: str
+def test_interrupted_compaction_loses_nothing(
+    sqlite_database: QueueDatabase, tools: Tools, filled: list[int], tmp_path: Path, spark: SparkSession, interrupted_at: str
 ) -> None:
-    other = tools_of(sqlite_database, spark, tmp_path, step=breaking_at(broken_at))
-    with pytest.raises(Broken):
+    other = tools_of(sqlite_database, spark, tmp_path, step=interrupt_at(interrupted_at))
+    with pytest.raises(Interrupted):
         compact(other)
     tools.manifest.recover()
 
@@ -133,7 +133,7 @@ def test_a_compaction_that_is_broken_off_loses_nothing(
     assert LakeFile.objects.filter(table="messages").count() == 1
 
 
-def test_two_that_put_the_same_files_together(
+def test_concurrent_compaction_of_the_same_files_is_rolled_back(
     sqlite_database: QueueDatabase, tools: Tools, filled: list[int], tmp_path: Path, spark: SparkSession
 ) -> None:
     steps: list[str] = []
@@ -150,7 +150,7 @@ def test_two_that_put_the_same_files_together(
     assert rows_of(tmp_path) == filled
 
 
-def test_files_that_somebody_changed_are_left(tools: Tools, filled: list[int], tmp_path: Path) -> None:
+def test_changed_files_are_not_compacted(tools: Tools, filled: list[int], tmp_path: Path) -> None:
     LakeFile.objects.filter(table="messages").update(rows=77)
     paths = messages_in(tmp_path)
 
@@ -174,7 +174,7 @@ def aged(sqlite_database: QueueDatabase, tools: Tools) -> Callable[[int], None]:
     return age
 
 
-def test_old_messages_go(tools: Tools, tmp_path: Path, aged: Callable[[int], None]) -> None:
+def test_old_messages_are_retired(tools: Tools, tmp_path: Path, aged: Callable[[int], None]) -> None:
     assert retire_old(tools, 1) == 0
     aged(10)
 
@@ -185,5 +185,5 @@ def test_old_messages_go(tools: Tools, tmp_path: Path, aged: Callable[[int], Non
     assert files_in(tmp_path) == set(LakeFile.objects.values_list("path", flat=True))
     assert not LakeFile.objects.filter(table__in=["messages", "failures", "unreadable"]).exists()
     assert LakeBatch.objects.get(kind=BatchKind.RETENTION).rows == 3
-    # the row lies in the error queue still: it is not to be copied again
+    # the row is still in the error queue and must not be copied again
     assert LakeCopy.objects.count() == 1

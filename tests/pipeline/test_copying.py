@@ -1,4 +1,4 @@
-"""The error queue: copied and never taken from, each row once; what became of each copy."""
+"""The error queue is copied, each row once, and never emptied; the outcome of each copy is tracked."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ def test_each_row_is_copied_once_and_stays(
     assert (run.batches, run.failures, run.unreadable) == (3, 4, 1)
 
 
-def test_a_message_id_that_is_longer_than_its_column_is_cut(
-    queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier
-) -> None:
+def test_long_message_id_is_cut(queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier) -> None:
     errors.send([failed("\U0001f600" * 300)])
 
     queue.copy(3)
@@ -88,7 +86,7 @@ def test_a_message_id_that_is_longer_than_its_column_is_cut(
     assert [each.message_id for each in copies(queue_database)] == ["\U0001f600" * 127]
 
 
-def test_acknowledgements_are_no_failures(queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier) -> None:
+def test_acknowledgements_are_not_copied(queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier) -> None:
     errors.send([acknowledgement(uuid.uuid4()), failed("m-1"), acknowledgement(uuid.uuid4())])
 
     copied = queue.copy(10)
@@ -99,13 +97,13 @@ def test_acknowledgements_are_no_failures(queue_database: QueueDatabase, errors:
     assert [each.message_id for each in copies(queue_database)] == ["m-1"]
 
 
-def test_rows_between_others_are_copied_alone(
+def test_rows_between_copied_ones_are_copied(
     queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sqlqueue_app.spark.lake_files._MAX_IN_LIST", 1)
     errors.send([failed(f"m-{number}") for number in range(5)])
     numbers = errors.row_versions(10)
-    # committed late: the lake knows the rows around it
+    # committed late: the rows around it are already in the lake
     alias = queue_database.alias
     queue.copy(10)
     LakeCopy.objects.using(alias).filter(row_version__in=[numbers[1], numbers[3]]).delete()
@@ -149,7 +147,7 @@ def test_two_pipelines_copy_a_row_once(
     assert copied.rows == 1
 
 
-# --- fates --------------------------------------------------------------------------------------------------------------------
+# --- outcomes -----------------------------------------------------------------------------------------------------------------
 
 
 def copy_of(**values: object) -> LakeCopy:
@@ -173,20 +171,20 @@ CASES: list[tuple[dict[str, object], FailedMessage | None, CopyOutcome]] = [
     ({**LEFT, "fate": CopyOutcome.RETRIED}, failure_of(FailureStatus.RESOLVED), CopyOutcome.RESOLVED),
     (LEFT, failure_of(FailureStatus.DELETED), CopyOutcome.DELETED),
     (LEFT, failure_of(FailureStatus.GONE), CopyOutcome.GONE),
-    # the index has not noticed yet
+    # the index has not been updated yet
     (LEFT, failure_of(FailureStatus.UNRESOLVED, 7), CopyOutcome.WAITING),
     ({**LEFT, "fate": CopyOutcome.ARCHIVED}, failure_of(FailureStatus.ARCHIVED, 7), CopyOutcome.ARCHIVED),
-    # sent again, and failed again
+    # retried and failed again
     (LEFT, failure_of(FailureStatus.UNRESOLVED, 9), CopyOutcome.RETRIED),
 ]
 
 
 @pytest.mark.parametrize(("copy", "failure", "fate"), CASES)
-def test_what_became_of_a_copy(copy: dict[str, object], failure: FailedMessage | None, fate: CopyOutcome) -> None:
+def test_outcome_follows_the_failure(copy: dict[str, object], failure: FailedMessage | None, fate: CopyOutcome) -> None:
     assert outcome_of(copy_of(**copy), failure) == fate
 
 
-def test_fates_are_noted_once_and_stand_in_the_lake(
+def test_outcomes_are_recorded_once_and_written_to_the_lake(
     queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier, tools: Tools, tmp_path: Path
 ) -> None:
     alias = queue_database.alias

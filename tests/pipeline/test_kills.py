@@ -1,4 +1,4 @@
-"""`kill -9` in the middle of a batch, with senders at work: nothing is lost, nothing comes twice."""
+"""`kill -9` during a batch with active senders loses and duplicates nothing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.pipeline.workshop import ids_in_the_lake, run
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install, row, table
 
-# Two on each product, which are the two sides of the commit; benchmarks/spark_kills.py has all steps, and random moments.
+# Before and after the commit on each database; benchmarks/spark_kills.py covers all steps and random moments.
 KILLED_AT = {"postgresql": ["recorded", "published one file"], "sqlite": ["synced", "committed"]}
 
 
-# Some ten processes of Spark, one after the other: on a busy machine they take more than the four minutes of other tests.
+# About ten Spark processes in sequence need more than the usual four minutes on a busy machine.
 @pytest.mark.timeout(600)
 def test_messages_survive_kills(queue_database: QueueDatabase, tmp_path: Path) -> None:
     install(queue_database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
@@ -43,7 +43,7 @@ def test_messages_survive_kills(queue_database: QueueDatabase, tmp_path: Path) -
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes of a session in /proc")
-def test_a_sigterm_that_all_processes_get_ends_the_run_in_order(sqlite_database: QueueDatabase, tmp_path: Path) -> None:
+def test_sigterm_to_all_processes_ends_the_run_in_order(sqlite_database: QueueDatabase, tmp_path: Path) -> None:
     install(sqlite_database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
     audit = table(sqlite_database, "audit")
     audit.send([row({"NServiceBus.MessageId": f"m-{number}"}) for number in range(5)])
@@ -64,7 +64,7 @@ def test_a_sigterm_that_all_processes_get_ends_the_run_in_order(sqlite_database:
     assert "Traceback" not in ended.stderr
     done = json.loads(ended.stdout.splitlines()[-1])
     assert (done["state"], done["messages"]) == ("stopped", 3)
-    # itself, Java, and the Python that Java has started
+    # the process itself, its JVM, and the Python started by the JVM
     assert done["terminated"] >= 3
     assert sorted(ids_in_the_lake(sqlite_database, lake)) == ["m-0", "m-1", "m-2"]
     assert audit.depth().waiting == 2

@@ -1,4 +1,4 @@
-"""A queue that somebody else takes from: each of its rows in the lake once, none deleted, whatever breaks off or comes late."""
+"""A queue with another consumer: each row is copied to the lake once, none is deleted, despite interruptions and late commits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqlqueue_app.pipeline.storage import BatchLost
 from sqlqueue_app.pipeline.taking import AuditQueueCopier
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.row_selection import remove_rows
-from tests.pipeline.lakes import Broken, breaking_at, in_the_lake
+from tests.pipeline.lakes import Interrupted, in_the_lake, interrupt_at
 from tests.pipeline.senders import slow_sender
 from tests.pipeline.workshop import tools_of
 from tests.support.databases import QueueDatabase
@@ -27,12 +27,12 @@ from tests.support.waiting import join_all
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The other steps are those of a batch that is taken.
+# The other steps are tested with batches that are taken.
 STEPS = ["synced", "moved on", "committed", "published"]
 
 
 class Shop:
-    """An audit queue, and pipelines that peek at it."""
+    """An audit queue and pipelines that peek at it."""
 
     def __init__(self, database: QueueDatabase, spark: SparkSession, lake: Path) -> None:
         install(database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
@@ -42,21 +42,21 @@ class Shop:
         self._spark = spark
 
     def queue(self, step: Step = no_step, settle_seconds: float = 0) -> AuditQueueCopier:
-        """The queue as a new process of the pipeline has it, which has recovered."""
+        """The queue in a new pipeline process after its recovery."""
         tools = tools_of(self.database, self._spark, self.lake, step=step)
         tools.manifest.recover()
         return AuditQueueCopier(tools, self.audit, "audit", StopSignal(), settle_seconds)
 
     def numbers(self) -> list[int]:
-        """Of the rows in the queue."""
+        """The row versions in the queue."""
         return self.audit.row_versions(1000)
 
     def copied(self) -> list[int]:
-        """The numbers of the rows in the lake."""
+        """The row versions in the lake."""
         return in_the_lake(self.database, self.lake)
 
     def position(self) -> int:
-        """Up to where rows were copied."""
+        """The position up to which rows are copied."""
         return LakePosition.objects.using(self.database.alias).get().row_version
 
 
@@ -67,7 +67,7 @@ def shop(queue_database: QueueDatabase, spark: SparkSession, tmp_path: Path) -> 
 
 @pytest.fixture
 def busy_shop(shop: Shop) -> Shop:
-    """Where several write at once, and a row may be committed below others."""
+    """A shop on a database with concurrent writers, where rows may be committed out of order."""
     if shop.database.vendor == "sqlite":
         pytest.skip("SQLite has one writer at a time")
     return shop
@@ -108,14 +108,14 @@ def test_rows_are_copied_and_stay(shop: Shop) -> None:
     assert shop.copied() == shop.numbers()
 
 
-@pytest.mark.parametrize("broken_at", STEPS)
-def test_a_batch_that_is_broken_off_is_copied_once_all_the_same(shop: Shop, broken_at: str) -> None:
+@pytest.mark.parametrize("interrupted_at", STEPS)
+def test_interrupted_batch_is_copied_once(shop: Shop, interrupted_at: str) -> None:
     shop.audit.send([message(), row("not json"), message()])
 
-    with pytest.raises(Broken):
-        shop.queue(breaking_at(broken_at)).take(10)
+    with pytest.raises(Interrupted):
+        shop.queue(interrupt_at(interrupted_at)).take(10)
     after = shop.queue()
-    is_committed = STEPS.index(broken_at) >= STEPS.index("committed")
+    is_committed = STEPS.index(interrupted_at) >= STEPS.index("committed")
     assert shop.copied() == (shop.numbers() if is_committed else [])
     assert (after.take(10) is None) is is_committed
 
@@ -123,7 +123,7 @@ def test_a_batch_that_is_broken_off_is_copied_once_all_the_same(shop: Shop, brok
     assert len(shop.numbers()) == 3
 
 
-def test_what_somebody_else_takes_meanwhile_does_not_matter(shop: Shop) -> None:
+def test_rows_taken_by_another_program_are_tolerated(shop: Shop) -> None:
     shop.audit.send([message() for _ in range(5)])
     numbers = shop.numbers()
 
@@ -141,7 +141,7 @@ def test_what_somebody_else_takes_meanwhile_does_not_matter(shop: Shop) -> None:
     assert shop.copied() == [numbers[0], numbers[2], numbers[3], *shop.numbers()]
 
 
-def test_of_two_pipelines_one_copies_the_rows(shop: Shop) -> None:
+def test_only_one_of_two_pipelines_copies_the_rows(shop: Shop) -> None:
     shop.audit.send([message() for _ in range(5)])
     steps: list[str] = []
     other = shop.queue()
@@ -159,7 +159,7 @@ def test_of_two_pipelines_one_copies_the_rows(shop: Shop) -> None:
     assert shop.copied() == shop.numbers()
 
 
-def test_a_row_that_is_committed_below_others_is_waited_for(busy_shop: Shop) -> None:
+def test_copying_waits_for_rows_committed_late(busy_shop: Shop) -> None:
     shop = busy_shop
     shop.audit.send([message()])
     queue = shop.queue()
@@ -180,7 +180,7 @@ def test_a_row_that_is_committed_below_others_is_waited_for(busy_shop: Shop) -> 
     assert shop.copied() == shop.numbers()
 
 
-def test_a_run_waits_a_while_for_senders(busy_shop: Shop) -> None:
+def test_run_waits_for_open_senders(busy_shop: Shop) -> None:
     shop = busy_shop
     queue = shop.queue(settle_seconds=60)
 
@@ -215,7 +215,7 @@ def test_full_batches_are_copied_without_waiting(busy_shop: Shop) -> None:
         assert shop.copied() == settled
 
 
-def test_numbers_that_are_drawn_in_advance_are_refused(postgresql_shop: Shop) -> None:
+def test_sequence_with_a_cache_is_refused(postgresql_shop: Shop) -> None:
     shop = postgresql_shop
     with shop.database.connection.cursor() as cursor:
         cursor.execute("SELECT pg_get_serial_sequence(%s, 'seq')", [shop.audit.qualified])
@@ -226,11 +226,11 @@ def test_numbers_that_are_drawn_in_advance_are_refused(postgresql_shop: Shop) ->
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 1), (2, 4)])
-def test_a_table_that_was_made_anew_is_copied_from_its_first_row_on(
+def test_recreated_table_is_copied_from_its_first_row(
     shop: Shop, caplog: pytest.LogCaptureFixture, before: int, after: int
 ) -> None:
     if after < before:
-        # nothing else tells that the numbers began again: there is no row at the position to compare
+        # only the identity shows that the numbers restarted: there is no row at the position to compare
         needs(shop.database.vendor, "IDENT_CURRENT of a name with its database")
     shop.audit.send([message() for _ in range(before)])
     shop.queue().take(10)
@@ -240,19 +240,19 @@ def test_a_table_that_was_made_anew_is_copied_from_its_first_row_on(
         shop.queue().take(10)
     install(shop.database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
     shop.audit.send([message() for _ in range(after)])
-    with pytest.raises(Broken):
-        shop.queue(breaking_at("synced")).take(10)
+    with pytest.raises(Interrupted):
+        shop.queue(interrupt_at("synced")).take(10)
     shop.queue().take(10)
 
     assert shop.copied() == sorted([*range(1, before + 1), *range(1, after + 1)])
     assert shop.position() == after
-    told = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "pipeline_table_anew"]
-    assert told == [
+    events = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "pipeline_table_anew"]
+    assert events == [
         f"{shop.audit.qualified} was recreated since it was copied up to row {before}: copying restarts at its first row"
     ]
 
 
-def test_a_queue_that_is_empty_for_a_while_is_no_new_one(shop: Shop) -> None:
+def test_emptied_queue_is_not_treated_as_recreated(shop: Shop) -> None:
     shop.audit.send([message() for _ in range(3)])
     numbers = shop.numbers()
     shop.queue().take(10)

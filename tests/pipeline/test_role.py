@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_it_takes_audited_messages_and_touches_nothing_else(
+def test_pipeline_role_can_only_do_the_work_of_the_pipeline(
     postgresql_database: QueueDatabase, spark: SparkSession, tmp_path: Path
 ) -> None:
     del spark
@@ -32,8 +32,8 @@ def test_it_takes_audited_messages_and_touches_nothing_else(
     with database.as_role(role_for(database, "pipeline")):
         out = io.StringIO()
         call_command("run_sqlqueue_pipeline", "--format", "json", stdout=out)
-        said = json.loads(out.getvalue())
-        assert (said["messages"], said["unreadable"], said["failures"], said["problems"]) == (2, 1, 1, [])
+        result = json.loads(out.getvalue())
+        assert (result["messages"], result["unreadable"], result["failures"], result["problems"]) == (2, 1, 1, [])
         refuses(
             database,
             'SELECT headers FROM "Sales"',

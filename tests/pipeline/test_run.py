@@ -1,4 +1,4 @@
-"""A whole run, as the command does it."""
+"""A complete run, as by the command."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(stop: StopSignal | None = None, **options: Any) -> PipelineProgress:
     return run_pipeline(settings, options_of(settings, **options), stop or StopSignal())
 
 
-def test_the_command_takes_copies_and_says_so(database: QueueDatabase, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_takes_and_copies_and_prints_the_result(database: QueueDatabase, capsys: pytest.CaptureFixture[str]) -> None:
     table(database, "audit").send([message({"n": number}) for number in range(9)] + [row("unreadable")])
     table(database, "audit.billing").send([message()])
     table(database, "error").send([failed("m-1")])
@@ -58,9 +58,9 @@ def test_the_command_takes_copies_and_says_so(database: QueueDatabase, capsys: p
 
     call_command("run_sqlqueue_pipeline", "--format", "json", stdout=out)
 
-    said = json.loads(out.getvalue())
+    output = json.loads(out.getvalue())
     (ran,) = PipelineRun.objects.using(database.alias).all()
-    assert said == {
+    assert output == {
         "batches": 6, "messages": 10, "failures": 3, "unreadable": 1, "bytes": ran.bytes, "finished": 0, "fates": 0,
         "compacted": 0, "retired": 0, "state": "ended", "problems": [],
     }  # fmt: skip
@@ -74,7 +74,7 @@ def test_the_command_takes_copies_and_says_so(database: QueueDatabase, capsys: p
     assert capsys.readouterr().err == ""
 
 
-def test_what_becomes_of_a_failure_is_learnt(database: QueueDatabase) -> None:
+def test_run_records_the_outcome_of_a_failure(database: QueueDatabase) -> None:
     errors = table(database, "error")
     errors.send([failed("m-1"), failed("m-2")])
     assert run().failures == 2
@@ -94,7 +94,7 @@ def test_what_becomes_of_a_failure_is_learnt(database: QueueDatabase) -> None:
     assert LakeFile.objects.using(alias).filter(table="fates").count() == 1
 
 
-def test_a_run_that_goes_on_ends_between_two_batches(database: QueueDatabase) -> None:
+def test_continuous_run_stops_between_two_batches(database: QueueDatabase) -> None:
     table(database, "audit").send([message() for _ in range(12)])
     stop = StopSignal()
     settings = get_settings()
@@ -108,7 +108,7 @@ def test_a_run_that_goes_on_ends_between_two_batches(database: QueueDatabase) ->
     assert (ran.state, ran.messages) == ("stopped", 4)
 
 
-def test_a_queue_without_a_table_is_told_and_keeps_nobody(database: QueueDatabase) -> None:
+def test_missing_queue_is_reported_and_the_others_are_processed(database: QueueDatabase) -> None:
     with database.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {table(database, 'audit').qualified}")
     table(database, "audit.billing").send([message()])
@@ -120,7 +120,7 @@ def test_a_queue_without_a_table_is_told_and_keeps_nobody(database: QueueDatabas
     assert "audit" in done.problems[0]
 
 
-def test_a_run_that_fails_says_why_in_its_row(database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_run_records_its_error(database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     table(database, "audit").send([message()])
     lost: list[str] = []
 
@@ -143,19 +143,19 @@ def test_a_run_that_fails_says_why_in_its_row(database: QueueDatabase, monkeypat
     assert table(database, "audit").depth().waiting == 1
 
 
-def test_two_at_once(database: QueueDatabase) -> None:
+def test_second_run_is_refused_while_one_is_running(database: QueueDatabase) -> None:
     settings = get_settings()
     table(database, "audit").send([message()])
-    said: list[str] = []
+    output: list[str] = []
 
     def another(name: str) -> None:
         if name == "chosen":
             PipelineRun.objects.using(database.alias).update(host="mill")
             with pytest.raises(PipelineBusy) as caught:
                 run()
-            said.append(str(caught.value))
+            output.append(str(caught.value))
 
     run_pipeline(settings, options_of(settings), StopSignal(), step=another)
 
-    assert len(said) == 1
-    assert said[0].startswith("a pipeline is already running: process ")
+    assert len(output) == 1
+    assert output[0].startswith("a pipeline is already running: process ")

@@ -1,4 +1,4 @@
-"""One pipeline at a time, and how its row tells what became of it."""
+"""One pipeline runs at a time, and its row records its outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def begin(database: QueueDatabase) -> PipelineRun:
 
 
 def other(database: QueueDatabase, **values: Any) -> PipelineRun:
-    """A run of another process that began a moment ago."""
+    """A run of another process that has just started."""
     now = database_now(database.alias)
     common = {"started_at": now, "heartbeat_at": now, "host": "mill", "pid": 7, "master": "local", "lake": "/srv/lake"}
     return PipelineRun.objects.using(database.alias).create(**{**common, **values})
@@ -32,7 +32,7 @@ def again(database: QueueDatabase, run: PipelineRun) -> PipelineRun:
     return PipelineRun.objects.using(database.alias).get(pk=run.pk)
 
 
-def test_a_run_has_a_row_from_its_start_to_its_end(queue_database: QueueDatabase) -> None:
+def test_run_has_a_row_from_start_to_end(queue_database: QueueDatabase) -> None:
     run = begin(queue_database)
     count_in_run(queue_database.alias, run, batches=1, messages=5, bytes=70)
     count_in_run(queue_database.alias, run, batches=1, messages=2)
@@ -46,7 +46,7 @@ def test_a_run_has_a_row_from_its_start_to_its_end(queue_database: QueueDatabase
     assert found.started_at <= found.ended_at
 
 
-def test_a_second_pipeline_is_told_of_the_first(queue_database: QueueDatabase) -> None:
+def test_second_pipeline_is_refused_with_the_first_named(queue_database: QueueDatabase) -> None:
     other(queue_database)
 
     with pytest.raises(
@@ -56,7 +56,7 @@ def test_a_second_pipeline_is_told_of_the_first(queue_database: QueueDatabase) -
     assert PipelineRun.objects.using(queue_database.alias).count() == 1
 
 
-def test_a_live_process_of_this_machine_counts(queue_database: QueueDatabase) -> None:
+def test_live_process_on_the_same_machine_blocks_a_second_run(queue_database: QueueDatabase) -> None:
     other(queue_database, host=manifest._host(), pid=os.getppid())
 
     with pytest.raises(PipelineBusy, match=f"process {os.getppid()} on"):
@@ -64,7 +64,7 @@ def test_a_live_process_of_this_machine_counts(queue_database: QueueDatabase) ->
 
 
 @pytest.mark.parametrize("dead", ["silent", "killed", "restarted under the same number"])
-def test_what_was_killed_is_no_hindrance(queue_database: QueueDatabase, dead: str) -> None:
+def test_killed_run_does_not_block_the_next(queue_database: QueueDatabase, dead: str) -> None:
     cases: dict[str, dict[str, Any]] = {
         "silent": {"heartbeat_at": database_now(queue_database.alias) - timedelta(minutes=3)},
         "killed": {"host": manifest._host(), "pid": 2**22 + 5},
@@ -78,7 +78,7 @@ def test_what_was_killed_is_no_hindrance(queue_database: QueueDatabase, dead: st
     assert (found.state, found.error) == ("failed", "the process was killed, or its machine was lost")
 
 
-def test_the_heart_beats_while_it_runs(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_sends_heartbeats(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "HEARTBEAT_SECONDS", 0.01)
     run = other(queue_database, heartbeat_at=database_now(queue_database.alias) - timedelta(minutes=1))
     before = run.heartbeat_at

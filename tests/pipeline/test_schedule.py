@@ -1,4 +1,4 @@
-"""The pipeline by a worker: at its times, by one worker of all, one run after the other."""
+"""Workers start the pipeline on schedule: by one worker at a time, one run after the other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START = datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC)
 
 
 class Clock:
-    """Goes when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = START
@@ -51,7 +51,7 @@ def schedule(clock: Clock, script: str, mark: Path) -> PipelineSchedule:
 
 @pytest.fixture
 def leave() -> Iterator[list[PipelineSchedule]]:
-    """Schedules whose children are ended after the test."""
+    """Schedules whose child processes end after the test."""
     made: list[PipelineSchedule] = []
     yield made
     for each in made:
@@ -63,7 +63,9 @@ def leave() -> Iterator[list[PipelineSchedule]]:
 WRITE = "import sys; open(sys.argv[1], 'a').write('x')"
 
 
-def test_it_starts_at_each_tick(queue_database: QueueDatabase, clock: Clock, mark: Path, leave: list[PipelineSchedule]) -> None:
+def test_pipeline_starts_at_each_tick(
+    queue_database: QueueDatabase, clock: Clock, mark: Path, leave: list[PipelineSchedule]
+) -> None:
     install(queue_database)
     worker = schedule(clock, WRITE, mark)
     leave.append(worker)
@@ -81,7 +83,7 @@ def test_it_starts_at_each_tick(queue_database: QueueDatabase, clock: Clock, mar
     poll_until(lambda: mark.read_text() == "xx", what="the second run, once for two ticks")
 
 
-def test_one_worker_of_all_starts_it(
+def test_only_one_worker_starts_the_pipeline(
     queue_database: QueueDatabase, clock: Clock, mark: Path, leave: list[PipelineSchedule]
 ) -> None:
     install(queue_database)
@@ -92,7 +94,7 @@ def test_one_worker_of_all_starts_it(
     assert sorted(worker.poll() for worker in workers) == [False, False, True]
 
 
-def test_a_run_that_is_not_over_is_left_to_its_end(
+def test_unfinished_run_is_not_started_again(
     sqlite_database: QueueDatabase, clock: Clock, mark: Path, leave: list[PipelineSchedule], caplog: pytest.LogCaptureFixture
 ) -> None:
     install(sqlite_database)
@@ -112,7 +114,7 @@ def test_a_run_that_is_not_over_is_left_to_its_end(
     assert events == ["pipeline_started", "pipeline_late", "pipeline_failed"]
 
 
-def test_a_run_does_not_outlive_a_worker_that_is_killed(queue_database: QueueDatabase, mark: Path) -> None:
+def test_run_does_not_outlive_its_killed_worker(queue_database: QueueDatabase, mark: Path) -> None:
     install(queue_database)
     worker = subprocess.Popen(
         [sys.executable, "-m", "tests.pipeline.schedule_app", str(mark)],
@@ -129,7 +131,7 @@ def test_a_run_does_not_outlive_a_worker_that_is_killed(queue_database: QueueDat
     poll_until(lambda: mark.exists() and mark.read_text() == "stopped", what="the end of the run")
 
 
-def test_the_end_of_standard_input_is_a_stop() -> None:
+def test_end_of_standard_input_stops_the_run() -> None:
     script = (
         "from sqlqueue_app.receiving.waiting import StopSignal\n"
         "from sqlqueue_app.worker.run import stop_at_eof\n"
@@ -144,12 +146,12 @@ def test_the_end_of_standard_input_is_a_stop() -> None:
         [sys.executable, "-c", setup + script], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         read_until(process, process.stdout, "False\n".__eq__, what="the process waits")
-        said, _ = process.communicate("anything", timeout=60)
+        output, _ = process.communicate("anything", timeout=60)
 
-    assert (said, process.returncode) == ("True\n", 0)
+    assert (output, process.returncode) == ("True\n", 0)
 
 
-def test_without_a_time_there_is_no_job(sqlite_database: QueueDatabase) -> None:
+def test_no_job_exists_without_a_schedule(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     assert pipeline_jobs(get_settings(), StopSignal()) == []
     install(sqlite_database, PIPELINE={"LAKE": "/srv/lake"})

@@ -1,4 +1,4 @@
-"""The stores of a lake's files: this machine's, and those of Hadoop, tried on its own way to the same disk."""
+"""Storage of a lake's files: the local disk, and Hadoop, tested with its access to the local disk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession)
     return LocalStorage(folder) if request.param == "local" else HadoopStorage(spark, f"file://{folder}/")
 
 
-def test_a_small_file_is_written_once(storage: LakeStorage) -> None:
+def test_small_file_is_written_once(storage: LakeStorage) -> None:
     assert storage.read("a.json") is None
     assert storage.write_new("a.json", "first ä")
     assert not storage.write_new("a.json", "second")
@@ -50,7 +50,7 @@ def test_files_are_put_listed_moved_and_deleted(storage: LakeStorage, tmp_path: 
 
     assert storage.names("_inflight") == ["b"]
     assert storage.sizes("_inflight/b") == {f"_inflight/b/{ODD}": 5}
-    for _ in range(2):  # what was broken off is done again
+    for _ in range(2):  # an interrupted move is repeated
         storage.move(f"_inflight/b/{ODD}", ODD)
     assert storage.sizes("messages") == {ODD: 5}
     storage.delete("_inflight/b")
@@ -60,7 +60,7 @@ def test_files_are_put_listed_moved_and_deleted(storage: LakeStorage, tmp_path: 
     assert storage.sizes("messages") == {}
 
 
-def test_a_copy_that_was_not_followed_by_its_deletion_is_finished(storage: LakeStorage, tmp_path: Path) -> None:
+def test_interrupted_move_is_finished(storage: LakeStorage, tmp_path: Path) -> None:
     source = tmp_path / "x"
     source.write_bytes(b"12345")
     storage.put(source, "_inflight/b/x.parquet")
@@ -71,14 +71,14 @@ def test_a_copy_that_was_not_followed_by_its_deletion_is_finished(storage: LakeS
     assert storage.sizes("") == {"x.parquet": 5}
 
 
-def test_a_file_that_is_nowhere_is_an_error_that_names_it(storage: LakeStorage) -> None:
+def test_missing_file_is_named_in_the_error(storage: LakeStorage) -> None:
     with pytest.raises(
         PipelineError, match=r"the file 'x\.parquet' is in the manifest of the lake .*, but neither there nor at 'y'"
     ):
         storage.move("y", "x.parquet")
 
 
-def test_a_file_in_the_place_of_a_folder_is_an_error_in_words(storage: LakeStorage, tmp_path: Path) -> None:
+def test_file_in_place_of_a_folder_is_a_clear_error(storage: LakeStorage, tmp_path: Path) -> None:
     (tmp_path / "a lake").write_text("no folder")
 
     with pytest.raises(PipelineError, match=r"failed to (write|open|read) "):
@@ -86,7 +86,7 @@ def test_a_file_in_the_place_of_a_folder_is_an_error_in_words(storage: LakeStora
 
 
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "expected"),
     [
         (errno.ENOSPC, r"the lake .* is full: free space, and start the pipeline again; nothing is lost"),
         (errno.EROFS, r"failed to write 'x' in the lake .*: Read-only file system; give the user"),
@@ -94,10 +94,10 @@ def test_a_file_in_the_place_of_a_folder_is_an_error_in_words(storage: LakeStora
         (errno.EIO, r"failed to write 'x' in the lake .*: Input/output error"),
     ],
 )
-def test_what_the_disk_says_is_told(tmp_path: Path, number: int, said: str) -> None:
+def test_disk_error_is_explained(tmp_path: Path, number: int, expected: str) -> None:
     storage = LocalStorage(tmp_path)
 
-    with pytest.raises(PipelineError, match=said), storage._refused("write", "x"):
+    with pytest.raises(PipelineError, match=expected), storage._refused("write", "x"):
         raise OSError(number, os.strerror(number))
 
 
@@ -113,7 +113,7 @@ def test_what_the_disk_says_is_told(tmp_path: Path, number: int, said: str) -> N
         ("file://other/srv", None),
     ],
 )
-def test_which_lakes_are_on_this_machine(lake: str, folder: str | None, spark: SparkSession) -> None:
+def test_local_folder_recognizes_lakes_on_this_machine(lake: str, folder: str | None, spark: SparkSession) -> None:
     found = local_folder(lake)
 
     assert found == (None if folder is None else Path(folder))
@@ -130,26 +130,24 @@ MARKERS: list[tuple[str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "said"), MARKERS)
-def test_a_lake_that_this_version_does_not_know_is_left_alone(storage: LakeStorage, text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "expected"), MARKERS)
+def test_lake_of_an_unknown_format_is_refused_unchanged(storage: LakeStorage, text: str, expected: str) -> None:
     storage.write_new("_sqlqueue.json", text)
 
-    with pytest.raises(PipelineError, match=said):
+    with pytest.raises(PipelineError, match=expected):
         open_lake(storage)
     assert storage.sizes("") == {}
     assert storage.read("_sqlqueue.json") == text
 
 
-def test_a_lake_keeps_its_id(storage: LakeStorage) -> None:
+def test_lake_keeps_its_id(storage: LakeStorage) -> None:
     first = open_lake(storage)
 
     assert open_lake(storage) == first
     assert storage.names("_inflight") == []
 
 
-def test_a_lake_without_the_right_to_write_is_refused_before_anything_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_lake_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = LocalStorage(tmp_path)
     open_lake(storage)
     link: Callable[..., None] = os.link

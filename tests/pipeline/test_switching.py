@@ -1,4 +1,4 @@
-"""The same lake peeked at and taken from in turn: no message is in it twice, and none is lost."""
+"""Switching a lake between peeking and taking duplicates and loses no message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlqueue_app.pipeline.manifest import Step, no_step
 from sqlqueue_app.pipeline.run import PipelineProgress, options_of, run_pipeline
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.queue import QueueTable
-from tests.pipeline.lakes import Broken, breaking_at, in_the_lake
+from tests.pipeline.lakes import Interrupted, in_the_lake, interrupt_at
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install, message, row, table
 from tests.support.spark import CONF, MASTER
@@ -44,7 +44,7 @@ def processed(database: QueueDatabase) -> int:
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_taking_after_peeking(
+def test_taking_after_peeking_duplicates_nothing(
     queue_database: QueueDatabase, audit: QueueTable, tmp_path: Path, caplog: pytest.LogCaptureFixture, compact: bool
 ) -> None:
     audit.send([*messages(7), row("not json")])
@@ -60,11 +60,11 @@ def test_taking_after_peeking(
     assert in_the_lake(queue_database, tmp_path) == numbers
     assert processed(queue_database) == 9
     assert not LakePosition.objects.using(queue_database.alias).exists()
-    (told,) = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "pipeline_copied_deleted"]
-    assert told.startswith(f"deleted 8 rows of {audit.qualified} that --peek-only had copied to the lake before")
+    (logged,) = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "pipeline_copied_deleted"]
+    assert logged.startswith(f"deleted 8 rows of {audit.qualified} that --peek-only had copied to the lake before")
 
 
-def test_peeking_again_after_taking(queue_database: QueueDatabase, audit: QueueTable, tmp_path: Path) -> None:
+def test_peeking_after_taking_duplicates_nothing(queue_database: QueueDatabase, audit: QueueTable, tmp_path: Path) -> None:
     audit.send(messages(2))
     first = audit.row_versions(10)
     run(peek_only=True)
@@ -78,24 +78,24 @@ def test_peeking_again_after_taking(queue_database: QueueDatabase, audit: QueueT
     assert in_the_lake(queue_database, tmp_path) == [*first, *second, *audit.row_versions(10)]
 
 
-@pytest.mark.parametrize("broken_at", ["found copied", "deleted copied"])
-def test_a_switch_that_is_broken_off(queue_database: QueueDatabase, audit: QueueTable, tmp_path: Path, broken_at: str) -> None:
+@pytest.mark.parametrize("interrupted_at", ["found copied", "deleted copied"])
+def test_interrupted_switch_loses_nothing(
+    queue_database: QueueDatabase, audit: QueueTable, tmp_path: Path, interrupted_at: str
+) -> None:
     audit.send(messages(4))
     run(peek_only=True)
     audit.send(messages(1))
     numbers = audit.row_versions(10)
 
-    with pytest.raises(Broken):
-        run(breaking_at(broken_at))
+    with pytest.raises(Interrupted):
+        run(interrupt_at(interrupted_at))
     run()
 
     assert audit.row_versions(10) == []
     assert in_the_lake(queue_database, tmp_path) == numbers
 
 
-def test_a_row_of_a_table_that_was_made_anew_is_taken_and_not_deleted(
-    queue_database: QueueDatabase, audit: QueueTable, tmp_path: Path
-) -> None:
+def test_rows_of_a_recreated_table_are_taken(queue_database: QueueDatabase, audit: QueueTable, tmp_path: Path) -> None:
     audit.send(messages(4))
     run(peek_only=True)
     with queue_database.connection.cursor() as cursor:

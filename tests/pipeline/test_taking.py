@@ -1,4 +1,4 @@
-"""A batch of an audit queue: every row in the lake once, whatever breaks off where, and whoever else is at work."""
+"""A batch of an audit queue: every row is in the lake once despite interruptions and concurrent programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlqueue_app.pipeline.taking import AuditQueueTaker, BatchResult
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.row_selection import remove_rows
-from tests.pipeline.lakes import Broken, breaking_at, in_the_lake
+from tests.pipeline.lakes import Interrupted, in_the_lake, interrupt_at
 from tests.pipeline.senders import slow_sender
 from tests.pipeline.workshop import tools_of
 from tests.support.databases import QueueDatabase
@@ -41,7 +41,7 @@ def tools(queue_database: QueueDatabase, audit: QueueTable, spark: SparkSession,
 
 
 @pytest.mark.parametrize("store", ["local", "hadoop"])
-def test_rows_go_from_the_queue_into_the_lake(
+def test_rows_move_from_the_queue_to_the_lake(
     queue_database: QueueDatabase, audit: QueueTable, spark: SparkSession, tmp_path: Path, store: str
 ) -> None:
     audit.send([*(message({"n": number}) for number in range(10)), row("not json"), message(), message()])
@@ -69,20 +69,20 @@ def _bytes(database: QueueDatabase) -> int:
     return sum(LakeFile.objects.using(database.alias).values_list("bytes", flat=True))
 
 
-@pytest.mark.parametrize("broken_at", STEPS)
-def test_a_batch_that_is_broken_off_is_taken_once_all_the_same(
-    queue_database: QueueDatabase, audit: QueueTable, tools: Tools, spark: SparkSession, tmp_path: Path, broken_at: str
+@pytest.mark.parametrize("interrupted_at", STEPS)
+def test_interrupted_batch_is_taken_once(
+    queue_database: QueueDatabase, audit: QueueTable, tools: Tools, spark: SparkSession, tmp_path: Path, interrupted_at: str
 ) -> None:
     audit.send([message(), row("not json"), message()])
     numbers = audit.row_versions(10)
 
-    with pytest.raises(Broken):
-        AuditQueueTaker(tools_of(queue_database, spark, tmp_path, step=breaking_at(broken_at)), audit, "audit").take(10)
+    with pytest.raises(Interrupted):
+        AuditQueueTaker(tools_of(queue_database, spark, tmp_path, step=interrupt_at(interrupted_at)), audit, "audit").take(10)
     finished = tools.manifest.recover()
     left = audit.row_versions(10)
-    is_committed = STEPS.index(broken_at) >= STEPS.index("committed")
+    is_committed = STEPS.index(interrupted_at) >= STEPS.index("committed")
 
-    assert finished == (1 if is_committed and broken_at != "published" else 0)
+    assert finished == (1 if is_committed and interrupted_at != "published" else 0)
     assert left == ([] if is_committed else numbers)
     assert in_the_lake(queue_database, tmp_path) == sorted(set(numbers) - set(left))
     AuditQueueTaker(tools, audit, "audit").take(10)
@@ -90,7 +90,7 @@ def test_a_batch_that_is_broken_off_is_taken_once_all_the_same(
     assert tools.storage.names("_inflight") == []
 
 
-def test_what_somebody_else_took_meanwhile_is_not_in_the_lake(
+def test_rows_taken_by_another_program_are_not_in_the_lake(
     queue_database: QueueDatabase, audit: QueueTable, spark: SparkSession, tmp_path: Path
 ) -> None:
     audit.send([message() for _ in range(5)])
@@ -111,7 +111,7 @@ def test_what_somebody_else_took_meanwhile_is_not_in_the_lake(
     assert in_the_lake(queue_database, tmp_path) == [each for each in numbers if each != numbers[2]]
 
 
-def test_of_two_pipelines_one_takes_the_rows(
+def test_only_one_of_two_pipelines_takes_the_rows(
     queue_database: QueueDatabase, audit: QueueTable, tools: Tools, spark: SparkSession, tmp_path: Path
 ) -> None:
     audit.send([message() for _ in range(5)])
@@ -131,7 +131,7 @@ def test_of_two_pipelines_one_takes_the_rows(
     assert in_the_lake(queue_database, tmp_path) == numbers
 
 
-def test_a_pipeline_that_cleans_up_beside_another_costs_that_one_a_batch(
+def test_concurrent_cleanup_rolls_back_the_batch(
     queue_database: QueueDatabase, audit: QueueTable, tools: Tools, spark: SparkSession, tmp_path: Path
 ) -> None:
     audit.send([message() for _ in range(5)])
@@ -152,9 +152,7 @@ def test_a_pipeline_that_cleans_up_beside_another_costs_that_one_a_batch(
     assert in_the_lake(queue_database, tmp_path) == numbers
 
 
-def test_rows_that_are_committed_late_come_with_the_next_batch(
-    postgresql_database: QueueDatabase, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_rows_committed_late_are_in_the_next_batch(postgresql_database: QueueDatabase, spark: SparkSession, tmp_path: Path) -> None:
     install(postgresql_database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
     audit = table(postgresql_database, "audit")
     with slow_sender(postgresql_database, audit):
@@ -171,12 +169,12 @@ def test_rows_that_are_committed_late_come_with_the_next_batch(
     assert [each.lowest for each in batches] == numbers[::-1]
 
 
-def test_a_queue_without_a_table_is_an_error_that_names_it(queue_database: QueueDatabase, tools: Tools) -> None:
+def test_missing_queue_is_named_in_the_error(queue_database: QueueDatabase, tools: Tools) -> None:
     with pytest.raises(QueueNotFound, match="nowhere"):
         AuditQueueTaker(tools, table(queue_database, "nowhere"), "nowhere").take(10)
 
 
-def test_a_table_that_is_dropped_while_it_is_read(
+def test_table_dropped_during_a_batch_is_an_error(
     queue_database: QueueDatabase, audit: QueueTable, spark: SparkSession, tmp_path: Path
 ) -> None:
     audit.send([message()])
@@ -195,7 +193,7 @@ BODIES: list[tuple[str, Any]] = [("NULL", None), ("empty", b""), ("large", b"x" 
 
 
 @pytest.mark.parametrize(("name", "body"), BODIES)
-def test_bodies_of_any_size(
+def test_bodies_of_any_size_are_taken(
     queue_database: QueueDatabase, audit: QueueTable, tools: Tools, tmp_path: Path, name: str, body: Any
 ) -> None:
     audit.send([row({"NServiceBus.MessageId": name}, body or b"")])

@@ -1,4 +1,4 @@
-"""Spark is an extra: without it the app works and has no trace of it."""
+"""Spark is an extra: the app works without it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 from tests.support.databases import ROOT, QueueDatabase
 
-# What the extra brings, and what that brings along.
+# The packages of the extra and their dependencies.
 WITHOUT_THE_EXTRA = """
 import sys
 
@@ -22,7 +22,7 @@ sys.meta_path.insert(0, Refused())
 import django
 django.setup()
 """
-LOOK_AT_EVERYTHING = """
+IMPORT_EVERYTHING = """
 import importlib, pkgutil
 import sqlqueue_app
 from django.core.management import call_command
@@ -38,8 +38,8 @@ call_command("sqlqueue_status")
 """
 
 
-def test_the_app_works_without_the_extra(sqlite_database: QueueDatabase) -> None:
-    command = [sys.executable, "-c", WITHOUT_THE_EXTRA + LOOK_AT_EVERYTHING]
+def test_app_works_without_the_extra(sqlite_database: QueueDatabase) -> None:
+    command = [sys.executable, "-c", WITHOUT_THE_EXTRA + IMPORT_EVERYTHING]
     ended = subprocess.run(command, env=sqlite_database.child_environment(), cwd=ROOT, capture_output=True, text=True)
 
     assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""A lake and what works on it, for tests of single parts."""
+"""A lake and the parts of a run on it, for tests of single parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def tools_of(database: QueueDatabase, spark: SparkSession, lake: Path, step: Step = no_step, *, in_hadoop: bool = False) -> Tools:
-    """The parts of a run, which has begun; with `in_hadoop` its files go the way of those of an object store."""
+    """The parts of a started run; with `in_hadoop` its files are written as to an object store."""
     storage = HadoopStorage(spark, f"file://{lake}") if in_hadoop else open_storage(str(lake), spark)
     run = begin_run(database.alias, master="local[2]", lake=str(lake), options={})
     manifest = Manifest(database.alias, open_lake(storage), storage, run, step)
@@ -30,7 +30,7 @@ def tools_of(database: QueueDatabase, spark: SparkSession, lake: Path, step: Ste
 
 
 def run(database: QueueDatabase, lake: Path, step: str = "-", size: int = 400, *flags: str) -> int:
-    """The exit code of a run, negative where it was killed."""
+    """The exit code of a run, negative if it was killed."""
     command = [sys.executable, "-m", "tests.pipeline.kill_app", str(lake), step, str(size), *flags]
     ended = subprocess.run(command, env=database.child_environment(), capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode in (0, -9), ended.stderr
@@ -40,7 +40,7 @@ def run(database: QueueDatabase, lake: Path, step: str = "-", size: int = 400, *
 
 
 def ids_in_the_lake(database: QueueDatabase, lake: Path) -> Counter[str]:
-    """How often each message is there: by the manifest, which names exactly the files that are there."""
+    """The number of copies of each message; asserts that the manifest names exactly the existing files."""
     files = list(LakeFile.objects.using(database.alias).filter(retired_at=None, batch__published_at__isnull=False))
     assert {path.relative_to(lake).as_posix() for path in lake.rglob("*.parquet")} == {each.path for each in files}
     found: Counter[str] = Counter()

@@ -1,1 +1,1 @@
-"""What runs on Spark. One process of pytest runs all of it, in one SparkSession (the fixture `spark`)."""
+"""Tests that run on Spark, all in one pytest process and one SparkSession (the fixture `spark`)."""

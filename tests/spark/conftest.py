@@ -1,4 +1,4 @@
-"""Queues to read, and the url that Spark reads them by."""
+"""Queues to read and the URL by which Spark reads them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Queue:
             cursor.execute(sql, values)
 
     def fill(self, count: int, *, first: int | None = None) -> None:
-        """Rows with small headers and bodies, numbered from `first` on or as the database does it."""
+        """Add rows with small headers and bodies, numbered from `first` or by the database."""
         for number in range(count):
             self.add(row_version=None if first is None else first + number, body=b"%d" % number)
 
@@ -68,7 +68,7 @@ class Queue:
         row_version: int | None = None,
         row_id: str | None = None,
     ) -> str:
-        """One row; returns its id. `expires` is text of the database."""
+        """Add one row and return its id. `expires` is in the format of the database."""
         row_id = row_id or str(uuid.uuid4())
         headers = {"NServiceBus.MessageId": row_id} if headers is None else headers
         values = {
@@ -96,7 +96,7 @@ class Queue:
         return [row[0] for row in self.fetch(f'SELECT {self.number} FROM "{self.name}" ORDER BY 1')]
 
     def read(self, schema: str | None = None, **options: Any) -> DataFrame:
-        """What the data source reads of it."""
+        """The queue as read by the data source."""
         reader = self.spark.read.format("sqlqueue")
         if schema:
             reader = reader.schema(schema)
@@ -105,7 +105,7 @@ class Queue:
 
 @pytest.fixture
 def make_queue(queue_database: QueueDatabase, spark: SparkSession) -> Callable[[str], Queue]:
-    """Makes queues on each product."""
+    """Create queues on each database."""
 
     def make(name: str) -> Queue:
         schema = "public" if queue_database.vendor == "postgresql" else None
@@ -118,5 +118,5 @@ def make_queue(queue_database: QueueDatabase, spark: SparkSession) -> Callable[[
 
 @pytest.fixture
 def queue(make_queue: Callable[[str], Queue]) -> Queue:
-    """An empty queue named Sales, once on each product."""
+    """An empty queue named Sales, once on each database."""
     return make_queue("Sales")

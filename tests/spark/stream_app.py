@@ -12,7 +12,7 @@ from tests.support.spark import CONF, MASTER
 
 
 def send_files(spark: SparkSession, url: str, queue: str, folder: Path) -> None:
-    """Send each line of the files in `folder/files`, a file for each batch; goes on from the checkpoint in `folder/checkpoint`."""
+    """Send each line of `folder/files`, one file per batch, continuing from the checkpoint in `folder/checkpoint`."""
     source = spark.readStream.schema("id STRING, body STRING").option("maxFilesPerTrigger", 1).json(str(folder / "files"))
     writer = source.writeStream.format("sqlqueue").options(url=url, queue=queue, message_type="Sales.Copy")
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()

@@ -1,4 +1,4 @@
-"""Rows of queues as DataFrames, and DataFrames as rows, for comparing."""
+"""Convert rows of queues to DataFrames and back, for comparisons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SOURCE = (
 
 
 def source_rows(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
-    """As the data source gives them."""
+    """The rows as the data source returns them."""
     return spark.createDataFrame(
         [(row.row_version, row.native_id, None, None, row.expires, row.headers, row.body) for row in rows], _SOURCE
     )

@@ -1,4 +1,4 @@
-"""A queue read by Spark: every row once, whatever stands in it and whatever happens to it meanwhile."""
+"""Spark reads a queue: every row once, with any content and during concurrent changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def numbers(frame: DataFrame) -> list[int]:
 
 
 @pytest.mark.parametrize("partitions", [None, 1, 3, 7])
-def test_every_row_comes_once(queue: Queue, partitions: int | None) -> None:
+def test_every_row_is_read_once(queue: Queue, partitions: int | None) -> None:
     queue.fill(500)
 
     frame = queue.read() if partitions is None else queue.read(partitions=partitions)
@@ -37,7 +37,7 @@ def test_every_row_comes_once(queue: Queue, partitions: int | None) -> None:
     assert frame.rdd.getNumPartitions() == (partitions or 1)
 
 
-def test_the_columns_of_a_row(queue: Queue) -> None:
+def test_row_has_all_columns(queue: Queue) -> None:
     headers = {"NServiceBus.MessageId": "a", "ä/ö": "\U0001f600", "empty": "", "null": None}
     row_id = queue.add(headers=headers, body=b"\0\xff{}\0", expires="2031-05-06 07:08:09.120")
 
@@ -52,7 +52,7 @@ def test_the_columns_of_a_row(queue: Queue) -> None:
     assert row.HeaderMap == headers
 
 
-def test_the_columns_of_a_reply_come_where_the_table_has_them(make_queue: Callable[[str], Queue]) -> None:
+def test_reply_columns_are_read_if_the_table_has_them(make_queue: Callable[[str], Queue]) -> None:
     queue = make_queue("Sales")
     if queue.database.vendor == "postgresql":
         pytest.skip("the tables of PostgreSQL have no such columns")
@@ -64,7 +64,7 @@ def test_the_columns_of_a_reply_come_where_the_table_has_them(make_queue: Callab
     assert [(row.CorrelationId, row.ReplyToAddress) for row in rows] == [(None, None), ("c", "r@[dbo]")]
 
 
-def test_only_the_columns_that_are_asked_for_are_read(queue: Queue) -> None:
+def test_only_requested_columns_are_read(queue: Queue) -> None:
     queue.fill(3)
 
     frame = queue.read("Headers STRING, RowVersion BIGINT")
@@ -76,7 +76,7 @@ def test_only_the_columns_that_are_asked_for_are_read(queue: Queue) -> None:
     assert queue.read("CorrelationId STRING").count() == 3
 
 
-def test_an_empty_queue(queue: Queue) -> None:
+def test_empty_queue_is_read(queue: Queue) -> None:
     assert queue.read().collect() == []
     assert queue.read(partitions=4, headers="parsed").count() == 0
 
@@ -88,7 +88,7 @@ BROKEN = [
 READ = [{}, None, {}, None, None, None, None, None, {"a": "1", "b": "true", "c": ""}, {"a": "\ufffd"}]
 
 
-def test_headers_that_cannot_be_read_are_null_and_stay_as_text(queue: Queue) -> None:
+def test_unreadable_headers_are_null_and_kept_as_text(queue: Queue) -> None:
     for text in BROKEN:
         queue.add(headers=text)
 
@@ -98,8 +98,8 @@ def test_headers_that_cannot_be_read_are_null_and_stay_as_text(queue: Queue) -> 
     assert [row.HeaderMap for row in rows] == READ
 
 
-def test_headers_of_every_size(queue: Queue) -> None:
-    # nvarchar(max) goes another way beyond 4,000 halves of UTF-16 and 8,000 bytes
+def test_headers_of_every_size_are_read(queue: Queue) -> None:
+    # nvarchar(max) is read differently beyond 4,000 UTF-16 code units and 8,000 bytes
     texts = ["", *("x" * size for size in (3_999, 4_000, 4_001, 8_001)), "\U0001f600" * 2_000, "\U0001f600" * 2_001]
     texts += ["ä" * 65_536, "", "\U0001f600" * 1_000_000, " \t ", "end"]
     for text in texts:
@@ -110,7 +110,7 @@ def test_headers_of_every_size(queue: Queue) -> None:
     assert [row.Headers == text for row, text in zip(rows, texts, strict=True)] == [True] * len(texts)
 
 
-def test_bodies_of_every_size(queue: Queue) -> None:
+def test_bodies_of_every_size_are_read(queue: Queue) -> None:
     bodies = [None, b"", b"\0", b"x" * (64 * 1024 * 1024), b"end", None]
     for body in bodies:
         queue.add(body=body)
@@ -121,7 +121,7 @@ def test_bodies_of_every_size(queue: Queue) -> None:
     assert [(row["size"], row["sum"]) for row in rows] == expected
 
 
-def test_large_bodies_come_in_small_batches(queue: Queue) -> None:
+def test_large_bodies_are_read_in_small_batches(queue: Queue) -> None:
     for _ in range(12):
         queue.add(body=b"y" * 1_500_000)
 
@@ -131,13 +131,13 @@ def test_large_bodies_come_in_small_batches(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 1000])
-def test_batches_of_every_size(queue: Queue, batch_size: int) -> None:
+def test_batches_of_every_size_are_read(queue: Queue, batch_size: int) -> None:
     queue.fill(7)
 
     assert numbers(queue.read(batch_size=batch_size, partitions=2)) == queue.row_versions()
 
 
-def test_holes_and_far_numbers(queue: Queue) -> None:
+def test_gaps_in_row_versions_are_balanced(queue: Queue) -> None:
     for row_version in (1, 2, 3, 1_000_000, 1_000_001, 2**40, 2**62, 2**63 - 1):
         queue.add(row_version=row_version)
     queue.fill(300, first=2**50)
@@ -149,7 +149,7 @@ def test_holes_and_far_numbers(queue: Queue) -> None:
     assert max(sizes) < 150
 
 
-def test_names_of_all_kinds(make_queue: Callable[[str], Queue]) -> None:
+def test_queue_names_of_all_kinds_are_read(make_queue: Callable[[str], Queue]) -> None:
     for name in ("Sales.Web", 'od"d', "Größe", "a b;--", "x@y", "100%"):
         queue = make_queue(name) if '"' not in name else None
         if queue is not None:
@@ -157,7 +157,7 @@ def test_names_of_all_kinds(make_queue: Callable[[str], Queue]) -> None:
             assert [bytes(row.Body) for row in queue.read().collect()] == [name.encode()]
 
 
-def test_addresses(postgresql_database: QueueDatabase, spark: SparkSession) -> None:
+def test_addresses_with_a_schema_are_read(postgresql_database: QueueDatabase, spark: SparkSession) -> None:
     queue = Queue(postgresql_database, spark, "Sales")
     queue.execute('CREATE SCHEMA "a.b"')
     queue.execute('CREATE TABLE "a.b"."Sales" (id uuid, expires timestamp, headers text, body bytea, seq serial)')
@@ -167,7 +167,7 @@ def test_addresses(postgresql_database: QueueDatabase, spark: SparkSession) -> N
         assert queue.read(queue=address).count() == 1
 
 
-def test_a_table_that_has_more_and_less(sqlite_database: QueueDatabase, spark: SparkSession) -> None:
+def test_table_with_other_columns_is_read(sqlite_database: QueueDatabase, spark: SparkSession) -> None:
     queue = Queue(sqlite_database, spark, "Odd")
     queue.execute(
         "CREATE TABLE Odd (extra int, headers text, BODY blob, id text, expires text, correlationid text, replytoaddress text,"
@@ -180,7 +180,7 @@ def test_a_table_that_has_more_and_less(sqlite_database: QueueDatabase, spark: S
     assert (row.Id, row.Headers, row.CorrelationId, row.Body, row.HeaderMap) == ("no guid", "{\ufffd}", "c", None, None)
 
 
-def test_nothing_twice_while_others_send_and_receive(queue: Queue) -> None:
+def test_no_row_is_read_twice_during_sends_and_receives(queue: Queue) -> None:
     queue.fill(400)
     before = set(queue.row_versions())
     stop = threading.Event()
@@ -203,7 +203,7 @@ def test_nothing_twice_while_others_send_and_receive(queue: Queue) -> None:
     left = set(queue.row_versions())
     for rows in found:
         assert len(rows) == len(set(rows))
-        # what was there before and is there still was there all the time
+        # rows present before and after were present all the time
         assert before & left <= set(rows)
 
 
@@ -228,13 +228,13 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "message"), ERRORS, ids=lambda value: str(value)[:40])
-def test_one_clear_error(queue: Queue, options: dict[str, Any], message: str) -> None:
+def test_wrong_option_is_one_clear_error(queue: Queue, options: dict[str, Any], message: str) -> None:
     with pytest.raises(PySparkException, match=message) as raised:
         queue.read(**options).collect()
     assert "geheim" not in str(raised.value)
 
 
-def test_a_table_that_is_dropped_while_it_is_read(queue: Queue) -> None:
+def test_table_dropped_during_the_read_is_an_error(queue: Queue) -> None:
     queue.fill(3)
     frame = queue.read()
     assert frame.count() == 3
@@ -246,7 +246,7 @@ def test_a_table_that_is_dropped_while_it_is_read(queue: Queue) -> None:
         plan_ranges.count()
 
 
-def test_a_password_is_not_shown(postgresql_database: QueueDatabase, spark: SparkSession) -> None:
+def test_password_is_not_shown(postgresql_database: QueueDatabase, spark: SparkSession) -> None:
     role = postgresql_database.create_role("reader")
     with postgresql_database.as_role(role):
         url = url_of(postgresql_database).replace(":", ":ge%40heim", 2).replace("ge%40heim//", "//")
@@ -256,7 +256,7 @@ def test_a_password_is_not_shown(postgresql_database: QueueDatabase, spark: Spar
     assert role in str(raised.value)
 
 
-def test_a_session_that_hands_no_filters_down(queue: Queue) -> None:
+def test_session_without_filter_pushdown_is_supported(queue: Queue) -> None:
     queue.fill(5)
     queue.spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     try:
@@ -265,7 +265,7 @@ def test_a_session_that_hands_no_filters_down(queue: Queue) -> None:
         queue.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
-def test_a_row_of_another_program(queue: Queue) -> None:
+def test_id_of_another_program_is_normalized(queue: Queue) -> None:
     row_id = str(uuid.uuid4()).upper()
     queue.add(row_id=row_id)
 

@@ -1,4 +1,4 @@
-"""What is worth knowing of what Spark says."""
+"""Errors of Spark are summarized."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FRAMES = """
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (
             f"[PYTHON_DATA_SOURCE_ERROR] Failed to create: Traceback (most recent call last):{_FRAMES}"
@@ -35,10 +35,10 @@ _FRAMES = """
         ("", "Java has ended"),
     ],
 )
-def test_hundreds_of_lines_become_one(text: str, said: str) -> None:
-    assert summarize(text).startswith(said)
+def test_spark_error_is_summarized_in_one_line(text: str, expected: str) -> None:
+    assert summarize(text).startswith(expected)
 
 
-def test_it_says_what_was_tried() -> None:
+def test_error_names_the_failed_step() -> None:
     with pytest.raises(SparkFailed, match="failed to write: the file system is read-only"), spark_errors("write"):
         raise ConnectionError("Read-only file system")

@@ -1,4 +1,4 @@
-"""Figures by Spark are those of a plain Python reference over the same messages, in one batch and in several."""
+"""Rollups by Spark equal those of a plain Python reference, in one batch and in several."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rows = list[dict[str, Any]]
 
 
 def in_order(name: str, rows: Rows) -> Rows:
-    """By their keys; sums exactly, but for those of more than 70 years, which no number of microseconds in a float holds."""
+    """Sort by the keys; round sums above 70 years, whose microseconds a float cannot hold."""
     keys = KEYS.get(name, ("day", "kind", "rank"))
     for row in rows:
         for column in ("processing_sum", "critical_sum"):
@@ -33,7 +33,7 @@ def given(queue: str) -> dict[str, Any]:
 
 
 class Batch:
-    """Rows of both queues, read once by Spark, as a batch is from its files."""
+    """Rows of both queues, parsed once by Spark like a batch."""
 
     def __init__(self, spark: SparkSession, audited: list[Row], failed: list[Row]) -> None:
         messages = parse_messages(source_rows(spark, audited), **given("audit")).localCheckpoint()
@@ -65,13 +65,13 @@ def same(found: dict[str, Rows], wanted: dict[str, Rows]) -> None:
         assert in_order(name, found[name]) == in_order(name, wanted[name]), name
 
 
-def test_figures_are_those_of_the_reference(spark: SparkSession) -> None:
+def test_rollups_match_the_reference(spark: SparkSession) -> None:
     audited, failed = random_rows(11, 1_500), random_rows(12, 300, failed=True)
 
     same(Batch(spark, audited, failed).found(), wanted(audited, failed))
 
 
-def test_batches_add_up_to_the_figures_of_all(spark: SparkSession) -> None:
+def test_rollups_of_batches_add_up(spark: SparkSession) -> None:
     audited, failed = random_rows(13, 600), random_rows(14, 150, failed=True)
 
     parts = [Batch(spark, audited[start::2], failed[start::2]).found() for start in range(2)]
@@ -82,7 +82,7 @@ def test_batches_add_up_to_the_figures_of_all(spark: SparkSession) -> None:
         assert in_order(name, added) == in_order(name, whole[name]), name
 
 
-def test_rollups_of_one_queue_and_of_nothing(spark: SparkSession) -> None:
+def test_rollups_of_one_queue_and_of_no_rows(spark: SparkSession) -> None:
     audited = random_rows(15, 100)
     batch = Batch(spark, audited, [])
     rows = rollup_rows(batch.messages, None, batch.unreadable)

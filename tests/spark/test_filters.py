@@ -1,4 +1,4 @@
-"""Filters that Spark hands down: fewer rows are read, and never another result."""
+"""Filters that Spark pushes down reduce the rows read and never change the result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NARROWED: list[tuple[list[Filter], RowRange]] = [
 
 
 @pytest.mark.parametrize(("filters", "expected"), NARROWED)
-def test_what_filters_leave(filters: list[Filter], expected: RowRange) -> None:
+def test_filters_narrow_the_range(filters: list[Filter], expected: RowRange) -> None:
     assert narrow_range(EVERYTHING, filters) == expected
 
 
@@ -57,7 +57,7 @@ TIMES = {
         None, "2030-01-01 12:00:00.25", "2030-01-01 12:00:00", "2030-01-01 12:00:00.250001", "2001-02-03", "infinity", "-infinity",
         "0044-03-15 BC", "294000-01-01", "0001-01-01", "9999-12-31 23:59:59.999999",
     ],
-    # a datetime: from 1753 on, 300 steps a second
+    # a datetime: from the year 1753, 300 steps per second
     "sqlserver": [
         None, "2030-01-01T12:00:00.250", "2030-01-01T12:00:00", "2030-01-01T12:00:00.253", "2030-01-01T12:00:00.247",
         "2001-02-03T00:00:00", "1900-01-01T00:00:00", "1753-01-01T00:00:00", "1753-01-01T00:00:00.003", "9999-12-30T23:59:59.997",
@@ -74,7 +74,7 @@ def times(queue: Queue) -> Queue:
     return queue
 
 
-def test_every_filter_gives_what_spark_itself_would_give(times: Queue) -> None:
+def test_pushed_filters_give_the_same_result_as_spark(times: Queue) -> None:
     everything = times.read().cache()
     try:
         expected = {text: found(everything.where(text)) for text in CONDITIONS}
@@ -89,7 +89,7 @@ def found(frame: Any) -> list[bytes]:
     return sorted(bytes(row.Body) for row in frame.collect())
 
 
-def test_fewer_rows_are_read(times: Queue) -> None:
+def test_filters_reduce_the_rows_read(times: Queue) -> None:
     def read(*filters: Filter) -> int:
         options = read_options({"url": url_of(times.database), "queue": "Sales"})
         reader = FilteringQueueReader(options, schema_of(parsed_headers=False))
@@ -105,7 +105,7 @@ def test_fewer_rows_are_read(times: Queue) -> None:
     assert read(LessThanOrEqual(("Expires",), NOON - timedelta(days=1))) < 9
 
 
-def test_times_beyond_all_calendars_stay_in_order(times: Queue) -> None:
+def test_extreme_expiries_stay_in_order(times: Queue) -> None:
     rows = times.read().where("Expires IS NOT NULL").sort("Expires", "Body").collect()
 
     assert rows[-1].Expires.year == 9999
@@ -113,7 +113,7 @@ def test_times_beyond_all_calendars_stay_in_order(times: Queue) -> None:
 
 
 @pytest.mark.parametrize("name", ["sqlserver", "postgresql", "sqlite"])
-def test_no_text_of_a_caller_comes_into_a_statement(name: str) -> None:
+def test_statement_contains_only_literals_of_the_range(name: str) -> None:
     rows = RowRange(-5, 7, SECOND, SECOND, only_expiring=True)
 
     statement = dialect(name).read_statement("t", ["RowVersion"], rows, limit=3)

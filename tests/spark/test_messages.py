@@ -1,4 +1,4 @@
-"""Rows of queues as messages and failures of the lake: as a plain Python reference reads them, also those that should not be."""
+"""Rows become messages and failures of the lake as in a plain Python reference, including invalid rows."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
         assert {name: one[name] for name in names} == {name: other[name] for name in names}
 
 
-def test_messages_are_those_of_the_reference(spark: SparkSession) -> None:
+def test_messages_match_the_reference(spark: SparkSession) -> None:
     rows = random_rows(1, 1_200)
 
     same(parsed(spark, rows), expected(rows))
 
 
-def test_failures_are_those_of_the_reference(spark: SparkSession) -> None:
+def test_failures_match_the_reference(spark: SparkSession) -> None:
     rows = random_rows(3, 400, failed=True)
 
     same(parsed(spark, rows, failed=True), expected(rows, failed=True))
 
 
-def test_each_odd_text_is_read_as_by_the_reference(spark: SparkSession) -> None:
+def test_odd_texts_are_read_as_by_the_reference(spark: SparkSession) -> None:
     texts = [
         *NOTHING,
         *UNREADABLE,
@@ -62,7 +62,7 @@ def test_each_odd_text_is_read_as_by_the_reference(spark: SparkSession) -> None:
     same(parsed(spark, rows), expected(rows))
 
 
-def test_groups_are_those_of_servicecontrol(spark: SparkSession) -> None:
+def test_groups_match_servicecontrol(spark: SparkSession) -> None:
     golden = [json.loads(line) for line in (ROOT / "tests/golden/failure-groups.jsonl").read_text("utf-8").splitlines()]
     names = {"type": "ExceptionType", "message": "Message", "trace": "StackTrace"}
     rows = [
@@ -94,7 +94,7 @@ HOSTILE = (
 )
 
 
-def test_no_text_ends_the_reading_of_the_others(spark: SparkSession) -> None:
+def test_hostile_headers_do_not_affect_other_rows(spark: SparkSession) -> None:
     rows = [Row(number, f"n-{number}", text) for number, text in enumerate((*HOSTILE, '{"NServiceBus.MessageId":"well"}'))]
 
     for failed in (False, True):
@@ -105,7 +105,7 @@ def test_no_text_ends_the_reading_of_the_others(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(("parse", "table"), [(parse_messages, MESSAGES), (parse_failures, FAILURES)])
-def test_the_columns_are_those_of_the_lake(spark: SparkSession, parse: Any, table: LakeTable) -> None:
+def test_columns_match_the_lake(spark: SparkSession, parse: Any, table: LakeTable) -> None:
     found = parse(source_rows(spark, []), **AUDIT)
 
     schema = spark.createDataFrame([], f"{table.full_ddl}, problem STRING").schema

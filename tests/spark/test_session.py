@@ -1,4 +1,4 @@
-"""The session: its settings, one per process, and nothing left behind when it ends or is killed."""
+"""The session: its settings, one per process, and no files left after its end or a kill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.spark import MASTER
 from tests.support.waiting import poll_until
 
 
-def test_settings_that_suit(spark: SparkSession) -> None:
+def test_session_has_suitable_settings(spark: SparkSession) -> None:
     def said(key: str) -> str | None:
         return spark.conf.get(key)
 
@@ -34,14 +34,14 @@ def test_settings_that_suit(spark: SparkSession) -> None:
     assert said("spark.sql.ansi.enabled") == "true"
 
 
-def test_a_session_that_runs_is_used(spark: SparkSession) -> None:
+def test_running_session_is_reused(spark: SparkSession) -> None:
     assert spark_session(MASTER) is spark
     with spark_running(MASTER) as again:
         assert again is spark
     assert spark.range(3).count() == 3
 
 
-def test_settings_that_can_be_changed_are_changed(spark: SparkSession) -> None:
+def test_changeable_settings_are_applied_to_a_running_session(spark: SparkSession) -> None:
     try:
         spark_session(MASTER, {"spark.sql.shuffle.partitions": "3"})
         assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
@@ -49,7 +49,7 @@ def test_settings_that_can_be_changed_are_changed(spark: SparkSession) -> None:
         spark.conf.set("spark.sql.shuffle.partitions", "2")
 
 
-def test_one_session_in_a_process(spark: SparkSession) -> None:
+def test_second_session_in_a_process_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ConfigurationError, match=r"on 'local\[2\]', and cannot also run on 'spark://elsewhere:7077'"):
         spark_session("spark://elsewhere:7077")
     with pytest.raises(ConfigurationError, match=r"spark\.driver\.memory.*'3g'.*end that session first"):
@@ -76,7 +76,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("end", ["in order", "killed"])
-def test_no_file_is_left_behind(end: str, tmp_path: Path) -> None:
+def test_session_leaves_no_files(end: str, tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", CHILD]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
@@ -91,7 +91,7 @@ def test_no_file_is_left_behind(end: str, tmp_path: Path) -> None:
         child.wait(60)
 
     if end == "killed":
-        # what a killed JVM would leave is there; the next start removes it once it belongs to nobody
+        # simulates the files of a killed JVM; the next start removes them once no process owns them
         folder.mkdir(exist_ok=True)
         (folder / "blockmgr-1").mkdir(exist_ok=True)
         with pytest.MonkeyPatch.context() as patch:
@@ -106,7 +106,7 @@ def _swept(folder: Path) -> bool:
     return not folder.exists()
 
 
-def test_a_folder_in_use_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_in_use_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     first = Scratch()
     (first.folder / "spark-1").mkdir()
@@ -120,7 +120,7 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path, monkeypatch: pytest.Monke
     assert [path.name for path in first.folder.parent.iterdir()] == ["starting"]
 
 
-def test_the_archive_for_other_machines_has_what_runs_there(tmp_path: Path) -> None:
+def test_archive_for_executors_has_the_required_modules(tmp_path: Path) -> None:
     archive = pack(tmp_path)
 
     with zipfile.ZipFile(archive) as packed:

@@ -1,4 +1,4 @@
-"""The settled number: no row that is committed late is below it."""
+"""The watermark: no row is committed below it later."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlqueue_app.spark.source.stream_reader import Watermark, WritingTransactio
 
 
 class Table:
-    """A made-up table: transactions draw numbers, and commit or roll back later."""
+    """A simulated table: transactions draw numbers and commit or roll back later."""
 
     def __init__(self) -> None:
         self.drawn = 0
@@ -38,7 +38,7 @@ class Table:
         if commit:
             self.rows += numbers
 
-    # what the watermark asks
+    # the interface for the watermark
 
     def newest(self) -> int | None:
         return max(self.rows, default=None)
@@ -58,7 +58,7 @@ def committed(table: Table) -> None:
     table.end(writer)
 
 
-def test_an_empty_table_has_none(table: Table) -> None:
+def test_empty_table_has_no_watermark(table: Table) -> None:
     watermark = Watermark()
     assert watermark.advance(table) is None
     committed(table)
@@ -66,7 +66,7 @@ def test_an_empty_table_has_none(table: Table) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_number_counts_when_those_who_might_have_drawn_a_lower_one_have_ended(table: Table, commit: bool) -> None:
+def test_watermark_advances_after_earlier_writers_end(table: Table, commit: bool) -> None:
     watermark = Watermark()
     committed(table)
     watermark.advance(table)
@@ -79,7 +79,7 @@ def test_a_number_counts_when_those_who_might_have_drawn_a_lower_one_have_ended(
     assert watermark.advance(table) == 3
 
 
-def test_who_came_later_is_not_waited_for(table: Table) -> None:
+def test_later_writers_do_not_hold_the_watermark(table: Table) -> None:
     watermark = Watermark()
     late = table.begin()
     table.insert(late)
@@ -93,7 +93,7 @@ def test_who_came_later_is_not_waited_for(table: Table) -> None:
     assert watermark.advance(table) == 2
 
 
-def test_a_prepared_transaction_is_waited_for_under_its_new_name(table: Table) -> None:
+def test_prepared_transaction_holds_the_watermark(table: Table) -> None:
     watermark = Watermark()
     late = table.begin()
     table.insert(late)
@@ -109,7 +109,7 @@ def test_a_prepared_transaction_is_waited_for_under_its_new_name(table: Table) -
     assert watermark.advance(table) == 2
 
 
-def test_a_table_that_is_drained_keeps_its_number(table: Table) -> None:
+def test_drained_table_keeps_its_watermark(table: Table) -> None:
     watermark = Watermark()
     committed(table)
     committed(table)
@@ -120,7 +120,7 @@ def test_a_table_that_is_drained_keeps_its_number(table: Table) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_late_row_is_below_it(table: Table, seed: int) -> None:
+def test_no_late_row_is_below_the_watermark(table: Table, seed: int) -> None:
     chance = random.Random(seed)
     watermark = Watermark()
     passed = 0

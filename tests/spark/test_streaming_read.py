@@ -1,4 +1,4 @@
-"""A queue followed by Spark: every row once, also those that are committed late; nothing is deleted."""
+"""Spark follows a queue: every row once, including late commits, without deleting any."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def follower(queue: Queue, **options: str) -> QueueFollower:
 
 
 def offset(reader: QueueFollower, start: dict[str, int], limit: Any = EVERYTHING) -> dict[str, int]:
-    """The next offset, without the pause between looks."""
+    """The next offset, without the pause between polls."""
     reader._poll_again_at = 0.0
     return reader.latestOffset(start, limit)
 
@@ -42,7 +42,7 @@ def rows(reader: QueueFollower, start: dict[str, int], end: dict[str, int]) -> l
     return sorted(number for numbers in found for number in numbers)
 
 
-def test_batch_after_batch(queue: Queue) -> None:
+def test_batches_follow_each_other(queue: Queue) -> None:
     reader = follower(queue)
     start = reader.initialOffset()
     assert offset(reader, start) == start
@@ -60,7 +60,7 @@ def test_batch_after_batch(queue: Queue) -> None:
     assert len(queue.row_versions()) == 5
 
 
-def test_a_limit(queue: Queue) -> None:
+def test_row_limit_applies_to_each_batch(queue: Queue) -> None:
     queue.fill(7)
     reader = follower(queue, max_rows_per_trigger="3")
     limit = reader.getDefaultReadLimit()
@@ -100,7 +100,7 @@ def postgresql_queue(postgresql_database: Any, spark: SparkSession) -> Queue:
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_a_row_that_is_committed_late_is_waited_for(queue: Queue, end: str) -> None:
+def test_stream_waits_for_rows_committed_late(queue: Queue, end: str) -> None:
     if queue.database.vendor not in INSERTS:
         pytest.skip("SQLite has one writer at a time")
     reader = follower(queue)
@@ -120,7 +120,7 @@ def test_a_row_that_is_committed_late_is_waited_for(queue: Queue, end: str) -> N
 
 
 @pytest.mark.parametrize("end", ["committed", "rolled back"])
-def test_a_transaction_that_is_prepared_is_waited_for(
+def test_stream_waits_for_prepared_transactions(
     postgresql_queue: Queue, other_sessions: list[psycopg.Connection[Any]], end: str
 ) -> None:
     reader = follower(postgresql_queue)
@@ -144,7 +144,7 @@ def test_a_transaction_that_is_prepared_is_waited_for(
     quick.rollback()
 
 
-def test_a_run_of_what_is_there_waits_for_late_commits_but_not_for_ever(
+def test_available_now_waits_for_late_commits_until_a_limit(
     postgresql_queue: Queue, other_sessions: list[psycopg.Connection[Any]]
 ) -> None:
     late, quick = other_sessions
@@ -164,7 +164,7 @@ def test_a_run_of_what_is_there_waits_for_late_commits_but_not_for_ever(
     assert offset(reader, reader.initialOffset()) == {"RowVersion": 2}
 
 
-def test_numbers_that_are_drawn_in_advance_are_refused(postgresql_queue: Queue) -> None:
+def test_sequence_with_a_cache_is_refused(postgresql_queue: Queue) -> None:
     postgresql_queue.execute('ALTER SEQUENCE "Sales_seq_seq" CACHE 20')
 
     with pytest.raises(ConfigurationError, match="draws 20 numbers at once"):
@@ -172,7 +172,7 @@ def test_numbers_that_are_drawn_in_advance_are_refused(postgresql_queue: Queue) 
 
 
 def stream(queue: Queue, folder: Path, **options: Any) -> Any:
-    """A query that writes what it follows."""
+    """A query that writes the rows that it reads."""
     given = {"url": url_of(queue.database), "queue": queue.name, **options}
     frame = queue.spark.readStream.format("sqlqueue").options(**given).load()
     return frame.select("RowVersion", "Body").writeStream.format("parquet").option(
@@ -184,7 +184,7 @@ def numbers(queue: Queue, path: str) -> list[int]:
     return sorted(row.RowVersion for row in queue.spark.read.schema("RowVersion BIGINT").parquet(path).collect())
 
 
-def test_what_is_there_run_by_run(queue: Queue, tmp_path: Path) -> None:
+def test_available_rows_are_read_run_by_run(queue: Queue, tmp_path: Path) -> None:
     queue.fill(10)
     for _ in range(2):
         writer, path = stream(queue, tmp_path, max_rows_per_trigger=4)
@@ -195,7 +195,7 @@ def test_what_is_there_run_by_run(queue: Queue, tmp_path: Path) -> None:
         queue.fill(3)
 
 
-def test_nothing_is_missed_while_others_send_out_of_order(queue: Queue, tmp_path: Path) -> None:
+def test_stream_misses_no_row_committed_out_of_order(queue: Queue, tmp_path: Path) -> None:
     writer, path = stream(queue, tmp_path)
     Path(path).mkdir()
     query = writer.start(path)

@@ -1,4 +1,4 @@
-"""The url of a database: made from pieces, read again, shown without its password."""
+"""The URL of a database: built from parts, parsed, shown without its password."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlqueue_app.spark.source.on_sqlserver import connection_string
 SECRET = "p@ss/w:ö#%&?"
 
 
-def test_a_url_of_postgresql() -> None:
+def test_postgresql_url_is_built_and_parsed() -> None:
     options = {"sslmode": "require", "pool": True}
     url = source_url("postgresql", "shop/x", host="db", port=5433, user="me@corp", password=SECRET, options=options)
 
@@ -23,41 +23,41 @@ def test_a_url_of_postgresql() -> None:
     assert database.shown == "postgresql://me@corp@db:5433/shop/x"
 
 
-def test_a_socket_and_an_address_of_ipv6() -> None:
+def test_sockets_and_ipv6_addresses_are_supported() -> None:
     assert source_url("postgresql", "shop", host="/tmp/pg", port="5433", user="me") == (
         "postgresql://me@/shop?host=%2Ftmp%2Fpg&port=5433"
     )
     assert parse_url(source_url("postgresql", "shop", host="::1", port=5433)).host == "::1"
 
 
-def test_a_url_of_sqlite() -> None:
+def test_sqlite_url_is_built_and_parsed() -> None:
     url = source_url("sqlite", "/srv/my data/100%.sqlite3")
 
     assert parse_url(url).name == "/srv/my data/100%.sqlite3"
     assert parse_url("sqlite:///relative.db").name == "relative.db"
 
 
-def test_a_url_of_sql_server() -> None:
+def test_sql_server_url_becomes_a_connection_string() -> None:
     options = {"driver": "ODBC Driver 18", "extra_params": "Encrypt=no; TrustServerCertificate=yes"}
     url = source_url("microsoft", "shop", host="db", user="sa", password="a}b;c", options=options)
 
     assert url.startswith("mssql://sa:")
-    said = connection_string(parse_url(url))
-    assert said == "Server={db,1433};Database={shop};UID={sa};PWD={a}}b;c};Encrypt={no};TrustServerCertificate={yes};"
+    connection = connection_string(parse_url(url))
+    assert connection == "Server={db,1433};Database={shop};UID={sa};PWD={a}}b;c};Encrypt={no};TrustServerCertificate={yes};"
 
 
 @pytest.mark.parametrize("name", [":memory:", "", "file:memorydb_default?mode=memory&cache=shared"])
-def test_a_database_in_memory_is_refused(name: str) -> None:
+def test_database_in_memory_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="in memory"):
         source_url("sqlite", name)
 
 
-def test_a_vendor_without_queues_is_refused() -> None:
+def test_vendor_without_queues_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="'oracle' cannot hold queue tables: expected one of sqlserver, postgresql"):
         source_url("oracle", "x")
 
 
-def test_no_password_in_any_text() -> None:
+def test_password_is_removed_from_texts() -> None:
     database = parse_url(source_url("postgresql", "shop", host="db", user="me", password=SECRET))
 
     shown = database.without_password(f"cannot reach {database.url}: {SECRET} is wrong, p%40ss%2Fw%3A%C3%B6%23%25%26%3F too")

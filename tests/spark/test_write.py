@@ -1,4 +1,4 @@
-"""Messages that Spark sends: each row once, all of a write or none, and none that a receiver could not read."""
+"""Spark sends messages: each row once, all rows of a write or none, and no unreadable ones."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_many_rows_of_many_tasks_are_sent_once(queue: Queue) -> None:
     assert staging_tables(queue) == []
 
 
-def test_bytes_of_any_kind_and_an_empty_frame(queue: Queue) -> None:
+def test_any_bytes_and_an_empty_frame_are_sent(queue: Queue) -> None:
     frame = queue.spark.createDataFrame([(bytearray(b"\0\xff"), "application/x-any")], "BODY BINARY, content_type STRING")
 
     send(queue, frame, message_type="A")
@@ -117,7 +117,7 @@ BAD_ROWS: list[tuple[str, tuple[Any, ...], str]] = [
 
 
 @pytest.mark.parametrize(("schema", "row", "message"), BAD_ROWS)
-def test_a_bad_row_is_named_and_nothing_is_sent(queue: Queue, schema: str, row: tuple[Any, ...], message: str) -> None:
+def test_invalid_row_is_named_and_nothing_is_sent(queue: Queue, schema: str, row: tuple[Any, ...], message: str) -> None:
     fitting = {"body": "{}", "id": "1"}
     good = tuple(fitting.get(column.split()[0]) for column in schema.replace(", STRING>", ">").split(", "))
     frame = queue.spark.createDataFrame([good, row], schema).coalesce(1)
@@ -142,14 +142,14 @@ WRONG: list[tuple[str, dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("schema", "options", "message"), WRONG)
-def test_one_clear_error(queue: Queue, schema: str, options: dict[str, str], message: str) -> None:
+def test_wrong_schema_or_option_is_one_clear_error(queue: Queue, schema: str, options: dict[str, str], message: str) -> None:
     frame = queue.spark.createDataFrame([tuple({"STRING": "{}", "INT": 1}[each.split()[1]] for each in schema.split(", "))], schema)
 
     with pytest.raises(PySparkException, match=message):
         send(queue, frame, **options)
 
 
-def test_a_queue_is_never_overwritten(queue: Queue) -> None:
+def test_queue_is_never_overwritten(queue: Queue) -> None:
     queue.fill(1)
     frame = queue.spark.createDataFrame([("{}",)], "body STRING")
     with pytest.raises(PySparkException, match="a queue is never overwritten"):
@@ -157,7 +157,7 @@ def test_a_queue_is_never_overwritten(queue: Queue) -> None:
     assert len(sent(queue)) == 1
 
 
-def test_a_stream_sends_each_row_once(queue: Queue, make_queue: Callable[[str], Queue], tmp_path: Path) -> None:
+def test_stream_sends_each_row_once(queue: Queue, make_queue: Callable[[str], Queue], tmp_path: Path) -> None:
     target = make_queue("Target")
     options = {"url": url_of(queue.database), "queue": target.name, "message_type": "Sales.Copy"}
     for _ in range(2):
@@ -172,7 +172,7 @@ def test_a_stream_sends_each_row_once(queue: Queue, make_queue: Callable[[str], 
     assert staging_tables(queue) == []
 
 
-def test_a_batch_that_is_written_again_sends_nothing(queue: Queue) -> None:
+def test_repeated_batch_sends_nothing(queue: Queue) -> None:
     given = {"url": url_of(queue.database), "queue": "Sales", "message_type": "A", "checkpointLocation": "/x"}
     frame = queue.spark.createDataFrame([("{}",), ("[]",)], "body STRING")
     writer = QueueStreamWriter(write_options(given), frame.schema)

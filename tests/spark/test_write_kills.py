@@ -1,4 +1,4 @@
-"""`kill -9` of a process that sends a stream: from its checkpoint on, each row is in the queue exactly once."""
+"""After `kill -9` of a process that sends a stream, each row is in the queue exactly once."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ ROWS = 20
 SECONDS = 120
 
 
-# Three processes of Spark, one after the other: on a busy machine they take more than the four minutes of other tests.
+# Three Spark processes in sequence need more than the usual four minutes on a busy machine.
 @pytest.mark.timeout(600)
-def test_each_row_once_over_two_kills(postgresql_database: QueueDatabase, spark: SparkSession, tmp_path: Path) -> None:
+def test_each_row_is_sent_once_despite_two_kills(postgresql_database: QueueDatabase, spark: SparkSession, tmp_path: Path) -> None:
     database = postgresql_database
     install_tables(database.alias, [PlannedTable(TableKind.QUEUE, QueueAddress("Target", "public", form="postgresql"))])
     ids = [*write_file(tmp_path, "1"), *write_file(tmp_path, "2")]
 
-    # in the middle of the transaction of the first batch, which waits for the queue's table with what was staged
+    # during the transaction of the first batch, which waits for a lock on the queue with its rows staged
     with child(database, tmp_path) as process, transaction.atomic(using=database.alias):
         execute(database, 'LOCK TABLE "Target" IN EXCLUSIVE MODE')
         poll_until(lambda: process.poll() is not None or execute(database, WAITING), SECONDS)
@@ -47,13 +47,13 @@ def test_each_row_once_over_two_kills(postgresql_database: QueueDatabase, spark:
     assert process.returncode == -signal.SIGKILL
     assert sent(database) == []
 
-    # after that of the second one, and before Spark has noted that it is done
+    # after the transaction of the second batch, before Spark has recorded its completion
     with child(database, tmp_path) as process:
         poll_until(lambda: process.poll() is not None or last_batch(database) == 1, SECONDS)
         kill(process)
     assert sent(database) == sorted(ids)
     for name in ("1", ".1.crc"):
-        # it may have been quicker than the kill
+        # Spark may have recorded it before the kill
         (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
 
     ids += write_file(tmp_path, "3")
@@ -66,7 +66,7 @@ WAITING = "SELECT 1 FROM pg_locks WHERE relation = '\"Target\"'::regclass AND NO
 
 
 def write_file(folder: Path, name: str) -> list[str]:
-    """A file of rows, which becomes a batch; returns their ids."""
+    """Write a file of rows, which becomes one batch; returns their ids."""
     ids = [str(uuid.uuid4()) for _ in range(ROWS)]
     (folder / "files").mkdir(exist_ok=True)
     lines = [json.dumps({"id": each, "body": json.dumps({"order": each})}) for each in ids]
@@ -86,7 +86,7 @@ def child(database: QueueDatabase, folder: Path) -> Iterator[subprocess.Popen[by
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """The process, its Java and the Pythons of that one, with `kill -9`; they are gone when it returns."""
+    """Kill the process, its JVM and that JVM's Python processes with `kill -9`, and wait for their end."""
     killed = list(descendants(process.pid))
     for pid in (process.pid, *killed):
         with contextlib.suppress(ProcessLookupError):
@@ -103,14 +103,14 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def execute(database: QueueDatabase, sql: str) -> bool:
-    """Whether there is a row."""
+    """Execute a statement; returns whether there is a row."""
     with database.connection.cursor() as cursor:
         cursor.execute(sql)
         return cursor.description is not None and cursor.fetchone() is not None
 
 
 def last_batch(database: QueueDatabase) -> int:
-    """The number of the last batch that is in the queue; -1 for none."""
+    """The number of the last batch in the queue; -1 for none."""
     if WRITTEN_TABLE not in database.connection.introspection.table_names():
         return -1
     with database.connection.cursor() as cursor:

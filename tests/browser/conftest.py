@@ -1,4 +1,4 @@
-"""A real Chromium in front of the real pages, with a strict policy. Without a Chromium on the machine these tests are skipped."""
+"""The pages in a real Chromium under a strict policy. Without Chromium on the machine these tests are skipped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.waiting import join_all
 __all__ = ["no_answer_is_kept"]
 
 CHROMIUM = os.environ.get("SQLQUEUE_TEST_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-# Nothing inline, nothing from elsewhere: what a careful site sends.
+# The policy of a careful site: nothing inline, nothing from other hosts.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
@@ -34,7 +34,7 @@ DESKTOP = {"width": 1280, "height": 900}
 
 @dataclass
 class Site:
-    """The pages under an address, and the browser; each user has windows of his own."""
+    """The pages at an address and the browser; each user has separate windows."""
 
     address: str
     browser: Browser
@@ -42,7 +42,7 @@ class Site:
     complaints: list[str] = field(default_factory=list)
 
     def window(self, kind: str, *, scripts: bool = True, phone: bool = False, dark: bool = False) -> Page:
-        """A window of a user, logged in; what the browser complains of is noted."""
+        """A window of a logged-in user; complaints of the browser are recorded."""
         context = self.browser.new_context(
             base_url=self.address,
             java_script_enabled=scripts,
@@ -58,12 +58,12 @@ class Site:
         return page
 
     def _note(self, kind: str, text: str) -> None:
-        # It asks for a favicon by itself, which the site of the tests has not.
+        # The browser requests a favicon, which the site of the tests does not have.
         if kind in ("error", "warning") and "404 (Not Found)" not in text:
             self.complaints.append(text)
 
     def barriers(self, page: Page) -> list[str]:
-        """What axe finds that is serious or critical, in words; the sidebar is the admin's own."""
+        """The serious and critical findings of axe, outside of the admin's own sidebar."""
         found: dict[str, Any] = Axe().run(page, context={"exclude": [["#nav-sidebar"]]}).response
         return [
             f"{each['id']}: {each['help']}: {node['html'][:200]}"
@@ -75,7 +75,7 @@ class Site:
 
 @pytest.fixture(scope="module", autouse=True)
 def chromium() -> Iterator[Browser]:
-    """The browser of a module. Its driver runs an event loop in this thread, in which no view runs: Django need not object."""
+    """The browser of a module. Its driver runs an event loop in this thread, where no view runs, so async-unsafe is fine."""
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine: install it, or name it in SQLQUEUE_TEST_CHROMIUM")
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as driver:
@@ -86,7 +86,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class _Quiet(WSGIRequestHandler):
-    """Writes no line for each request."""
+    """A handler that does not log requests."""
 
     def log_message(self, format: str, *args: Any) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Something of everything that the pages show."""
+"""Data of every kind that the pages show."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FAILED = {
 
 
 def fill(database: QueueDatabase) -> None:
-    """Queues, failures, schedules, rules and all the rest, as an installation has them after a while."""
+    """Create queues, failures, schedules, rules and other data as in an installation in use."""
     nightly = {"CRON": "0 2 * * *", "SEND": "Sales.CloseDay"}
     install(database, SCHEDULES={"nightly": nightly, "a schedule with a long name": {**nightly, "SEND": "Sales.Other"}})
     instance()
@@ -85,13 +85,13 @@ def fill(database: QueueDatabase) -> None:
 
 
 def _notifications(now: datetime) -> None:
-    """A rule that has told something, not all of which went well."""
+    """A rule with sent, waiting and failed deliveries."""
     values = {"name": "long", "kind": "queue_longer", "threshold": 5, "channel": "webhook", "target": "https://hooks.example.com/"}
     rule = NotificationRule.objects.create(
         pk=1, secret=new_secret(), raised={"Sales": {}}, notified_at=now, changed_at=now, **values
     )
     changes = [{"change": "raised", "subject": name, "value": 9, "threshold": 5, "at": now.isoformat()} for name in ("A", "B")]
-    for state, told in (("sent", changes[:1]), ("waiting", []), ("failed", changes)):
-        delivery = new_delivery(rule, {"changes": told}, now, is_test=not told)
+    for state, sent_changes in (("sent", changes[:1]), ("waiting", []), ("failed", changes)):
+        delivery = new_delivery(rule, {"changes": sent_changes}, now, is_test=not sent_changes)
         delivery.state, delivery.error = state, "" if state == "sent" else "HTTP 500 " + "x" * 200
         delivery.save(force_insert=True)

@@ -1,4 +1,4 @@
-"""Every action as a reader, a writer and an admin meet it: taken through the pages without scripts, or refused with the reason."""
+"""Every action for a reader, a writer and an admin: done through the pages without scripts, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sqlqueue_app.dashboard.page import PageAdmin
 from sqlqueue_app.dashboard.registration import ADMINS
 from sqlqueue_app.models import ActionResult, OperatorAction
 from tests.browser.conftest import Site
-from tests.browser.walks import FILES, WALKS, Scene, Walk, set_the_scene
+from tests.browser.walks import FILES, WALKS, Scene, Walk, create_scene
 from tests.support.databases import QueueDatabase
 from tests.support.pages import Markup
 from tests.support.roles import ACTS, LOOKS, has
 
 ADMIN = "/admin/sqlqueue_app/"
 ROLES = ("reader", "writer", "admin")
-# The text that a disabled button is described by, or the one behind it.
+# The text that describes a disabled button, or the one after it.
 REASON = "e => (document.getElementById(e.getAttribute('aria-describedby')) ?? e.nextElementSibling)?.textContent ?? ''"
 
 TARGET = "e => e.href || (e.hasAttribute('formaction') ? e.formAction : e.form.action)"
@@ -29,7 +29,7 @@ TARGET = "e => e.href || (e.hasAttribute('formaction') ? e.formAction : e.form.a
 
 @pytest.fixture
 def scene(sqlite_database: QueueDatabase) -> Scene:
-    return set_the_scene(sqlite_database)
+    return create_scene(sqlite_database)
 
 
 def go(window: Page, scene: Scene, page: str) -> None:
@@ -37,13 +37,13 @@ def go(window: Page, scene: Scene, page: str) -> None:
 
 
 def button(window: Page, scene: Scene, label: str, within: str) -> Locator:
-    """The button, or the link that looks like one, on the page that is open."""
+    """The button, or link styled as one, on the open page."""
     buttons = window.locator(within.format(**scene.ids)).locator("a.sq-button, button.sq-button")
     return buttons.filter(has_text=re.compile(rf"^\s*{re.escape(label)}\s*$")).first
 
 
 def take(window: Page, scene: Scene, walk: Walk, look: Callable[[str], None]) -> None:
-    """Go the whole way, as somebody who may; `look` is called with a name for each page that asks."""
+    """Do a walk with its permission; `look` is called with a name for each confirmation page."""
     go(window, scene, walk.page)
     for name in walk.chosen:
         window.check(f"input[name=ids][value='{scene.ids[name]}']")
@@ -62,7 +62,7 @@ def take(window: Page, scene: Scene, walk: Walk, look: Callable[[str], None]) ->
 
 def fill_in(window: Page, walk: Walk, *, is_first: bool) -> None:
     if not is_first:
-        # Of two pages the second shows what was typed into the first.
+        # The second of two pages shows the input of the first.
         assert "changed" in " ".join(window.locator(".sq-changes ins").all_inner_texts())
         return
     for name, value in walk.fields.items():
@@ -75,9 +75,9 @@ def fill_in(window: Page, walk: Walk, *, is_first: bool) -> None:
 
 
 def refused(window: Page, above: Page, scene: Scene, page: str, buttons: Iterable[tuple[str, str]]) -> None:
-    """These buttons of a page, each a label and where it stands, are there and say why they cannot be pressed.
+    """Assert that these buttons of a page, given as label and place, are disabled and show the reason.
 
-    So do the addresses, which an admin finds on the same page.
+    Their addresses, which an admin finds on the same page, are refused too.
     """
     go(window, scene, page)
     go(above, scene, page)
@@ -93,14 +93,14 @@ def refused(window: Page, above: Page, scene: Scene, page: str, buttons: Iterabl
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_action_is_taken_by_those_who_may_and_refused_to_others(site: Site, scene: Scene, role: str) -> None:
+def test_every_action_works_with_its_permission_and_is_refused_without(site: Site, scene: Scene, role: str) -> None:
     window, above = site.window(role, scripts=False), site.window("admin", scripts=False)
     mirror = site.window("admin")
     mirror.goto(ADMIN + "operation/")
     barriers: dict[str, list[str]] = {}
 
     def look(name: str) -> None:
-        # An admin meets every page. What looks for barriers is a script: it is shown the page elsewhere.
+        # An admin sees every page. The accessibility check needs scripts, so it runs on a copy in another window.
         if role == "admin" and name not in barriers:
             mirror.set_content(window.content())
             barriers[name] = site.barriers(mirror)
@@ -115,7 +115,7 @@ def test_every_action_is_taken_by_those_who_may_and_refused_to_others(site: Site
         if has(role, ACTS[walk.name]):
             before = OperatorAction.objects.count()
             take(window, scene, walk, look)
-            # The admin begins every message with a capital.
+            # The admin capitalizes the first letter of every message.
             assert walk.says.casefold() in window.inner_text("ul.messagelist").casefold(), walk
             assert walk.effect(scene), walk
             (action,) = OperatorAction.objects.order_by("-pk")[: OperatorAction.objects.count() - before]
@@ -129,7 +129,7 @@ def test_every_action_is_taken_by_those_who_may_and_refused_to_others(site: Site
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_file_is_saved_by_those_who_may(site: Site, scene: Scene, role: str) -> None:
+def test_every_file_is_saved_with_its_permission(site: Site, scene: Scene, role: str) -> None:
     window, above = site.window(role, scripts=False), site.window("admin", scripts=False)
     for name, page, label in FILES:
         if not has(role, LOOKS[name]):

@@ -1,4 +1,4 @@
-"""The values of charts under the pointer and by keyboard, at any width, also while the page refreshes itself."""
+"""Values of charts by pointer and keyboard, at any width and during refreshes of the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLOT = "figure.sq-chart >> nth=0 >> svg[data-plot]"
 
 @pytest.fixture
 def sampled(sqlite_database: QueueDatabase) -> QueueDatabase:
-    """A queue that has grown by one message in each of the last five minutes, with a worker that is alive."""
+    """A queue that grew by one message every ten seconds for five minutes, with a live worker."""
     install(sqlite_database)
     instance()
     now = datetime.fromtimestamp(datetime.now(UTC).timestamp() // 10 * 10, UTC)
@@ -34,7 +34,7 @@ def reading(window: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("phone", [False, True])
-def test_the_pointer_and_the_keys_show_the_same_values(sampled: QueueDatabase, site: Site, phone: bool) -> None:
+def test_pointer_and_keys_show_the_same_values(sampled: QueueDatabase, site: Site, phone: bool) -> None:
     window = site.window("viewer", phone=phone)
     window.goto(f"{SALES}?period=1h")
     plot = window.locator(PLOT)
@@ -46,7 +46,7 @@ def test_the_pointer_and_the_keys_show_the_same_values(sampled: QueueDatabase, s
     plot.scroll_into_view_if_needed()
     box = plot.bounding_box()
     assert box is not None
-    # In the plot, right of its end.
+    # Inside the plot, to the right of its last point.
     window.mouse.move(box["x"] + box["width"] - 3, box["y"] + box["height"] / 2)
     time, *lines = reading(window)
     assert lines == ["messages: 3,000"]
@@ -72,7 +72,7 @@ def test_the_pointer_and_the_keys_show_the_same_values(sampled: QueueDatabase, s
     assert site.complaints == []
 
 
-def test_a_refresh_leaves_the_cursor_and_the_focus_where_they_are(sampled: QueueDatabase, site: Site) -> None:
+def test_refresh_keeps_the_cursor_and_the_focus(sampled: QueueDatabase, site: Site) -> None:
     window = site.window("viewer")
     window.add_init_script(
         "const wait = window.setTimeout; window.setTimeout = (work, ms, ...more) => wait(work, (ms ?? 0) / 10, ...more);"
@@ -89,7 +89,7 @@ def test_a_refresh_leaves_the_cursor_and_the_focus_where_they_are(sampled: Queue
     assert reading(window)[1] == "messages: 7,000"
 
 
-def test_without_scripts_the_table_has_the_values(sampled: QueueDatabase, site: Site) -> None:
+def test_table_has_the_values_without_scripts(sampled: QueueDatabase, site: Site) -> None:
     window = site.window("viewer", scripts=False)
     window.goto(f"{SALES}?period=1h")
     window.click("text=As a table")
@@ -98,7 +98,7 @@ def test_without_scripts_the_table_has_the_values(sampled: QueueDatabase, site: 
 
 
 @pytest.mark.parametrize("phone", [False, True])
-def test_no_label_of_a_chart_is_cut(sampled: QueueDatabase, site: Site, phone: bool) -> None:
+def test_chart_labels_are_not_cut(sampled: QueueDatabase, site: Site, phone: bool) -> None:
     QueueSample.objects.update(waiting=123_456_789_012, most_waiting=123_456_789_012)
     window = site.window("viewer", phone=phone)
     for period in ("5m", "1h", "7d"):
@@ -115,7 +115,7 @@ def test_no_label_of_a_chart_is_cut(sampled: QueueDatabase, site: Site, phone: b
         assert outside == []
 
 
-def test_a_chart_of_which_nothing_is_new_says_so(sampled: QueueDatabase) -> None:
+def test_stale_chart_shows_the_time_of_its_last_sample(sampled: QueueDatabase) -> None:
     for sample in QueueSample.objects.all():
         QueueSample.objects.filter(pk=sample.pk).update(taken_at=sample.taken_at - timedelta(minutes=20))
     text = Markup(client_of("viewer").get(f"{SALES}?period=1h").content.decode()).text()
@@ -125,7 +125,7 @@ def test_a_chart_of_which_nothing_is_new_says_so(sampled: QueueDatabase) -> None
 
 
 @pytest.mark.parametrize("phone", [False, True])
-def test_a_row_of_sparklines_has_one_cursor(sampled: QueueDatabase, site: Site, phone: bool) -> None:
+def test_row_of_sparklines_has_one_cursor(sampled: QueueDatabase, site: Site, phone: bool) -> None:
     window = site.window("viewer", phone=phone)
     window.goto("/admin/sqlqueue_app/dashboard/")
     window.click(".sq-live button")
@@ -133,7 +133,7 @@ def test_a_row_of_sparklines_has_one_cursor(sampled: QueueDatabase, site: Site, 
     assert lines.count() == 4
     assert [lines.nth(place).get_attribute("role") for place in range(4)] == ["slider", None, None, None]
     waiting = lines.nth(2)
-    # The newest minute may just have begun.
+    # The newest minute may have just begun.
     values = str(waiting.locator("[data-values]").get_attribute("data-values")).split("|")
     assert "3,000" in values[-2:]
     waiting.scroll_into_view_if_needed()

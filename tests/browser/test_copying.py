@@ -11,7 +11,7 @@ from tests.support.filling import install, message, table
 PAGE = "/admin/sqlqueue_app/queue/Sales/1/"
 
 
-def test_headers_and_body_are_copied_as_they_are(sqlite_database: QueueDatabase, site: Site) -> None:
+def test_headers_and_body_are_copied_unchanged(sqlite_database: QueueDatabase, site: Site) -> None:
     install(sqlite_database)
     row = message({"text": "<b>ü</b>\n"}, headers={"Tenant": "\u202e'\""})
     table(sqlite_database, "Sales").send([row])
@@ -28,9 +28,7 @@ def test_headers_and_body_are_copied_as_they_are(sqlite_database: QueueDatabase,
     assert site.barriers(window) == []
 
 
-def test_without_scripts_and_without_the_right_to_see_bodies_there_is_no_such_button(
-    sqlite_database: QueueDatabase, site: Site
-) -> None:
+def test_copy_buttons_need_scripts_and_the_permission_for_bodies(sqlite_database: QueueDatabase, site: Site) -> None:
     install(sqlite_database)
     table(sqlite_database, "Sales").send([message()])
     window = site.window("superuser", scripts=False)

@@ -1,4 +1,4 @@
-"""A page that refreshes itself keeps what belongs to the person in front of it."""
+"""A page that refreshes itself keeps the state of its user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.databases import QueueDatabase
 from tests.support.filling import install, instance, message, table
 
 SALES = "/admin/sqlqueue_app/queue/Sales/"
-SECONDS = 60_000  # of patience, in milliseconds
+SECONDS = 60_000  # the longest wait, in milliseconds
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
 
 
 def quick(window: Page) -> None:
-    """The page waits a tenth of the time: it asks again every second."""
+    """Shorten all timeouts of the page to a tenth: it refreshes every second."""
     window.add_init_script(
         "const wait = window.setTimeout; window.setTimeout = (work, ms, ...more) => wait(work, (ms ?? 0) / 10, ...more);"
     )
 
 
-def test_new_messages_appear_and_what_was_opened_stays_open(filled: QueueDatabase, site: Site) -> None:
+def test_new_messages_appear_and_the_input_stays(filled: QueueDatabase, site: Site) -> None:
     window = site.window("viewer")
     quick(window)
     window.goto(f"{SALES}#sq-messages")
@@ -50,7 +50,7 @@ def test_new_messages_appear_and_what_was_opened_stays_open(filled: QueueDatabas
     assert site.complaints == []
 
 
-def test_messages_that_are_gone_disappear(filled: QueueDatabase, site: Site) -> None:
+def test_deleted_messages_disappear(filled: QueueDatabase, site: Site) -> None:
     window = site.window("viewer")
     quick(window)
     window.goto(SALES)
@@ -61,7 +61,7 @@ def test_messages_that_are_gone_disappear(filled: QueueDatabase, site: Site) -> 
     assert window.query_selector('[data-key="message 4"]') is not None
 
 
-def test_while_nothing_changes_nothing_is_sent(filled: QueueDatabase, site: Site) -> None:
+def test_unchanged_page_is_answered_with_304(filled: QueueDatabase, site: Site) -> None:
     window = site.window("viewer")
     quick(window)
     table(filled, "Sales").purge()
@@ -73,7 +73,7 @@ def test_while_nothing_changes_nothing_is_sent(filled: QueueDatabase, site: Site
     assert answers[1:3] == [304, 304]
 
 
-def test_a_hidden_tab_asks_for_nothing(filled: QueueDatabase, site: Site) -> None:
+def test_hidden_tab_sends_no_requests(filled: QueueDatabase, site: Site) -> None:
     window = site.window("viewer")
     quick(window)
     window.goto(SALES)
@@ -82,10 +82,10 @@ def test_a_hidden_tab_asks_for_nothing(filled: QueueDatabase, site: Site) -> Non
         "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
         " document.dispatchEvent(new Event('visibilitychange'))"
     )
-    asked: list[Request] = []
-    window.on("request", lambda request: asked.append(request))
+    requests: list[Request] = []
+    window.on("request", lambda request: requests.append(request))
     window.wait_for_timeout(2500)
-    assert asked == []
+    assert requests == []
     window.evaluate(
         "Object.defineProperty(document, 'hidden', {value: false, configurable: true});"
         " document.dispatchEvent(new Event('visibilitychange'))"
@@ -93,7 +93,7 @@ def test_a_hidden_tab_asks_for_nothing(filled: QueueDatabase, site: Site) -> Non
     window.wait_for_event("response", timeout=SECONDS)
 
 
-def test_refreshing_can_be_stopped(filled: QueueDatabase, site: Site) -> None:
+def test_updates_can_be_paused_and_resumed(filled: QueueDatabase, site: Site) -> None:
     window = site.window("viewer")
     quick(window)
     window.goto(SALES)
@@ -104,7 +104,7 @@ def test_refreshing_can_be_stopped(filled: QueueDatabase, site: Site) -> None:
     window.wait_for_selector('[data-key="message 21"]', timeout=SECONDS)
 
 
-def test_the_progress_of_an_operation_is_followed_to_its_end(filled: QueueDatabase, site: Site) -> None:
+def test_operation_page_updates_until_the_operation_ends(filled: QueueDatabase, site: Site) -> None:
     now = datetime.now(UTC)
     operation = Operation.objects.create(
         id=uuid.uuid4(), kind="retry", state=OperationState.RUNNING, total=100, done=10, requested_at=now, started_at=now
@@ -116,14 +116,14 @@ def test_the_progress_of_an_operation_is_followed_to_its_end(filled: QueueDataba
     window.wait_for_selector("data[value='60']", timeout=SECONDS)
     Operation.objects.filter(pk=operation.pk).update(done=100, state=OperationState.COMPLETED, finished_at=datetime.now(UTC))
     window.wait_for_selector("#content-main:not([data-live])", timeout=SECONDS)
-    asked: list[Request] = []
-    window.on("request", lambda request: asked.append(request))
+    requests: list[Request] = []
+    window.on("request", lambda request: requests.append(request))
     window.wait_for_timeout(2500)
-    assert asked == []
+    assert requests == []
     assert site.complaints == []
 
 
-def test_the_status_line_has_the_clock_of_the_page(filled: QueueDatabase, site: Site, settings: Settings) -> None:
+def test_status_line_uses_the_time_zone_of_the_page(filled: QueueDatabase, site: Site, settings: Settings) -> None:
     settings.TIME_ZONE = "Asia/Kolkata"
     window = site.window("viewer")
     quick(window)

@@ -1,4 +1,4 @@
-"""Every page in a real browser: no complaint under a strict policy, nothing that keeps anybody out, no page wider than a phone."""
+"""Every page in a real browser: no complaint under a strict policy, no accessibility barrier, no page wider than a phone."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ PAGES = (
     "notificationrule/make/",
     "notificationrule/deliveries/",
 )
-# Of the longest walk: on a busy machine a page takes seconds, and a test has minutes.
+# Splits the pages: on a busy machine a page takes seconds, and a test has a limit of minutes.
 PARTS = 4
 
 
@@ -98,13 +98,13 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("look", ["light", "dark", "phone"])
-def test_every_page_is_open_to_everybody(filled: QueueDatabase, site: Site, look: str, part: int) -> None:
+def test_every_page_is_accessible_and_fits_the_screen(filled: QueueDatabase, site: Site, look: str, part: int) -> None:
     window = site.window("superuser", phone=look == "phone", dark=look == "dark")
     barriers = {}
     for page in PAGES[part::PARTS]:
         window.goto(ADMIN + page)
         found = site.barriers(window)
-        # the page for a queue that there is not is a 404, of which the browser tells
+        # the page of a missing queue is a 404, which the browser logs
         site.complaints[:] = [each for each in site.complaints if "404" not in each]
         wider = window.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         if found or wider or site.complaints:
@@ -114,7 +114,7 @@ def test_every_page_is_open_to_everybody(filled: QueueDatabase, site: Site, look
 
 
 @pytest.mark.parametrize("kind", ["reader", "writer", "admin"])
-def test_every_link_of_a_page_leads_to_a_page(filled: QueueDatabase, site: Site, kind: str) -> None:
+def test_every_link_leads_to_a_page(filled: QueueDatabase, site: Site, kind: str) -> None:
     window = site.window(kind, scripts=False)
     client = client_of(kind)
     dead = []
@@ -127,15 +127,15 @@ def test_every_link_of_a_page_leads_to_a_page(filled: QueueDatabase, site: Site,
     assert dead == []
 
 
-def test_no_list_of_django_is_wider_than_a_phone(filled: QueueDatabase, site: Site) -> None:
+def test_list_of_instances_fits_a_phone(filled: QueueDatabase, site: Site) -> None:
     window = site.window("superuser", phone=True)
     window.goto(f"{ADMIN}instance/")
     assert "ago" in (window.text_content("#result_list") or "")
     assert window.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
 
 
-def test_the_map_can_be_read_on_a_phone(filled: QueueDatabase, site: Site) -> None:
-    """Rules for phones once swallowed all that came after them."""
+def test_map_is_readable_on_a_phone(filled: QueueDatabase, site: Site) -> None:
+    """The CSS rules for phones do not disable the rules after them."""
     LakeBatch.objects.create(id=uuid.uuid4(), kind="audit", lake_id=uuid.uuid4(), committed_at=datetime.now(UTC))
     hour = datetime.fromtimestamp(datetime.now(UTC).timestamp() // 3_600 * 3_600, UTC)
     ConversationEdge.objects.create(sender="Web", receiver="Sales", message_type="A", seconds=3_600, at=hour, count=1)
@@ -150,7 +150,7 @@ def test_the_map_can_be_read_on_a_phone(filled: QueueDatabase, site: Site) -> No
     assert window.is_visible("text=The diagram is wider than the page")
 
 
-def test_no_word_of_a_table_is_broken(filled: QueueDatabase, site: Site) -> None:
+def test_words_in_tables_are_not_broken(filled: QueueDatabase, site: Site) -> None:
     window = site.window("viewer")
     for page in ("failedmessage/", "failedmessage/messages/", "event/"):
         window.goto(ADMIN + page)
@@ -174,7 +174,7 @@ def test_no_word_of_a_table_is_broken(filled: QueueDatabase, site: Site) -> None
 
 
 def test_long_names_fit_a_phone(filled: QueueDatabase, site: Site) -> None:
-    """Below its label a name has the width of the page, and only a title is broken anywhere."""
+    """A name has the full width below its label, and only a title may break anywhere."""
     name = "project.shop.handlers.shipping.OutOfStock"
     trace = f"{name}: none\n   at project.shop.handlers.shipping.ship_order() in /shop.py:line 7\n"
     row = failed("m-9", NServiceBus_ExceptionInfo_ExceptionType=name, NServiceBus_ExceptionInfo_StackTrace=trace)
@@ -204,7 +204,7 @@ def test_messages_of_a_diagram_are_links_in_their_order(filled: QueueDatabase, s
     window.wait_for_url(f"**{ADMIN}queue/Sales.Priority/1/")
 
 
-def test_everything_is_reached_by_the_keyboard(filled: QueueDatabase, site: Site) -> None:
+def test_all_controls_are_reached_by_keyboard(filled: QueueDatabase, site: Site) -> None:
     window = site.window("admin")
     window.goto(f"{ADMIN}queue/Sales/")
     reached = set()

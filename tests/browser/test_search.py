@@ -1,4 +1,4 @@
-"""From the overview on: one search, a result, its conversation."""
+"""From the overview through a search and a result to its conversation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ OVERVIEW = "/admin/sqlqueue_app/dashboard/"
 
 @pytest.mark.parametrize("scripts", [True, False])
 @pytest.mark.parametrize("phone", [False, True])
-def test_where_did_order_42_go(sqlite_database: QueueDatabase, site: Site, scripts: bool, phone: bool) -> None:
+def test_search_leads_to_the_conversation_of_an_order(
+    sqlite_database: QueueDatabase, site: Site, scripts: bool, phone: bool
+) -> None:
     fill(sqlite_database)
     table(sqlite_database, "Sales").send([row(sent_headers("place-order", talk="c-42"), b'{"order": 42, "key": "order 42"}')])
     headers = {"NServiceBus.MessageId": "remind", "NServiceBus.ConversationId": "c-42"}
@@ -44,7 +46,7 @@ def test_where_did_order_42_go(sqlite_database: QueueDatabase, site: Site, scrip
     assert site.complaints == []
 
 
-def test_a_message_of_last_week(sqlite_database: QueueDatabase, site: Site, tmp_path: Path) -> None:
+def test_search_finds_an_archived_message(sqlite_database: QueueDatabase, site: Site, tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
     install(sqlite_database, PIPELINE={"LAKE": str(tmp_path)})
     headers = json.dumps({**sent_headers("bill", talk="c-7"), "Invoice": "2026-0815"})
@@ -63,7 +65,7 @@ def test_a_message_of_last_week(sqlite_database: QueueDatabase, site: Site, tmp_
     assert site.complaints == []
 
 
-def test_the_search_is_one_row_beside_the_parts(sqlite_database: QueueDatabase, site: Site) -> None:
+def test_search_form_is_one_row(sqlite_database: QueueDatabase, site: Site) -> None:
     fill(sqlite_database)
     for phone in (False, True):
         window = site.window("viewer", phone=phone)

@@ -1,4 +1,4 @@
-"""What operators come for, each story from the overview on with the clicks that it may take."""
+"""Tasks of operators, each from the overview with a limited number of clicks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.support.filling import install, instance, message, table
 from tests.support.mail import mail_server
 
 OVERVIEW = "/admin/sqlqueue_app/dashboard/"
-SECONDS = 60_000  # of patience, in milliseconds
+SECONDS = 60_000  # the longest wait, in milliseconds
 
 
-def test_a_handler_has_been_failing(sqlite_database: QueueDatabase, site: Site) -> None:
-    """One click to the group, one to retry, and after the confirmation a page that counts what becomes of the messages."""
+def test_operator_retries_the_messages_of_a_failing_handler(sqlite_database: QueueDatabase, site: Site) -> None:
+    """One click to the group, one to retry; after the confirmation a page counts the outcomes of the messages."""
     install(sqlite_database)
     instance()
     found = fail(sqlite_database, [failed(f"m-{number}") for number in range(3)])
@@ -59,8 +59,8 @@ def test_a_handler_has_been_failing(sqlite_database: QueueDatabase, site: Site) 
     assert site.complaints == []
 
 
-def test_a_queue_grows_behind_a_paused_endpoint(sqlite_database: QueueDatabase, site: Site) -> None:
-    """Without a click: which endpoint, why, since when, how many wait."""
+def test_overview_explains_a_queue_behind_a_paused_endpoint(sqlite_database: QueueDatabase, site: Site) -> None:
+    """The overview shows the endpoint, the reason, the time and the number of waiting messages without a click."""
     install(sqlite_database)
     instance()
     table(sqlite_database, "Sales").send(message() for _ in range(20))
@@ -86,8 +86,8 @@ def test_a_queue_grows_behind_a_paused_endpoint(sqlite_database: QueueDatabase, 
     assert grades == {"Waiting": "sq-warning", "Checks": "sq-warning"}, "no better than the alert"
 
 
-def test_who_did_what(sqlite_database: QueueDatabase, site: Site) -> None:
-    """The audit log is one choice away in the navigation, and leads to what came of an operation."""
+def test_audit_log_leads_to_the_operation(sqlite_database: QueueDatabase, site: Site) -> None:
+    """The audit log is in the navigation and links to the result of an operation."""
     install(sqlite_database)
     found = fail(sqlite_database, [failed("m-1"), failed("m-2")])
     FailedMessage.objects.update(status=FailureStatus.UNRESOLVED)
@@ -105,8 +105,8 @@ def test_who_did_what(sqlite_database: QueueDatabase, site: Site) -> None:
     assert "completed" in window.locator("#content-main").inner_text()
 
 
-def test_an_edited_message_is_resolved_when_its_copy_is_handled(sqlite_database: QueueDatabase, site: Site) -> None:
-    """The page of the message leads to its copy, and says when that was handled."""
+def test_edited_message_is_resolved_when_its_copy_is_handled(sqlite_database: QueueDatabase, site: Site) -> None:
+    """The page of the message links to its copy and shows that it was handled."""
     install(sqlite_database)
     (found,) = fail(sqlite_database, [failed("m-1", NServiceBus_FailedQ="Sales")])
     window = site.window("admin")
@@ -136,7 +136,7 @@ def test_an_edited_message_is_resolved_when_its_copy_is_handled(sqlite_database:
 def test_callback_queues_of_dead_instances_are_removed_together(
     sqlite_database: QueueDatabase, site: Site, *, scripts: bool, phone: bool
 ) -> None:
-    """Two clicks from the overview and one confirmation: all are chosen. One can be left out; the audit log names the others."""
+    """Two clicks and one confirmation remove the chosen queues; one is left out, and the audit log names the others."""
     install(sqlite_database)
     for number in (1, 2, 3):
         instance(name=f"gone-{number}", pid=number, callback_queue=f"Sales.gone-{number}", silent=timedelta(minutes=5))
@@ -158,7 +158,7 @@ def test_callback_queues_of_dead_instances_are_removed_together(
     assert site.complaints == []
 
 
-def test_the_tile_of_expired_messages_opens_the_queues_that_have_some(sqlite_database: QueueDatabase, site: Site) -> None:
+def test_tile_of_expired_messages_opens_their_queues(sqlite_database: QueueDatabase, site: Site) -> None:
     install(sqlite_database)
     table(sqlite_database, "Sales.Priority").send([message(lifetime_ms=-1_000), message(lifetime_ms=-1_000)])
     window = site.window("admin")
@@ -173,8 +173,8 @@ def test_the_tile_of_expired_messages_opens_the_queues_that_have_some(sqlite_dat
     assert "2 messages deleted." in window.inner_text("body")
 
 
-def test_pause_and_resume(sqlite_database: QueueDatabase, site: Site) -> None:
-    """The pause is seen on the overview, in the navigation and with the endpoint, and after resuming in the events alone."""
+def test_paused_endpoint_is_shown_until_resumed(sqlite_database: QueueDatabase, site: Site) -> None:
+    """The pause is shown on the overview, the endpoint and the queue; after resuming only in the events."""
     install(sqlite_database)
     instance()
     window = site.window("writer")
@@ -210,8 +210,8 @@ def test_pause_and_resume(sqlite_database: QueueDatabase, site: Site) -> None:
     assert site.complaints == []
 
 
-def test_a_rule_whose_mail_is_refused(sqlite_database: QueueDatabase, site: Site) -> None:
-    """What was attempted is not shown as delivered: the page has the answer of the server, and when one was delivered."""
+def test_refused_mail_is_shown_until_a_delivery_succeeds(sqlite_database: QueueDatabase, site: Site) -> None:
+    """A failed attempt is not shown as delivered: the page shows the answer of the server and the last delivery."""
     install(sqlite_database)
     instance()
     window = site.window("admin")
@@ -242,7 +242,7 @@ def _confirm(window: Page) -> None:
 
 
 def _delivered_by_a_test(window: Page) -> str:
-    """Have a test sent to the rule of the page; when the page then says that one was delivered last."""
+    """Send a test of the rule on the page; returns the time of the last delivery as the page then shows it."""
     window.get_by_role("link", name="Send a test").click()
     _confirm(window)
     NotificationSender(get_settings()).send_due(StopSignal())

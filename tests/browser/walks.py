@@ -1,4 +1,4 @@
-"""Every action of the dashboard as a walk through its pages: where its button stands, what is filled in, what has changed."""
+"""Every action of the dashboard as a walk through its pages: the place of its button, the input, the effect."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _TYPES: Final = {"grouped": "Shop.Group", "grouped_too": "Shop.Group", "sampled"
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What there is to act on: the values for the addresses of pages, by their names."""
+    """The objects of the actions: values for the addresses of pages, by name."""
 
     database: QueueDatabase
     ids: Mapping[str, Any]
@@ -70,7 +70,7 @@ class Scene:
         return FailureStatus(FailedMessage.objects.get(pk=self.ids[name]).status)
 
     def left(self) -> set[str]:
-        """The keys of the delayed messages that are there."""
+        """The keys of the remaining delayed messages."""
         return {row.key for row in list_rows(delayed(self.database), 1_000)}
 
     def row(self, name: str) -> Instance:
@@ -82,10 +82,10 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """From the `page` the button `label`, the first one `within` a part of it, to the action with this name of its address.
+    """A walk from the `page` by the button `label`, the first one `within` a part of it, to the action with this name.
 
-    There `fields` are filled in, on the page before `asks`; `chosen` are the boxes that are ticked there, by names of the scene.
-    `steps` is how often is confirmed. `says` is in the message afterwards, and `effect` holds.
+    `asks` are fields and `chosen` are ticked boxes, by names of the scene, on the first page; `fields` are filled in on the
+    action page. `steps` is the number of confirmations. The message afterwards contains `says`, and `effect` is true.
     """
 
     name: str
@@ -100,21 +100,21 @@ class Walk:
     steps: int = 1
 
 
-def set_the_scene(database: QueueDatabase) -> Scene:
-    """Something for every walk, so that each finds its own as it was, whatever the others have done."""
+def create_scene(database: QueueDatabase) -> Scene:
+    """Create separate data for every walk, so that walks do not affect each other."""
     fill(database)
     now = datetime.now(UTC)
     rows = [failed(f"the {name}", NServiceBus_EnclosedMessageTypes=_TYPES.get(name, f"Shop.{name}")) for name in _MESSAGES]
     ids: dict[str, Any] = {name: each.pk for name, each in zip(_MESSAGES, fail(database, rows), strict=True)}
-    settings, somebody = get_settings(), Actor("somebody")
+    settings, operator = get_settings(), Actor("operator")
     for kind, name in (("archive", "back"), ("retry", "sent")):
-        request_operation(settings, kind, FailureSelection(ids=(ids[name],)), actor=somebody)
+        request_operation(settings, kind, FailureSelection(ids=(ids[name],)), actor=operator)
     ids |= {"pending": PENDING, "group": deterministic_guid("Message Type", "Shop.Group")}
     ids |= {"sample": deterministic_guid("Message Type", "Shop.Sample")}
     create_redirect(settings, "Sales", "Sales.Priority")
     table(database, "Sales.Priority").send([message(lifetime_ms=-1_000), message(lifetime_ms=-1_000)])
     ids |= {name: put(database) for name in ("due", "void", "due_1", "due_2", "void_1", "void_2")}
-    # Nothing is heard of them while the walks go on.
+    # They send no heartbeats during the walks.
     Instance.objects.filter(name="here").update(heartbeat_at=now + timedelta(hours=1))
     ids["here"] = Instance.objects.get(name="here").pk
     ids["paused"] = instance(name="paused", pid=1, callback_queue=None, silent=-timedelta(hours=1), paused=True).pk
@@ -263,7 +263,7 @@ NOTIFICATIONS: Final = (
          fields={"name": "old", "kind": "queue_older", "threshold": "90", "target": "ops@example.com"}),
 )  # fmt: skip
 WALKS: Final = (*FAILURES, *REDIRECTS, *DELAYED, *QUEUES, *ENDPOINTS, *RUNNING, *NOTIFICATIONS)
-# What is saved as a file: the name of the address, the page, the link.
+# Downloads: the name of the address, the page, the link.
 FILES: Final = (
     ("queue_save", "queue/Sales/", "Save all messages as a file"),
     ("queue_message_body", "queue/Sales/1/", "Save the body as a file"),

@@ -1,4 +1,4 @@
-"""An endpoint that is sent rows of any shape, and the tables where these may end."""
+"""An endpoint that receives rows of any shape, and the tables where they can end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OUT = ("error", "audit", "Other", "Acknowledged")
 
 
 def configured(bench: Bench, endpoint: dict[str, Any]) -> Bench:
-    # The other models wait longer and longer while they find poison, as those of old transports did.
+    # The other models back off more and more while they find poison, as those of old transports did.
     bench.configure(**{"AUDIT_QUEUE": "audit", "CONCURRENCY_MODEL": "monitor", **endpoint})
     bench.install_queues(*OUT)
     return bench

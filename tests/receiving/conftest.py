@@ -1,4 +1,4 @@
-"""What the tests with rows of any shape have, and those of wake-ups."""
+"""Fixtures for the tests with rows of any shape and for the wake-up tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlqueue_app.receiving.waiting import WakeUp
 from tests.receiving.wake_ups import NEVER
 from tests.support import shapes
 
-# Nothing goes wrong that a receiver would have to say.
+# Log events that no row may cause.
 TROUBLE = {
     "receive_failed",
     "critical_error",
@@ -28,7 +28,7 @@ TROUBLE = {
 
 @pytest.fixture
 def wake_ups(monkeypatch: pytest.MonkeyPatch) -> list[WakeUp]:
-    """What the workers of the test wait on; once a queue has come to rest, nothing but a wake-up has it polled again."""
+    """The wake-up flags of the test's workers. An idle queue is polled again only after a wake-up."""
     made: list[WakeUp] = []
 
     def recorded(*arguments: Any) -> WakeUp:
@@ -41,13 +41,13 @@ def wake_ups(monkeypatch: pytest.MonkeyPatch) -> list[WakeUp]:
 
 @pytest.fixture
 def shape_handlers(handler_registry: None) -> None:
-    """Handlers for what rows of any shape ask for."""
+    """Handlers for the message types that the generated rows use."""
     shapes.register_handlers()
 
 
 @pytest.fixture
 def trouble(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    """What the log says that is not the failure of a message; emptied by who looks."""
+    """Logged errors other than failures of messages. The test clears the list."""
     found: list[str] = []
 
     class Watch(logging.Handler):

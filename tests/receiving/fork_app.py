@@ -1,4 +1,4 @@
-"""A handler that forks, and comes back twice."""
+"""A handler that forks and returns in both processes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ MODULE = __name__
 
 @handles("Fork.Message")
 def work(message: Any, context: Any) -> None:
-    """One row per message: number, process. The child returns into the worker as its parent does."""
+    """Insert one row per message: number and process id. The child returns into the worker as its parent does."""
     with context.connection.cursor() as cursor:
         cursor.execute("INSERT INTO handled (number, pid) VALUES (%s, %s)", (message["number"], os.getpid()))
     if not message["fork"]:
         return
     with warnings.catch_warnings():
-        # 3.12 and later warn of forks beside threads, and they are right
+        # 3.12 and later warn about forks beside threads
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child:
-        # a child that goes on working is in this very wait's way: it must end by itself
+        # a child that continued to work would block this wait: it must end by itself
         _, status = os.waitpid(child, 0)
         assert os.WIFEXITED(status)
     else:
-        # whatever becomes of it, it does not outlive the test
+        # the child never outlives the test
         signal.alarm(60)

@@ -1,6 +1,6 @@
-"""A site of one view that asks another endpoint, for gunicorn: `gunicorn 'tests.receiving.gunicorn_app:site()'`; and who answers.
+"""A site with one view that sends a request, for gunicorn: `gunicorn 'tests.receiving.gunicorn_app:site()'`, and its handler.
 
-The view answers with what came back, the process that asked and its callback queue; 503 where no reply or no queue was to be had.
+The view answers with the reply, the process id and the callback queue; with 503 if there was no reply or no queue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SECONDS = 60.0
 
 
 def ask(asked_by: HttpRequest, code: int) -> JsonResponse:
-    """Ask for a return code."""
+    """Request a return code."""
     try:
         asked = request("Test.Ask", {"code": code})
         return JsonResponse({"pid": os.getpid(), "queue": asked.queue, "code": asked.result(SECONDS)})
@@ -34,14 +34,14 @@ urlpatterns = [path("ask/<int:code>", ask)]
 
 
 def site() -> WSGIHandler:
-    """What gunicorn serves; called before it forks."""
+    """Return the application for gunicorn, which calls this before it forks."""
     django.setup()
-    # For the life of this process and of those that it forks.
+    # For the lifetime of this process and its forks.
     override_settings(ROOT_URLCONF=MODULE, ALLOWED_HOSTS=["*"], MIDDLEWARE=[]).enable()
     return WSGIHandler()
 
 
 @handles("Test.Ask")
 def answer(message: Any, context: Any) -> None:
-    """The worker's part."""
+    """Reply as the worker does."""
     context.reply(message["code"])

@@ -1,11 +1,11 @@
-"""A web server in small: a process that is set up, forks its workers, and lets each ask and wait for replies.
+"""A small web server: a process that starts up, forks its workers, and lets each send requests and wait for replies.
 
     python -W error -m tests.receiving.request_app PROCESSES REQUESTS
     python -W error -m tests.receiving.request_app hold
     python -W error -m tests.receiving.request_app end
 
-Each child prints one line of JSON. With `hold` there is one process, which asks once, prints, and waits to be killed; with `end` it
-asks once, ends, and prints which threads of callbacks live when a hook runs that was there before the request.
+Each child prints one line of JSON. With `hold`, one process sends one request, prints, and waits to be killed. With `end`, it
+sends one request, ends, and prints which callback threads are alive in an exit hook that was registered before the request.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ THREADS = 2
 
 
 def main(processes: int, requests: int) -> None:
-    """Fork, and end when all children have ended."""
-    # As a server that loads the application before it forks; nothing of the requests may have started by then.
+    """Fork the children and wait for all of them."""
+    # Like a server that loads the application before it forks. No part of the requests may have started by then.
     import sqlqueue_app.receiving.reply_listeners
 
     assert sqlqueue_app.receiving.reply_listeners is not None
@@ -45,7 +45,7 @@ def main(processes: int, requests: int) -> None:
 
 
 def serve(number: int, requests: int) -> None:
-    """What one child does: two threads ask by turns, and each reply must be the one that was asked for."""
+    """Send requests from two threads of one child; each reply must match its request."""
     from sqlqueue_app import request
 
     wrong: list[Any] = []
@@ -66,32 +66,32 @@ def serve(number: int, requests: int) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    say({"pid": os.getpid(), "wrong": wrong, "queues": sorted(queues), "requests": requests})
+    print_json({"pid": os.getpid(), "wrong": wrong, "queues": sorted(queues), "requests": requests})
 
 
 def hold() -> None:
-    """Ask once, and wait."""
+    """Send one request and wait."""
     from sqlqueue_app import request
 
     asked = request("Test.Hold")
-    say({"pid": os.getpid(), "queue": asked.queue, "message_id": asked.message_id})
+    print_json({"pid": os.getpid(), "queue": asked.queue, "message_id": asked.message_id})
     asked.result(SECONDS)
 
 
 def end() -> None:
-    """Ask once, and end."""
+    """Send one request and end."""
     import sqlqueue_app.receiving.reply_listeners
     from sqlqueue_app import request
 
     assert sqlqueue_app.receiving.reply_listeners is not None
-    # As a database driver does that is imported with the first connection.
-    atexit.register(lambda: say({"alive": [each.name for each in threading.enumerate() if "callbacks" in each.name]}))
+    # A database driver that is imported with the first connection registers its hook like this.
+    atexit.register(lambda: print_json({"alive": [each.name for each in threading.enumerate() if "callbacks" in each.name]}))
     asked = request("Test.Hold")
     assert asked.message_id
 
 
-def say(found: dict[str, Any]) -> None:
-    """One line, written at once: the children share the pipe."""
+def print_json(found: dict[str, Any]) -> None:
+    """Print one line with a single write: the children share the pipe."""
     os.write(1, (json.dumps(found) + "\n").encode())
 
 

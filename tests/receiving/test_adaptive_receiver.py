@@ -1,4 +1,4 @@
-"""The adaptive model as running threads."""
+"""The adaptive model with running threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.waiting import done_within, poll_until
 
 
 class Script:
-    """Pollers that do what the test says; each poll is one call of `poll`."""
+    """Pollers that run the test's script; each poll is one call of `poll`."""
 
     handling = False
     received = 0
@@ -59,7 +59,7 @@ def receiver(
         done_within(made.join, what="the receiver ends")
 
 
-def test_threads_are_added_while_messages_come_up_to_the_maximum_and_all_end_at_the_stop() -> None:
+def test_threads_are_added_up_to_the_maximum_and_end_at_stop() -> None:
     with receiver(lambda: True) as (made, stop, script):
         made.start()
         poll_until(lambda: made.live_threads == 4, deadline=60)
@@ -69,7 +69,7 @@ def test_threads_are_added_while_messages_come_up_to_the_maximum_and_all_end_at_
         assert script.closed == 4
 
 
-def test_an_idle_queue_keeps_one_thread_and_repeats_the_back_off() -> None:
+def test_idle_queue_keeps_one_thread_and_repeats_back_off() -> None:
     polls = []
     done = threading.Event()
 
@@ -88,7 +88,7 @@ def test_an_idle_queue_keeps_one_thread_and_repeats_the_back_off() -> None:
     assert stop.waited[:14] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0] * 2
 
 
-def test_a_slow_message_brings_one_more_thread_at_the_second_tick() -> None:
+def test_slow_message_adds_one_thread_at_second_tick() -> None:
     release = threading.Event()
     in_poll = threading.Semaphore(0)
 
@@ -107,13 +107,13 @@ def test_a_slow_message_brings_one_more_thread_at_the_second_tick() -> None:
         assert in_poll.acquire(timeout=60)
         for _ in range(2):
             made.tick()
-        assert made.live_threads == 3  # one for the second slow thread, none again for the first
+        assert made.live_threads == 3  # one for the second slow thread, no second one for the first
         assert in_poll.acquire(timeout=60)
         stop.set()
         release.set()
 
 
-def test_a_thread_is_started_where_all_are_busy_at_two_looks_up_to_the_maximum() -> None:
+def test_thread_is_added_when_all_are_busy_twice() -> None:
     go_on = threading.Event()
     busy = threading.Semaphore(0)
 
@@ -128,13 +128,13 @@ def test_a_thread_is_started_where_all_are_busy_at_two_looks_up_to_the_maximum()
             assert busy.acquire(timeout=60)
             looks.append((made.probe(), made.live_threads == live))
             made.probe()
-        # at the maximum there is nothing more to look for
+        # at the maximum there is nothing left to check
         assert looks == [(True, True), (True, True), (False, True)]
         assert made.live_threads == 3
         go_on.set()
 
 
-def test_the_only_free_thread_stays_while_the_others_are_busy() -> None:
+def test_only_free_thread_stays_while_others_are_busy() -> None:
     go_on = threading.Event()
     busy = threading.Event()
     first = threading.Lock()
@@ -162,7 +162,7 @@ def test_the_only_free_thread_stays_while_the_others_are_busy() -> None:
         poll_until(lambda: made.live_threads == 1, what="one of two free threads ends")
 
 
-def test_the_only_free_thread_waits_for_the_database_while_the_others_are_busy() -> None:
+def test_only_free_thread_waits_for_database_while_others_are_busy() -> None:
     go_on = threading.Event()
     busy = threading.Event()
     first = threading.Lock()
@@ -186,7 +186,7 @@ def test_the_only_free_thread_waits_for_the_database_while_the_others_are_busy()
         go_on.set()
 
 
-def test_an_outage_ends_all_threads_but_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_ends_all_threads_but_one(caplog: pytest.LogCaptureFixture) -> None:
     away = threading.Event()
 
     def poll() -> bool:
@@ -208,7 +208,7 @@ def test_an_outage_ends_all_threads_but_one(caplog: pytest.LogCaptureFixture) ->
     ]
 
 
-def test_a_programming_error_stops_the_worker_loudly(caplog: pytest.LogCaptureFixture) -> None:
+def test_programming_error_stops_the_worker(caplog: pytest.LogCaptureFixture) -> None:
     with receiver(lambda: bool(1 / 0)) as (made, stop, script):
         with _quiet_threads():
             made.start()
@@ -220,10 +220,10 @@ def test_a_programming_error_stops_the_worker_loudly(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
-def test_where_no_thread_can_be_started_those_that_are_there_go_on(
+def test_existing_threads_continue_when_no_thread_can_be_started(
     error: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As at a limit of threads or of memory; asked for again at the next message."""
+    """As at a limit of threads or memory. The receiver tries again at the next message."""
     start = threading.Thread.start
     refused: list[str] = []
 
@@ -242,7 +242,7 @@ def test_where_no_thread_can_be_started_those_that_are_there_go_on(
     assert [getattr(record, "event", None) for record in caplog.records].count("thread_not_started") == 1
 
 
-def test_where_the_first_thread_cannot_be_started_nothing_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_fails_when_first_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -263,7 +263,7 @@ def _quiet_threads() -> Iterator[None]:
         threading.excepthook = kept
 
 
-def test_empty_means_that_every_queue_was_empty_while_nothing_was_handled() -> None:
+def test_empty_requires_every_queue_to_be_empty_and_nothing_in_progress() -> None:
     empty = EmptyQueues(["a", "b"])
     mark = empty.poll_begins()
     assert not empty.poll_ends("a", mark, empty=True)
@@ -275,20 +275,20 @@ def test_empty_means_that_every_queue_was_empty_while_nothing_was_handled() -> N
     assert not empty.poll_ends("a", overlapping, empty=True)
     assert not empty.poll_ends("a", empty.poll_begins(), empty=True)
     first, second = empty.poll_begins(), empty.poll_begins()
-    assert not empty.poll_ends("b", first, empty=True)  # the other poll may just have received something
+    assert not empty.poll_ends("b", first, empty=True)  # the other poll may just have received a message
     assert empty.poll_ends("a", second, empty=True)  # it has not
 
 
-def test_a_poll_that_received_something_or_failed_proves_nothing_and_takes_the_proof_of_others_away() -> None:
+def test_received_or_failed_poll_invalidates_earlier_empty_polls() -> None:
     empty = EmptyQueues(["a", "b"])
     first, second = empty.poll_begins(), empty.poll_begins()
     assert not empty.poll_ends("a", first, empty=True)
     empty.message_begins()
     empty.message_ends()
     assert not empty.poll_ends("b", second, empty=False)
-    assert not empty.poll_ends("b", empty.poll_begins(), empty=True)  # what was handled may have sent to "a"
+    assert not empty.poll_ends("b", empty.poll_begins(), empty=True)  # the handler may have sent to "a"
     first, second = empty.poll_begins(), empty.poll_begins()
     assert not empty.poll_ends("a", first, empty=True)
-    assert not empty.poll_ends("a", second, empty=False)  # it had a row of "a" in its hand, which is there again
+    assert not empty.poll_ends("a", second, empty=False)  # it held a row of "a", which is back in the queue
     assert not empty.poll_ends("b", empty.poll_begins(), empty=True)
     assert empty.poll_ends("a", empty.poll_begins(), empty=True)

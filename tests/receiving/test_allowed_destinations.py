@@ -1,4 +1,4 @@
-"""`ALLOWED_DESTINATIONS`: headers of received messages reach the queues that it names, and no queue of that name elsewhere."""
+"""`ALLOWED_DESTINATIONS`: headers of received messages reach only the queues that it names, in their own schema."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SQLITE = AddressBook("sqlite")
         (POSTGRESQL, "*", '"hr"."Sales"', False),
         (POSTGRESQL, "*", "hr.Sales", False),
         (POSTGRESQL, "Acme.*", '"Acme.Sales"', True),
-        (POSTGRESQL, "Acme.*", "Acme.Sales", True),  # an address in that schema, as the form of the database has it
+        (POSTGRESQL, "Acme.*", "Acme.Sales", True),  # an address in that schema, in the form of the database
         (POSTGRESQL, "*.Sales", "hr.Sales", False),
         (POSTGRESQL, "*.Sales", '"hr.Sales"', True),
         (POSTGRESQL, '"*"."Sales"', "hr.Sales", True),
@@ -70,13 +70,13 @@ SQLITE = AddressBook("sqlite")
         (SQLITE, "Sal\nes", "Sal\nes", True),
     ],
 )
-def test_which_queue_a_pattern_names(book: AddressBook, pattern: str, text: str, allowed: bool) -> None:
+def test_pattern_matches_expected_queues(book: AddressBook, pattern: str, text: str, allowed: bool) -> None:
     destination = book.received(text)
     assert AllowedDestinations((pattern,), book).has(destination) is allowed
     assert AllowedDestinations(("Nowhere", pattern), book).has(destination) is allowed
 
 
-# Everything by which a header names a queue, and where the message that has it arrives.
+# Every header that names a queue, and where the message that has it arrives.
 HEADERS = {
     "reply": ("Sales", {"NServiceBus.ReplyToAddress": "TO"}),
     "callback": ("Sales", {"NServiceBus.ReplyToAddress": "Sales", "NServiceBus.SqlServer.CallbackQueue": "TO"}),
@@ -141,7 +141,7 @@ def test_no_header_reaches_a_schema_that_is_not_allowed(postgresql_bench: Bench)
         assert ("Test.Happened",) not in cursor.fetchall()
 
 
-def test_the_case_of_a_name_is_no_way_around_the_circle_of_a_satellite(sqlite_bench: Bench) -> None:
+def test_letter_case_does_not_bypass_satellite_loop_detection(sqlite_bench: Bench) -> None:
     sqlite_bench.configure(LEGACY_SATELLITES=True)
     sqlite_bench.put(json.dumps({"NServiceBus.FailedQ": "sales.RETRIES"}), b"{}", queue="Sales.Retries")
     sqlite_bench.run()

@@ -1,4 +1,4 @@
-"""SQLite keeps anything in any column, text that is no UTF-8 too: a receiver gets past it, and so does who looks."""
+"""SQLite stores any value in any column, also text that is not UTF-8: receivers, commands and status pages must cope with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READABLE = """x'7b224e536572766963654275732e456e636c6f7365644d657373616765547970
 
 @pytest.fixture
 def waiting(sqlite_bench: Bench, calls: Calls) -> Bench:
-    """Two messages for a handler that replies."""
+    """Two messages for a recording handler."""
 
     @handles("Column")
     def replies(message: object, context: object) -> None:
@@ -44,7 +44,7 @@ def shown() -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("value", ["x'ff'", NOT_UTF_8, "5", "5.5"])
 @pytest.mark.parametrize("column", ["Id", "CorrelationId", "ReplyToAddress", "Expires", "Recoverable"])
-def test_columns_that_no_message_depends_on(waiting: Bench, calls: Calls, column: str, value: str) -> None:
+def test_bad_value_in_unused_column_is_ignored(waiting: Bench, calls: Calls, column: str, value: str) -> None:
     change_first(waiting, column, value)
     assert len(shown()) == 2
     waiting.run()
@@ -57,7 +57,7 @@ def test_columns_that_no_message_depends_on(waiting: Bench, calls: Calls, column
     [(READABLE, [1, 2]), (NOT_UTF_8, [2]), ("x'ff00'", [2]), ("5", [2]), ("5.5", [2])],
     ids=["a blob", "no UTF-8", "bytes", "5", "5.5"],
 )
-def test_headers(waiting: Bench, calls: Calls, value: str, handled: list[int]) -> None:
+def test_bad_headers_are_handled_or_moved_unchanged(waiting: Bench, calls: Calls, value: str, handled: list[int]) -> None:
     change_first(waiting, "Headers", value)
     assert len(shown()) == 2
     waiting.run()
@@ -69,7 +69,7 @@ def test_headers(waiting: Bench, calls: Calls, value: str, handled: list[int]) -
 
 
 @pytest.mark.parametrize(("value", "body"), [("'{}'", b"{}"), ("5", b"5"), ("5.5", b"5.5"), (NOT_UTF_8, b"{\xff}")])
-def test_body(waiting: Bench, calls: Calls, value: str, body: bytes) -> None:
+def test_bad_body_is_handled_or_moved_unchanged(waiting: Bench, calls: Calls, value: str, body: bytes) -> None:
     change_first(waiting, "Body", value)
     assert shown()[0]["body_size"] == len(body)
     waiting.run()
@@ -79,7 +79,7 @@ def test_body(waiting: Bench, calls: Calls, value: str, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("column", ["Headers", "Body"])
-def test_a_delayed_message(waiting: Bench, calls: Calls, column: str) -> None:
+def test_bad_delayed_message_does_not_block_others(waiting: Bench, calls: Calls, column: str) -> None:
     with waiting.database.connection.cursor() as cursor:
         for number in (3, 4):
             cursor.execute(
@@ -99,8 +99,8 @@ def test_a_delayed_message(waiting: Bench, calls: Calls, column: str) -> None:
 @pytest.mark.parametrize(
     "value", ["''", "'!'", "'0'", "'1999-13-45'", "5", "-1e300", "5.5", "x'00'", "'infinity'", "'2026-01-01T00:00:00Z'"]
 )
-def test_a_due_time_that_is_none_holds_up_nobody(sqlite_bench: Bench, calls: Calls, value: str) -> None:
-    """The text is what the index sorts by: what comes first was taken for a table without messages, or for one never empty."""
+def test_invalid_due_time_does_not_block_others(sqlite_bench: Bench, calls: Calls, value: str) -> None:
+    """The index sorts by text: the first value was taken for an empty table, or for one that is never empty."""
 
     @handles("Column")
     def looks(message: object, context: object) -> None:
@@ -119,8 +119,8 @@ def test_a_due_time_that_is_none_holds_up_nobody(sqlite_bench: Bench, calls: Cal
     assert len(calls.seen) + left == 2, "the other was handled too, or waits"
 
 
-def test_a_due_time_in_the_form_of_others_does_not_keep_a_worker_from_its_end(sqlite_bench: Bench) -> None:
-    """An hour ago, by its time; by its text it comes after everything of today."""
+def test_foreign_due_time_format_does_not_keep_worker_running(sqlite_bench: Bench) -> None:
+    """Due a second ago by its time; by its text it sorts after everything of today."""
     with sqlite_bench.database.connection.cursor() as cursor:
         due = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 seconds')"
         cursor.execute(f"INSERT INTO \"Sales.Delayed\" (Headers, Body, Due) VALUES ('{{}}', x'', {due})")

@@ -1,4 +1,4 @@
-"""Delayed rows of any shape and any due time: no mover stops, each row is moved or waits, and none is lost, doubled or changed."""
+"""Delayed rows of any shape and due time: the mover keeps running; none is lost, doubled or changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 TIMES = ["2026-01-01 00:00:00.000", "0001-01-01 00:00:00.000", "9999-12-31 23:59:59.999", "2999-06-01 12:00:00.5", "1970-01-01"]
 DUE = {
-    # SQLite keeps what is no time as well, and sorts by it; as a literal of SQL.
+    # SQLite stores invalid times as well, and sorts by them; these are SQL literals.
     "sqlite": st.one_of(
         st.sampled_from(
             [*map(repr, TIMES), "''", "'!'", "'zebra'", "0", "-1", "1e300", "x''", "x'ff'", "'2026-13-45'", "'-infinity'"]
@@ -36,7 +36,7 @@ quick = fuzzed(3)
 
 
 def delayed_rows(vendor: str) -> st.SearchStrategy[list[tuple[Shape, str]]]:
-    """Rows with their due times, which are told apart by their bodies."""
+    """Rows with their due times; their bodies identify them."""
     rows = st.lists(st.tuples(shapes.shapes, DUE[vendor]), min_size=10, max_size=30)
     return rows.map(lambda found: [(dataclasses.replace(row, has_id=False), due) for row, due in found])
 
@@ -62,14 +62,13 @@ def put(bench: Bench, rows: list[tuple[Shape, str]]) -> list[Shape]:
 
 
 def run(bench: Bench, rows: list[tuple[Shape, str]], trouble: list[str]) -> None:
-    """The rows through the mover and a worker; each must come out once, or wait."""
+    """Run the rows through the mover and a worker; each must arrive once, or wait."""
     empty(bench)
     held = put(bench, rows)
     bench.run()
     assert trouble == []
     assert bench.rows("Sales") == []
     for waiting in delayed_table(bench).peek(1000):
-        # To the byte, whatever it is.
         held.remove(next(row for row in held if (row.headers, row.body or b"") == (waiting.headers, waiting.body)))
     accounting.account(held, accounting.found_in(bench, *OUT))
     seconds = delayed_table(bench).seconds_until_due()
@@ -78,11 +77,11 @@ def run(bench: Bench, rows: list[tuple[Shape, str]], trouble: list[str]) -> None
 
 @quick
 @given(rows=delayed_rows("sqlite"))
-def test_on_sqlite(sqlite_sales: Bench, trouble: list[str], rows: list[tuple[Shape, str]]) -> None:
+def test_no_delayed_row_is_lost_on_sqlite(sqlite_sales: Bench, trouble: list[str], rows: list[tuple[Shape, str]]) -> None:
     run(sqlite_sales, rows, trouble)
 
 
 @quick
 @given(rows=delayed_rows("postgresql"))
-def test_on_postgresql(postgresql_sales: Bench, trouble: list[str], rows: list[tuple[Shape, str]]) -> None:
+def test_no_delayed_row_is_lost_on_postgresql(postgresql_sales: Bench, trouble: list[str], rows: list[tuple[Shape, str]]) -> None:
     run(postgresql_sales, rows, trouble)

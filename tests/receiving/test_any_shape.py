@@ -1,4 +1,4 @@
-"""Whatever stands in a row: no exception ends a receiver, and no row is lost, doubled or changed."""
+"""Rows of any shape: no exception ends a receiver, and no row is lost, doubled or changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.bench import Bench
 from tests.support.fuzzing import fuzzed
 from tests.support.shapes import Shape, delayed_table
 
-# Rows may be long; nobody prints them but where one fails.
+# Rows may be long; they are printed only when one fails.
 pytestmark = [
     pytest.mark.usefixtures("shape_handlers"),
     pytest.mark.filterwarnings("ignore:Generating overly large repr"),
@@ -33,7 +33,7 @@ def postgresql_sales(postgresql_bench: Bench, request: pytest.FixtureRequest) ->
 
 
 def run(bench: Bench, rows: list[Shape], trouble: list[str], queue: str = "Sales") -> None:
-    """The rows through a worker; each must come out once."""
+    """Run the rows through a worker; each must arrive once."""
     empty(bench)
     held = accounting.put(bench, rows, queue)
     received = bench.run()
@@ -49,13 +49,13 @@ def run(bench: Bench, rows: list[Shape], trouble: list[str], queue: str = "Sales
 
 @several_runs
 @given(rows=MANY)
-def test_on_sqlite(sqlite_sales: Bench, trouble: list[str], rows: list[Shape]) -> None:
+def test_no_row_is_lost_on_sqlite(sqlite_sales: Bench, trouble: list[str], rows: list[Shape]) -> None:
     run(sqlite_sales, rows, trouble)
 
 
 @few_runs
 @given(rows=MANY)
-def test_on_postgresql(postgresql_sales: Bench, trouble: list[str], rows: list[Shape]) -> None:
+def test_no_row_is_lost_on_postgresql(postgresql_sales: Bench, trouble: list[str], rows: list[Shape]) -> None:
     run(postgresql_sales, rows, trouble)
 
 
@@ -73,7 +73,7 @@ def test_on_postgresql(postgresql_sales: Bench, trouble: list[str], rows: list[S
     ids=lambda endpoint: next(iter(endpoint)),
     indirect=True,
 )
-def test_with_features(sqlite_sales: Bench, trouble: list[str], rows: list[Shape]) -> None:
+def test_no_row_is_lost_with_features(sqlite_sales: Bench, trouble: list[str], rows: list[Shape]) -> None:
     run(sqlite_sales, rows, trouble)
 
 
@@ -81,8 +81,8 @@ def test_with_features(sqlite_sales: Bench, trouble: list[str], rows: list[Shape
 @pytest.mark.parametrize("sqlite_sales", [{"LEGACY_SATELLITES": True, "DELAYED_RETRIES": 2}], indirect=True, ids=["legacy"])
 @few_runs
 @given(rows=MANY)
-def test_satellites(sqlite_sales: Bench, trouble: list[str], satellite: str, rows: list[Shape]) -> None:
-    # What cancels timeouts of its saga ends with them, and is tested by itself.
+def test_no_row_is_lost_by_satellites(sqlite_sales: Bench, trouble: list[str], satellite: str, rows: list[Shape]) -> None:
+    # A message that cancels timeouts of its saga ends with them; it has tests of its own.
     rows = [row for row in rows if names.CLEAR_TIMEOUTS not in row.headers]
     empty(sqlite_sales)
     held = accounting.put(sqlite_sales, rows, f"Sales.{satellite}")

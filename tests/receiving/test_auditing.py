@@ -25,7 +25,7 @@ ADDED = [
     "NServiceBus.ProcessingMachine",
     "NServiceBus.ProcessingEndpoint",
 ]
-# Who handled it, and when: not the same here as where the rows were recorded.
+# Host and time differ from those of the recording.
 OURS = {*ADDED, "NServiceBus.Version", "NServiceBus.TimeSent", "ServiceControl.Retry.Successful"}
 
 
@@ -35,7 +35,7 @@ def recorded(number: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_handled_message_is_copied(bench: Bench, counting: Callable[..., None], calls: Calls, mode: str) -> None:
+def test_handled_message_is_copied(bench: Bench, counting: Callable[..., None], calls: Calls, mode: str) -> None:
     bench.configure(AUDIT_QUEUE="audit", TRANSACTION_MODE=mode)
     sent = {"NServiceBus.EnclosedMessageTypes": "Test.Message", "NServiceBus.MessageId": "no guid", "own": "ö/1"}
     bench.put(json.dumps(sent), b'{"a": 1.50}')
@@ -51,7 +51,7 @@ def test_a_handled_message_is_copied(bench: Bench, counting: Callable[..., None]
     assert len(headers["$.diagnostics.hostid"]) == 32
 
 
-def test_a_message_without_an_id_is_copied_with_that_of_its_row(bench: Bench, counting: Callable[..., None]) -> None:
+def test_message_without_id_is_copied_with_row_id(bench: Bench, counting: Callable[..., None]) -> None:
     bench.configure(AUDIT_QUEUE="audit")
     bench.put_message("Test.Message")
     row_id = str(bench.rows("Sales")[0].id)
@@ -60,8 +60,8 @@ def test_a_message_without_an_id_is_copied_with_that_of_its_row(bench: Bench, co
 
 
 @pytest.mark.parametrize("batch_size", [1, 10])
-def test_every_message_is_copied_and_no_other_row(bench: Bench, batch_size: int) -> None:
-    """Failed, poison and expired ones are not. Two copies of a message are two. A control message is."""
+def test_every_handled_message_is_copied_and_no_other_row(bench: Bench, batch_size: int) -> None:
+    """Failed, poison and expired rows are not copied. Two copies of a message are two. A control message is copied."""
     bench.configure(AUDIT_QUEUE="audit", BATCH_SIZE=batch_size)
     bench.install_queues("Out")
 
@@ -85,13 +85,13 @@ def test_every_message_is_copied_and_no_other_row(bench: Bench, batch_size: int)
 
 def put_numbered(bench: Bench, number: int) -> None:
     headers = {"NServiceBus.EnclosedMessageTypes": "Test.Message", "NServiceBus.MessageId": f"id-{number}"}
-    # A row id of its own for each copy: it is a primary key on PostgreSQL.
+    # Each copy needs its own row id: it is a primary key on PostgreSQL.
     seen = len(bench.rows("Sales"))
     bench.put(json.dumps(headers), json.dumps({"number": number}).encode(), row_id=f"00000000-0000-0000-0000-{seen:012}")
 
 
-def test_the_copy_goes_the_way_of_the_receive(bench: Bench, calls: Calls) -> None:
-    """An attempt that fails leaves no copy behind, the one that succeeds exactly one."""
+def test_copy_commits_with_the_receive(bench: Bench, calls: Calls) -> None:
+    """A failed attempt leaves no copy; the successful one leaves exactly one."""
     bench.configure(AUDIT_QUEUE="audit", IMMEDIATE_RETRIES=2)
 
     @handles("Test.Message")
@@ -106,7 +106,7 @@ def test_the_copy_goes_the_way_of_the_receive(bench: Bench, calls: Calls) -> Non
     assert "changed" not in bench.headers("audit")[0]
 
 
-def test_a_missing_audit_queue_is_told_at_the_start(bench: Bench) -> None:
+def test_missing_audit_queue_is_reported_at_start(bench: Bench) -> None:
     bench.configure(AUDIT_QUEUE="audit")
     table = bench.table("audit")
     with connections[bench.database.alias].cursor() as cursor:
@@ -115,7 +115,7 @@ def test_a_missing_audit_queue_is_told_at_the_start(bench: Bench) -> None:
         bench.run()
 
 
-def test_the_copy_and_the_acknowledgement_are_those_of_a_real_endpoint(bench: Bench) -> None:
+def test_copy_and_acknowledgement_match_those_of_a_real_endpoint(bench: Bench) -> None:
     if bench.database.vendor == "sqlserver":
         pytest.skip("the recorded addresses are quoted as PostgreSQL does it")
     received, audited, acknowledged = recorded(112), recorded(113), recorded(114)
@@ -137,7 +137,7 @@ def assert_like(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         assert ours[name] == theirs[name] or name in OURS, name
 
 
-def test_a_retry_is_acknowledged_without_an_audit_queue(bench: Bench, counting: Callable[..., None]) -> None:
+def test_retry_is_acknowledged_without_audit_queue(bench: Bench, counting: Callable[..., None]) -> None:
     bench.install_queues("control")
     retry = {"ServiceControl.Retry.UniqueMessageId": "u", "ServiceControl.Retry.AcknowledgementQueue": "control"}
     bench.put_message("Test.Message", **retry)
@@ -145,7 +145,7 @@ def test_a_retry_is_acknowledged_without_an_audit_queue(bench: Bench, counting: 
     assert bench.headers("control")[0]["ServiceControl.Retry.UniqueMessageId"] == "u"
 
 
-def test_a_retry_is_not_acknowledged_where_the_setting_says_so(bench: Bench, counting: Callable[..., None]) -> None:
+def test_setting_turns_off_retry_acknowledgement(bench: Bench, counting: Callable[..., None]) -> None:
     bench.configure(ACKNOWLEDGE_RETRIES=False, AUDIT_QUEUE="audit")
     bench.install_queues("control")
     retry = {"ServiceControl.Retry.UniqueMessageId": "u", "ServiceControl.Retry.AcknowledgementQueue": "control"}
@@ -153,11 +153,11 @@ def test_a_retry_is_not_acknowledged_where_the_setting_says_so(bench: Bench, cou
     bench.run()
 
     assert bench.headers("control") == []
-    # so ServiceControl, which reads the copies, does it itself
+    # so ServiceControl acknowledges by itself when it reads the copies
     assert "ServiceControl.Retry.AcknowledgementSent" not in bench.headers("audit")[0]
 
 
-def test_an_acknowledgement_that_is_not_allowed_fails_the_message(bench: Bench, counting: Callable[..., None]) -> None:
+def test_disallowed_acknowledgement_queue_fails_the_message(bench: Bench, counting: Callable[..., None]) -> None:
     bench.install_queues("control")
     bench.database.configure(ALLOWED_DESTINATIONS=["Sales"])
     retry = {"ServiceControl.Retry.UniqueMessageId": "u", "ServiceControl.Retry.AcknowledgementQueue": "control"}
@@ -172,7 +172,7 @@ def test_an_acknowledgement_that_is_not_allowed_fails_the_message(bench: Bench, 
     assert bench.rows("control") == []
 
 
-def test_the_copies_of_a_batch_are_one_insert(postgresql_bench: Bench) -> None:
+def test_batch_writes_its_copies_with_one_insert(postgresql_bench: Bench) -> None:
     bench = postgresql_bench
     bench.configure(AUDIT_QUEUE="audit", BATCH_SIZE=5)
     inserts: list[str] = []

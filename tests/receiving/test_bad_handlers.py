@@ -1,4 +1,4 @@
-"""Handlers that do what no handler should: a clear failure, or what the documentation says; nothing is lost, others are handled."""
+"""Handlers that misbehave: each causes a clear failure or what the documentation states; nothing is lost, others are handled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def send_numbers(bench: Bench, count: int = 2) -> None:
 
 
 def bad_at_first(calls: Calls, bad: Callable[[Any], Any]) -> None:
-    """Message 0 meets `bad`, which gets the context; message 1 is handled."""
+    """Register a handler that calls `bad` with the context for message 0; message 1 is handled."""
 
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> Any:
@@ -29,16 +29,16 @@ def bad_at_first(calls: Calls, bad: Callable[[Any], Any]) -> None:
         return bad(context) if message["n"] == 0 else None
 
 
-def assert_message_0_failed(bench: Bench, calls: Calls, said: str) -> None:
-    """It is in the error queue with its reason, and message 1 was handled."""
+def assert_message_0_failed(bench: Bench, calls: Calls, expected: str) -> None:
+    """Message 0 is in the error queue with its reason, and message 1 was handled."""
     (headers,) = bench.headers("error")
-    assert said in headers["NServiceBus.ExceptionInfo.Message"]
+    assert expected in headers["NServiceBus.ExceptionInfo.Message"]
     assert (1, 1) in calls.seen
     assert bench.rows("Sales") == []
 
 
 @pytest.mark.parametrize("value", [True, False])
-def test_autocommit_set_by_hand(bench: Bench, calls: Calls, value: bool) -> None:
+def test_handler_cannot_set_autocommit(bench: Bench, calls: Calls, value: bool) -> None:
     bad_at_first(calls, lambda context: transaction.set_autocommit(value, using=bench.database.alias))
     send_numbers(bench)
     bench.run()
@@ -46,7 +46,7 @@ def test_autocommit_set_by_hand(bench: Bench, calls: Calls, value: bool) -> None
 
 
 @pytest.mark.parametrize("statement", ["commit", "rollback"])
-def test_djangos_own_commit_and_rollback(bench: Bench, calls: Calls, statement: str) -> None:
+def test_handler_cannot_call_djangos_commit_or_rollback(bench: Bench, calls: Calls, statement: str) -> None:
     bad_at_first(calls, lambda context: getattr(transaction, statement)(using=bench.database.alias))
     send_numbers(bench)
     bench.run()
@@ -58,7 +58,7 @@ def execute(context: Any, statement: str) -> None:
         cursor.execute(statement)
 
 
-def test_a_rollback_past_django_gives_the_message_back_and_counts_the_attempt(bench: Bench, calls: Calls) -> None:
+def test_raw_rollback_returns_the_message_and_counts_the_attempt(bench: Bench, calls: Calls) -> None:
     bench.configure(IMMEDIATE_RETRIES=1)
     bad_at_first(calls, lambda context: execute(context, "ROLLBACK"))
     send_numbers(bench)
@@ -67,14 +67,14 @@ def test_a_rollback_past_django_gives_the_message_back_and_counts_the_attempt(be
     assert_message_0_failed(bench, calls, "cannot be committed")
 
 
-def test_a_commit_past_django_loses_no_message(bench: Bench, calls: Calls) -> None:
+def test_raw_commit_loses_no_message(bench: Bench, calls: Calls) -> None:
     bad_at_first(calls, lambda context: execute(context, "COMMIT"))
     send_numbers(bench)
     bench.run()
     assert_message_0_failed(bench, calls, "cannot be committed")
 
 
-def test_the_isolation_level_of_the_transaction_cannot_be_changed_any_more(postgresql_bench: Bench, calls: Calls) -> None:
+def test_handler_cannot_change_isolation_level_of_transaction(postgresql_bench: Bench, calls: Calls) -> None:
     bench = postgresql_bench
     bad_at_first(calls, lambda context: execute(context, "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"))
     send_numbers(bench)
@@ -82,7 +82,7 @@ def test_the_isolation_level_of_the_transaction_cannot_be_changed_any_more(postg
     assert_message_0_failed(bench, calls, "must be called before any query")
 
 
-def test_the_isolation_level_of_the_session_may_change_and_receiving_goes_on(postgresql_bench: Bench, calls: Calls) -> None:
+def test_handler_may_change_isolation_level_of_session(postgresql_bench: Bench, calls: Calls) -> None:
     bench = postgresql_bench
     bench.configure(MAX_CONCURRENCY=1)
     level = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE"
@@ -93,7 +93,7 @@ def test_the_isolation_level_of_the_session_may_change_and_receiving_goes_on(pos
     assert bench.rows("error") == bench.rows("Sales") == []
 
 
-def test_a_raw_connection_that_is_closed_gives_the_message_back_and_counts_the_attempt(bench: Bench, calls: Calls) -> None:
+def test_closed_raw_connection_returns_the_message_and_counts_the_attempt(bench: Bench, calls: Calls) -> None:
     bench.configure(IMMEDIATE_RETRIES=1)
     bad_at_first(calls, lambda context: context.connection.connection.close())
     send_numbers(bench)
@@ -113,21 +113,21 @@ async def asynchronous_generator() -> AsyncIterator[None]:
     yield
 
 
-@pytest.mark.parametrize(("bad", "said"), [(generator, "a generator"), (asynchronous_generator, "an asynchronous generator")])
-def test_a_generator_that_is_returned_is_a_failure(bench: Bench, calls: Calls, bad: Callable[[], object], said: str) -> None:
-    """Nothing of it has run: a message that is taken for handled would be lost."""
+@pytest.mark.parametrize(("bad", "expected"), [(generator, "a generator"), (asynchronous_generator, "an asynchronous generator")])
+def test_returned_generator_is_a_failure(bench: Bench, calls: Calls, bad: Callable[[], object], expected: str) -> None:
+    """Its body has not run: a message that counts as handled would be lost."""
     bad_at_first(calls, lambda context: bad())
     send_numbers(bench)
     bench.run()
-    assert_message_0_failed(bench, calls, f"returned {said}")
+    assert_message_0_failed(bench, calls, f"returned {expected}")
 
 
 class Odd(BaseException):
-    """No Exception: nobody but its own author expects it."""
+    """Not an Exception: only its author expects it."""
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, Odd])
-def test_a_base_exception_is_its_messages_failure(bench: Bench, calls: Calls, error: type[BaseException]) -> None:
+def test_base_exception_fails_the_message(bench: Bench, calls: Calls, error: type[BaseException]) -> None:
     def bad(context: Any) -> None:
         raise error("odd")
 
@@ -138,11 +138,11 @@ def test_a_base_exception_is_its_messages_failure(bench: Bench, calls: Calls, er
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_that_a_handler_forks_and_ends_harms_nobody(bench: Bench, calls: Calls) -> None:
+def test_forked_child_that_exits_does_no_harm(bench: Bench, calls: Calls) -> None:
     def fork(context: Any) -> None:
         execute(context, "SELECT 1")
         with warnings.catch_warnings():
-            # 3.12 and later warn of forks beside threads, and they are right
+            # 3.12 and later warn about forks beside threads
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if not child:
@@ -158,7 +158,7 @@ def test_a_child_that_a_handler_forks_and_ends_harms_nobody(bench: Bench, calls:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_that_comes_back_from_a_handler_is_ended_and_is_no_second_worker(postgresql_bench: Bench) -> None:
+def test_forked_child_that_returns_is_ended(postgresql_bench: Bench) -> None:
     bench = postgresql_bench
     prepare(bench, HANDLERS=[FORKING], MAX_CONCURRENCY=1)
     send_many("Fork.Message", [{"number": number, "fork": number == 0} for number in range(20)], to=address(bench, "Sales"))

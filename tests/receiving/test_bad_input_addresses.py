@@ -1,4 +1,4 @@
-"""Addresses that lead nowhere: of replies, of schemas, of subscribers, in circles (docs: What happens when …)."""
+"""Addresses that lead nowhere: of replies, schemas and subscribers, and in circles (docs: What happens when …)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NOWHERE = {
 
 @MODES
 @BATCHES
-def test_replies_to_nowhere_are_failures_of_their_messages_alone(bench: Bench, calls: Calls, mode: str, batch: int) -> None:
+def test_reply_to_nowhere_fails_only_its_own_message(bench: Bench, calls: Calls, mode: str, batch: int) -> None:
     bench.configure(TRANSACTION_MODE=mode, BATCH_SIZE=batch, MAX_CONCURRENCY=1)
     bench.install_queues("Asker")
 
@@ -69,7 +69,7 @@ def test_replies_to_nowhere_are_failures_of_their_messages_alone(bench: Bench, c
 
 
 @pytest.mark.parametrize("wrong", [{"DEFAULT_SCHEMA": "nowhere"}, {"SCHEMA_FOR_QUEUE": {"error": "nowhere"}}])
-def test_settings_with_an_unknown_schema_stop_the_worker_and_the_installer_in_words(bench: Bench, wrong: dict[str, Any]) -> None:
+def test_unknown_schema_in_settings_stops_worker_and_installer(bench: Bench, wrong: dict[str, Any]) -> None:
     bench.database.configure(**wrong)
     if bench.database.vendor == "sqlite":
         (key,) = wrong
@@ -85,7 +85,7 @@ def test_settings_with_an_unknown_schema_stop_the_worker_and_the_installer_in_wo
         call_command("sqlqueue_install")
 
 
-def test_an_error_queue_in_an_unknown_schema_stops_the_worker_and_the_installer(postgresql_bench: Bench) -> None:
+def test_error_queue_in_unknown_schema_stops_worker_and_installer(postgresql_bench: Bench) -> None:
     postgresql_bench.database.configure(ENDPOINTS={"Sales": {**FAST, "ERROR_QUEUE": '"nowhere"."error"'}})
     expected = r'endpoint .Sales. cannot receive: table \S*"nowhere"\."error" does not exist; run sqlqueue_install'
     with pytest.raises(QueueNotFound, match=expected):
@@ -94,7 +94,7 @@ def test_an_error_queue_in_an_unknown_schema_stops_the_worker_and_the_installer(
         call_command("sqlqueue_install")
 
 
-def test_a_message_to_an_unknown_schema_is_not_sent(bench: Bench) -> None:
+def test_message_to_unknown_schema_is_not_sent(bench: Bench) -> None:
     if bench.database.vendor == "sqlite":
         send("Test.Message", {}, to="Sales@[nowhere]")
         assert len(bench.rows("Sales")) == 1, "SQLite has no schemas: a table is known by its name alone"
@@ -110,9 +110,7 @@ def test_a_message_to_an_unknown_schema_is_not_sent(bench: Bench) -> None:
 
 @BATCHES
 @MODES
-def test_an_event_for_a_queue_that_was_dropped_is_published_when_the_subscription_is_gone(
-    bench: Bench, calls: Calls, mode: str, batch: int
-) -> None:
+def test_event_for_dropped_queue_is_published_after_unsubscribing(bench: Bench, calls: Calls, mode: str, batch: int) -> None:
     bench.configure(routes={"Test.*": "Sales"}, TRANSACTION_MODE=mode, BATCH_SIZE=batch, MAX_CONCURRENCY=1)
     bench.install_queues("Billing", "Gone")
     for endpoint in ("Billing", "Gone"):
@@ -140,7 +138,7 @@ def test_an_event_for_a_queue_that_was_dropped_is_published_when_the_subscriptio
     reason = json.loads(failed.headers or "")["NServiceBus.ExceptionInfo.Message"]
     assert "the subscription of endpoint 'Gone' to 'Test.Placed'" in reason
     assert "remove it with unsubscribe() or sqlqueue_subscriptions --remove" in reason
-    # all of the message or nothing of it, but in mode none, where the handler's own rows are not part of anything
+    # all of the message or nothing, except in mode none, where the handler's own rows are in no transaction
     assert orders() == ([0, 1, 2] if mode == "none" else [0, 2])
     assert bench.rows("Billing") == bench.rows("Sales") == []
 
@@ -151,7 +149,7 @@ def test_an_event_for_a_queue_that_was_dropped_is_published_when_the_subscriptio
     assert orders()[:3] == ([0, 1, 1] if mode == "none" else [0, 1, 2])
 
 
-def test_an_event_for_an_unknown_schema_reaches_nobody_and_the_error_names_the_subscription(postgresql_bench: Bench) -> None:
+def test_event_for_unknown_schema_reaches_no_subscriber_and_names_the_subscription(postgresql_bench: Bench) -> None:
     bench = postgresql_bench
     bench.install_queues("Billing")
     subscribe("Test.Placed", endpoint="Billing")
@@ -166,7 +164,7 @@ def test_an_event_for_an_unknown_schema_reaches_nobody_and_the_error_names_the_s
 
 
 @BATCHES
-def test_a_circle_of_two_endpoints_ends_in_the_error_queue(
+def test_circle_of_two_endpoints_ends_in_error_queue(
     bench: Bench, calls: Calls, batch: int, events: Callable[[], list[str]]
 ) -> None:
     bench.database.configure(
@@ -190,7 +188,7 @@ def test_a_circle_of_two_endpoints_ends_in_the_error_queue(
     assert events().count("moved_to_error_queue") == 1
 
 
-def test_a_chain_that_ends_is_no_circle(bench: Bench, calls: Calls) -> None:
+def test_finite_chain_is_not_a_circle(bench: Bench, calls: Calls) -> None:
     @handles("Test.Ball")
     def play(message: Any, context: Any) -> None:
         if calls.add(None) < MAX_FORWARDS:
@@ -203,7 +201,7 @@ def test_a_chain_that_ends_is_no_circle(bench: Bench, calls: Calls) -> None:
 
 
 @pytest.mark.parametrize("key", ["ERROR_QUEUE", "AUDIT_QUEUE"])
-def test_an_endpoint_cannot_be_its_own_error_or_audit_queue(bench: Bench, key: str) -> None:
+def test_endpoint_cannot_be_its_own_error_or_audit_queue(bench: Bench, key: str) -> None:
     bench.database.configure(ENDPOINTS={"Sales": {**FAST, key: "Sales"}})
     with pytest.raises(ConfigurationError, match=rf"{key}.* is 'Sales', expected a queue that the endpoint does not receive from"):
         bench.run()

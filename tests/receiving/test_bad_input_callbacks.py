@@ -1,4 +1,4 @@
-"""Replies to processes that are gone (docs: What happens when …). A real process that is killed: test_request_processes."""
+"""Replies to processes that have ended (docs: What happens when …). test_request_processes kills a real process."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def answering(asking: Asking) -> None:
 
 
 def ask_and_die(asking: Asking) -> str:
-    """A process asks, and is dead before the answer; its message id. Its lease has run out."""
+    """Send a request as a process that dies before the reply. Returns its message id; its lease has expired."""
     message_id = request("Test.Ask", {"code": 1}).message_id
     rows = Instance.objects.using(asking.bench.database.alias)
     rows.update(pid=ELSEWHERE)
-    # Its threads end, and the row of another process is not theirs to delete.
+    # Its threads end; the row now belongs to another process, so it stays.
     close_callbacks()
     rows.update(heartbeat_at=timezone.now() - timedelta(seconds=41))
     return message_id
 
 
-def test_a_reply_waits_in_the_queue_of_the_dead_until_the_next_process_takes_it_over(
+def test_next_process_takes_over_a_reply_to_a_dead_process(
     asking: Asking, answering: None, events: Callable[[], list[str]]
 ) -> None:
     asking.configure(AUDIT_QUEUE="audit", CALLBACK_QUEUES=1)
@@ -58,7 +58,7 @@ def test_a_reply_waits_in_the_queue_of_the_dead_until_the_next_process_takes_it_
 
 
 @MODES
-def test_a_reply_to_a_queue_that_was_removed_is_a_failure_of_the_request_alone(asking: Asking, answering: None, mode: str) -> None:
+def test_reply_to_removed_queue_fails_only_its_request(asking: Asking, answering: None, mode: str) -> None:
     asking.configure(sales={"TRANSACTION_MODE": mode})
     dead = ask_and_die(asking)
     call_command("sqlqueue_purge_callbacks", "--yes", "--format", "json", stdout=io.StringIO())
@@ -75,7 +75,7 @@ def test_a_reply_to_a_queue_that_was_removed_is_a_failure_of_the_request_alone(a
     assert "does not exist" in headers["NServiceBus.ExceptionInfo.Message"]
 
 
-def test_a_reply_that_comes_to_the_next_holder_of_the_queue_ends_no_request_of_its(asking: Asking) -> None:
+def test_reply_to_dead_process_completes_no_request_of_next_holder(asking: Asking) -> None:
     asking.configure(CALLBACK_QUEUES=1)
     dead = ask_and_die(asking)
     asked = request("Test.Ask")
@@ -86,8 +86,8 @@ def test_a_reply_that_comes_to_the_next_holder_of_the_queue_ends_no_request_of_i
     poll_until(lambda: pending.counts().unclaimed == 1)
 
 
-def test_what_the_handler_did_for_a_dead_asker_stays_done_or_undone_as_a_whole(asking: Asking, calls: Calls) -> None:
-    """The reply cannot be written: the handler's rows are rolled back with it, and there when the queue is."""
+def test_work_for_dead_requester_is_committed_or_rolled_back_as_a_whole(asking: Asking, calls: Calls) -> None:
+    """The reply cannot be written: the handler's rows are rolled back with it, and committed once the queue exists."""
     asking.configure(sales={"IMMEDIATE_RETRIES": 1})
     database = asking.bench.database
     with database.connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Delays that no due time can hold (docs: What happens when …)."""
+"""Delays that exceed the largest due time (docs: What happens when …)."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def waiting(bench: Bench) -> int:
 
 
 def too_late(config: Any, context: Any) -> Any:
-    """A policy that asks for more than there is."""
+    """A policy with a delay beyond the largest due time."""
     return RetryLater(timedelta.max)
 
 
 @pytest.mark.parametrize("when", TOO_FAR)
-def test_nothing_is_sent(bench: Bench, when: str) -> None:
+def test_message_with_excessive_delay_is_not_sent(bench: Bench, when: str) -> None:
     bench.database.configure(SEND_AS="Sales")
     for call in (
         lambda: send("Test.Message", {}, to="Sales", **TOO_FAR[when]),
@@ -50,7 +50,7 @@ def test_nothing_is_sent(bench: Bench, when: str) -> None:
 
 @MODES
 @pytest.mark.parametrize("batch", [1, 10])
-def test_a_handler_that_asks_for_it_fails_and_its_neighbours_do_not(bench: Bench, calls: Calls, mode: str, batch: int) -> None:
+def test_excessive_delay_fails_only_its_own_message(bench: Bench, calls: Calls, mode: str, batch: int) -> None:
     bench.configure(TRANSACTION_MODE=mode, BATCH_SIZE=batch)
     bench.install_queues("Billing")
     subscribe("Test.Placed", endpoint="Billing")
@@ -73,7 +73,7 @@ def test_a_handler_that_asks_for_it_fails_and_its_neighbours_do_not(bench: Bench
     assert (waiting(bench), bench.rows("Sales")) == (2, [])
 
 
-def test_the_default_policy_decides_for_one_that_asks_for_it(bench: Bench, events: Callable[[], list[str]]) -> None:
+def test_default_policy_replaces_policy_with_excessive_delay(bench: Bench, events: Callable[[], list[str]]) -> None:
     bench.configure(RECOVERABILITY=f"{__name__}.too_late", DELAYED_RETRIES=1)
 
     @handles("Test.Fail")
@@ -86,7 +86,7 @@ def test_the_default_policy_decides_for_one_that_asks_for_it(bench: Bench, event
     assert events().count("recoverability_failed") == 1
 
 
-def test_delayed_retries_beyond_the_end_of_time_end_in_the_error_queue(bench: Bench, calls: Calls, counting: object) -> None:
+def test_excessive_delayed_retry_ends_in_error_queue(bench: Bench, calls: Calls, counting: object) -> None:
     bench.configure(DELAYED_RETRIES=1_000_000_000, DELAYED_RETRY_INCREASE=timedelta(days=3660))
 
     @handles("Test.Fail")
@@ -102,7 +102,7 @@ def test_delayed_retries_beyond_the_end_of_time_end_in_the_error_queue(bench: Be
     assert (waiting(bench), len(calls.seen)) == (0, 1)
 
 
-def test_settings_hold_ten_years_at_most(bench: Bench) -> None:
+def test_settings_allow_delays_of_at_most_ten_years(bench: Bench) -> None:
     with pytest.raises(ConfigurationError, match=r"DELAYED_RETRY_INCREASE.* expected at most 316224000 seconds"):
         bench.configure(DELAYED_RETRY_INCREASE=timedelta.max)
 
@@ -117,7 +117,7 @@ def test_settings_hold_ten_years_at_most(bench: Bench) -> None:
         (("--ttbr", "1e12"), r"longer than \.NET can hold"),
     ],
 )
-def test_the_command_says_so(sqlite_bench: Bench, arguments: tuple[str, ...], reason: str) -> None:
+def test_command_reports_excessive_delay(sqlite_bench: Bench, arguments: tuple[str, ...], reason: str) -> None:
     sqlite_bench.database.configure(SEND_AS="Sales")
     with pytest.raises(CommandError, match=reason):
         call_command("sqlqueue_send", "Sales", "--type", "Test.Message", "--body", "{}", *arguments)

@@ -1,4 +1,4 @@
-"""Threads that handle batches take turns, and nobody waits for one for long."""
+"""Threads that handle batches take turns, and none waits long for its turn."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.bench import Bench, Calls
 
 
 def holds(turn: BatchTurn, lock: threading.Lock) -> bool:
-    """Whether a batch that begins and ends now has the turn."""
+    """Return whether a batch that begins and ends now has the turn."""
     with turn:
         return lock.locked()
 
 
-def test_a_batch_waits_for_the_one_before_it() -> None:
+def test_batch_waits_for_the_one_before_it() -> None:
     lock, order = threading.Lock(), []
     first, second = BatchTurn(lock), BatchTurn(lock, wait_seconds=60)
 
@@ -38,7 +38,7 @@ def test_a_batch_waits_for_the_one_before_it() -> None:
     assert not lock.locked()
 
 
-def test_who_has_waited_in_vain_does_without_for_a_while() -> None:
+def test_thread_that_waited_in_vain_skips_turns_for_a_while() -> None:
     lock = threading.Lock()
     turn = BatchTurn(lock, wait_seconds=0.001)
     with lock:
@@ -49,13 +49,13 @@ def test_who_has_waited_in_vain_does_without_for_a_while() -> None:
     assert holds(turn, lock)
 
 
-def test_threads_that_share_no_interpreter_take_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_threaded_python_takes_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
     lock = threading.Lock()
     assert not holds(BatchTurn(lock), lock)
 
 
-def test_a_turn_that_takes_too_long_ends_between_two_messages() -> None:
+def test_long_turn_ends_between_two_messages() -> None:
     lock, now = threading.Lock(), [100.0]
     turn = BatchTurn(lock, lambda: now[-1])
     with turn:
@@ -72,9 +72,7 @@ def test_a_turn_that_takes_too_long_ends_between_two_messages() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_turn_is_for_handling_a_batch_and_not_for_its_commit(
-    bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
+def test_turn_covers_handling_but_not_the_commit(bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
     monkeypatch.setattr(waiting, "TURN_SECONDS", 60.0)
 
     @handles("Test.Message")

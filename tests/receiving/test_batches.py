@@ -1,4 +1,4 @@
-"""Many messages in one transaction: each behind its own savepoint, all or none of them committed."""
+"""Many messages in one transaction: each has its own savepoint, and all or none are committed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Batches = list[list[ReceivedRow]]
 
 @pytest.fixture
 def batches(monkeypatch: pytest.MonkeyPatch) -> Batches:
-    """The rows of every batch, in the order of the batches."""
+    """The rows of each batch, in order."""
     seen: Batches = []
     process = MessageProcessor.process
 
@@ -35,7 +35,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> Batches:
 
 @pytest.fixture
 def written(bench: Bench) -> Callable[[], list[int]]:
-    """A table `written` that handlers fill, and what is in it."""
+    """Create the table `written` for handlers to fill, and return a function that reads it."""
     with bench.database.connection.cursor() as cursor:
         cursor.execute("CREATE TABLE written (number integer NOT NULL)")
 
@@ -53,7 +53,7 @@ def write(context: Any, number: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["receive_only", "sends_atomic_with_receive", "transaction_scope"])
-def test_a_batch_keeps_the_order_and_is_one_transaction(
+def test_batch_keeps_the_order_and_is_one_transaction(
     bench: Bench, batches: Batches, written: Callable[[], list[int]], mode: str
 ) -> None:
     configure(bench, TRANSACTION_MODE=mode)
@@ -77,7 +77,7 @@ def test_mode_none_takes_each_message_alone(bench: Bench, batches: Batches, coun
     assert [len(rows) for rows in batches] == [1] * 5
 
 
-def test_a_failing_message_takes_none_of_the_others_along(bench: Bench, batches: Batches, written: Callable[[], list[int]]) -> None:
+def test_failing_message_does_not_fail_the_others(bench: Bench, batches: Batches, written: Callable[[], list[int]]) -> None:
     configure(bench, IMMEDIATE_RETRIES=2)
     put_rows(bench, range(10))
     attempts: list[int] = []
@@ -97,7 +97,7 @@ def test_a_failing_message_takes_none_of_the_others_along(bench: Bench, batches:
     assert headers["NServiceBus.ExceptionInfo.Message"] == "three"
 
 
-def test_a_failure_undoes_only_its_own_work_and_hooks(bench: Bench, written: Callable[[], list[int]]) -> None:
+def test_failure_undoes_only_its_own_work_and_hooks(bench: Bench, written: Callable[[], list[int]]) -> None:
     configure(bench)
     put_rows(bench, range(4))
     hooks: list[int] = []
@@ -118,7 +118,7 @@ def test_a_failure_undoes_only_its_own_work_and_hooks(bench: Bench, written: Cal
     assert len(bench.rows("error")) == 2
 
 
-def test_what_a_batch_sends_goes_together_and_only_what_was_handled(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_sends_together_and_only_for_handled_messages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(bench, IMMEDIATE_RETRIES=0)
     bench.install_queues("Out")
     put_rows(bench, range(6))
@@ -142,7 +142,7 @@ def test_what_a_batch_sends_goes_together_and_only_what_was_handled(bench: Bench
     assert [row.body for row in bench.rows("Out")] == [f'{{"number":{number}}}'.encode() for number in (0, 1, 2, 3, 5)]
 
 
-def test_a_batch_that_cannot_be_committed_is_handled_one_message_at_a_time(
+def test_batch_that_cannot_commit_is_handled_one_by_one(
     bench: Bench, batches: Batches, events: Callable[[], list[str]], written: Callable[[], list[int]]
 ) -> None:
     configure(bench, IMMEDIATE_RETRIES=0)
@@ -162,7 +162,7 @@ def test_a_batch_that_cannot_be_committed_is_handled_one_message_at_a_time(
     assert "Missing" in headers["NServiceBus.ExceptionInfo.Message"]
 
 
-def test_a_deferred_constraint_is_the_failure_of_its_own_message(
+def test_deferred_constraint_fails_only_its_own_message(
     postgresql_bench: Bench, batches: Batches, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = postgresql_bench
@@ -186,7 +186,7 @@ def test_a_deferred_constraint_is_the_failure_of_its_own_message(
         assert [row[0] for row in cursor.fetchall()] == [0, 1, 2, 3]
 
 
-def test_a_lost_transaction_counts_for_the_message_at_hand_alone(
+def test_lost_transaction_counts_only_for_the_current_message(
     bench: Bench, batches: Batches, written: Callable[[], list[int]]
 ) -> None:
     configure(bench, IMMEDIATE_RETRIES=1, BATCH_SIZE=4)
@@ -207,7 +207,7 @@ def test_a_lost_transaction_counts_for_the_message_at_hand_alone(
     assert len(bench.rows("error")) == 1
 
 
-def test_what_cannot_be_read_or_has_expired_is_settled_with_its_batch(bench: Bench, calls: Calls, counting: None) -> None:
+def test_unreadable_and_expired_rows_are_settled_with_their_batch(bench: Bench, calls: Calls, counting: None) -> None:
     configure(bench)
     bench.put("not headers", b"1", row_id="00000000-0000-0000-0000-000000000001")
     put_rows(bench, range(5, 8))
@@ -218,7 +218,7 @@ def test_what_cannot_be_read_or_has_expired_is_settled_with_its_batch(bench: Ben
     assert bench.rows("Sales") == []
 
 
-def test_a_swallowed_error_is_the_failure_of_its_own_message(bench: Bench, written: Callable[[], list[int]]) -> None:
+def test_swallowed_error_fails_only_its_own_message(bench: Bench, written: Callable[[], list[int]]) -> None:
     configure(bench)
     put_rows(bench, range(3))
 
@@ -235,7 +235,7 @@ def test_a_swallowed_error_is_the_failure_of_its_own_message(bench: Bench, writt
     assert len(bench.rows("error")) == 1
 
 
-def test_auto_takes_more_while_the_queue_is_deep(bench: Bench, batches: Batches, counting: None, calls: Calls) -> None:
+def test_auto_batch_size_grows_while_the_queue_is_deep(bench: Bench, batches: Batches, counting: None, calls: Calls) -> None:
     configure(bench, BATCH_SIZE="auto")
     put_rows(bench, range(40))
     bench.run()
@@ -254,7 +254,7 @@ def test_all_models_with_batches_handle_every_message_once(bench: Bench, calls: 
         assert sorted(message["number"] for message in calls.seen) == list(range(60))
 
 
-def test_a_savepoint_is_taken_only_by_handlers_that_use_the_database(
+def test_savepoint_is_taken_only_when_a_handler_uses_the_database(
     postgresql_bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = postgresql_bench
@@ -286,7 +286,7 @@ def test_a_savepoint_is_taken_only_by_handlers_that_use_the_database(
     assert bench.rows("error") == []
 
 
-def test_a_commit_past_django_loses_no_message_of_the_batch(
+def test_raw_commit_loses_no_message_of_the_batch(
     bench: Bench, events: Callable[[], list[str]], written: Callable[[], list[int]]
 ) -> None:
     configure(bench, IMMEDIATE_RETRIES=0)
@@ -303,12 +303,12 @@ def test_a_commit_past_django_loses_no_message_of_the_batch(
     handles("Test.Message")(handle)
     bench.run()
     if bench.database.vendor == "sqlserver":
-        # There such a COMMIT commits nothing: the message has failed alone.
+        # There such a COMMIT commits nothing: only its own message has failed.
         assert [headers["NServiceBus.MessageId"] for headers in bench.headers("error")] == ["2"]
         assert sorted(row.body or b"" for row in bench.rows("Out")) == [b'{"number":%d}' % number for number in (0, 1, 3, 4)]
         assert sorted(written()) == [0, 1, 3, 4]
         return
-    # the two before it are handled and sent; the others are not handled, and whole in the error queue
+    # the two before it are handled and sent; the others are not handled, and unchanged in the error queue
     assert sorted(row.id.int for row in bench.rows("error") if bench.database.vendor == "sqlite") in ([], [2, 3, 4])
     assert [headers["NServiceBus.MessageId"] for headers in bench.headers("error")] == ["2", "3", "4"]
     assert [row.body for row in bench.rows("Out")] == [b'{"number":0}', b'{"number":1}']

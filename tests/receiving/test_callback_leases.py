@@ -1,4 +1,4 @@
-"""The callback queue of a requesting process: leased at the first request, kept, lost, taken over, shared by nobody."""
+"""The callback queue of a requesting process: leased at the first request, kept, lost, taken over, never shared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ELSEWHERE = 999_999_999
 
 
 def give_away(asking: Asking) -> None:
-    """Another process has taken the queue over, because this one sent no heartbeat for too long."""
+    """Let another process take over the queue, because this one sent no heartbeat for too long."""
     Instance.objects.using(asking.bench.database.alias).filter(endpoint="Web").update(pid=ELSEWHERE)
 
 
@@ -39,7 +39,7 @@ def test_nothing_starts_before_the_first_request(asking: Asking) -> None:
     assert len(asking.instances()) == 1
 
 
-def test_each_process_takes_the_next_queue_that_is_free(asking: Asking) -> None:
+def test_each_process_takes_the_next_free_queue(asking: Asking) -> None:
     held = [take(asking) for _ in range(3)]
     assert [each.callback_queue for each in held] == ["Web.here", "Web.here-2", "Web.here-3"]
     held[0].release()
@@ -48,7 +48,7 @@ def test_each_process_takes_the_next_queue_that_is_free(asking: Asking) -> None:
         lease.release()
 
 
-def test_the_queue_of_a_dead_process_is_taken_over_with_what_is_in_it(asking: Asking) -> None:
+def test_queue_of_dead_process_is_taken_over_with_its_messages(asking: Asking) -> None:
     asking.configure(CALLBACK_QUEUES=1)
     take(asking)
     silent = timezone.now() - timedelta(seconds=41)
@@ -61,7 +61,7 @@ def test_the_queue_of_a_dead_process_is_taken_over_with_what_is_in_it(asking: As
     assert asked.result(SECONDS) == {}
 
 
-def test_who_lost_its_queue_says_so_and_leases_another(asking: Asking, events: Any) -> None:
+def test_process_that_lost_its_queue_reports_it_and_leases_another(asking: Asking, events: Any) -> None:
     lost = request("Test.Ask")
     give_away(asking)
     _of_this_process._receivers["Web"].heartbeat.beat()
@@ -76,7 +76,7 @@ def test_who_lost_its_queue_says_so_and_leases_another(asking: Asking, events: A
     Instance.objects.using(asking.bench.database.alias).filter(pid=ELSEWHERE).delete()
 
 
-def test_a_request_whose_queue_is_lost_at_this_moment_is_not_sent(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_is_not_sent_if_its_queue_is_lost(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     held = request("Test.Ask")
     monkeypatch.setattr(reply_listeners, "has", lambda listener: False)
     with pytest.raises(ReplyLost, match="nothing was sent"):
@@ -85,7 +85,7 @@ def test_a_request_whose_queue_is_lost_at_this_moment_is_not_sent(asking: Asking
     assert not held.done()
 
 
-def test_a_pause_is_noted_and_replies_come_all_the_same(asking: Asking) -> None:
+def test_pause_is_recorded_but_replies_still_arrive(asking: Asking) -> None:
     held = request("Test.Ask")
     assert pause("Web") == set_concurrency("Web", 2) == 1
     receiver = _of_this_process._receivers["Web"]
@@ -96,7 +96,7 @@ def test_a_pause_is_noted_and_replies_come_all_the_same(asking: Asking) -> None:
     assert held.result(SECONDS) == {}
 
 
-def test_a_worker_answers_the_requests_of_its_process_by_its_own_queue(asking: Asking) -> None:
+def test_worker_receives_replies_for_its_own_process(asking: Asking) -> None:
     @handles("Test.Ask")
     def answer(message: Any, context: Any) -> None:
         context.reply(1)
@@ -111,7 +111,7 @@ def test_a_worker_answers_the_requests_of_its_process_by_its_own_queue(asking: A
     assert reply_listeners.find("Web") is None
 
 
-def test_a_worker_without_send_as_asks_as_the_endpoint_it_runs(asking: Asking) -> None:
+def test_worker_without_send_as_requests_as_its_endpoint(asking: Asking) -> None:
     asking.bench.database.configure(SEND_AS=None)
     with Running(asking.bench, endpoints=["Web"]):
         poll_until(lambda: reply_listeners.find("Web"))
@@ -120,7 +120,7 @@ def test_a_worker_without_send_as_asks_as_the_endpoint_it_runs(asking: Asking) -
         assert asked.result(SECONDS) == {}
 
 
-def test_requests_end_with_the_worker_that_received_their_replies(asking: Asking) -> None:
+def test_requests_end_with_the_worker_that_receives_their_replies(asking: Asking) -> None:
     with Running(asking.bench, endpoints=["Web"]):
         poll_until(lambda: reply_listeners.find("Web"))
         asked = request("Test.Ask")
@@ -128,7 +128,7 @@ def test_requests_end_with_the_worker_that_received_their_replies(asking: Asking
         asked.result(SECONDS)
 
 
-def test_a_worker_that_lost_its_queue_leaves_it_alone(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_lost_its_queue_leaves_it_alone(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     beats: list[Heartbeat] = []
     kept = Heartbeat.__init__
 
@@ -152,7 +152,7 @@ def test_a_worker_that_lost_its_queue_leaves_it_alone(asking: Asking, monkeypatc
     Instance.objects.using(asking.bench.database.alias).filter(pid=ELSEWHERE).delete()
 
 
-def test_without_an_error_queue_nothing_is_leased(asking: Asking) -> None:
+def test_nothing_is_leased_without_error_queue(asking: Asking) -> None:
     asking.bench.database.configure(
         ENDPOINTS={"Web": {"HANDLERS": [], "INSTANCE": "here", "CALLBACK_QUEUES": 1, "ERROR_QUEUE": "missing"}}
     )
@@ -161,7 +161,7 @@ def test_without_an_error_queue_nothing_is_leased(asking: Asking) -> None:
     assert asking.instances() == []
 
 
-def test_a_queue_that_was_removed_meanwhile_is_made_again(asking: Asking) -> None:
+def test_removed_queue_is_created_again(asking: Asking) -> None:
     drop_queue(asking.bench.database.alias, asking.bench.table("Web.here").address)
     asked = request("Test.Ask")
     assert asked.queue == "Web.here"
@@ -169,7 +169,7 @@ def test_a_queue_that_was_removed_meanwhile_is_made_again(asking: Asking) -> Non
     assert asked.result(SECONDS) == {}
 
 
-def test_a_waiting_request_is_looked_for_after_an_eighth_of_its_time() -> None:
+def test_waiting_request_is_polled_after_an_eighth_of_its_age() -> None:
     now = 0.0
     table = PendingRequests(clock=lambda: now)
     assert table.longest_wait("Web.here") is None
@@ -183,7 +183,7 @@ def test_a_waiting_request_is_looked_for_after_an_eighth_of_its_time() -> None:
     assert table.longest_wait("Web.here") is None
 
 
-def test_a_part_of_a_stop_ends_alone_or_stops_everything() -> None:
+def test_part_of_stop_ends_alone_or_stops_everything() -> None:
     whole = StopSignal()
     alone, other, third = PartOfStop(whole), PartOfStop(whole), PartOfStop(whole)
     alone.retire()
@@ -193,7 +193,7 @@ def test_a_part_of_a_stop_ends_alone_or_stops_everything() -> None:
     assert (whole.is_set(), third.is_set()) == (True, True)
 
 
-def test_replies_come_where_wake_up_is_on(asking: Asking) -> None:
+def test_replies_arrive_with_wake_up(asking: Asking) -> None:
     asking.configure(WAKE_UP=True)
     asked = request("Test.Ask")
     asking.answer(asked.message_id)

@@ -1,4 +1,4 @@
-"""Callback queues that are made when they are needed, done without where they cannot be made, and dropped when they are old."""
+"""Callback queues created on request, omitted if they cannot be created, and dropped when old."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECONDS = 60.0
 
 @pytest.fixture
 def ready(asking: Asking) -> Asking:
-    """`Web` has no callback queue until it asks."""
+    """`Web` has no callback queue until its first request."""
     asking.configure(CALLBACKS="on_request", INSTANCE="new")
     return asking
 
@@ -54,7 +54,7 @@ def used_and_left(asking: Asking) -> None:
 
 @contextmanager
 def as_worker(bench: Bench, *, closed: str = "") -> Iterator[None]:
-    """As a role that may read and write, and make or drop nothing; the table `closed` is another role's."""
+    """Run as a role that may read and write but not create or drop. Another role owns the table `closed`."""
     role = bench.database.create_role("worker")
     execute(bench.database, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     for what in ("TABLES", "SEQUENCES"):
@@ -68,7 +68,7 @@ def as_worker(bench: Bench, *, closed: str = "") -> Iterator[None]:
             close_callbacks()
 
 
-def test_the_quickstart_has_at_most_eight_queue_tables(bench: Bench) -> None:
+def test_quickstart_creates_few_queue_tables(bench: Bench) -> None:
     before = {each.address.table for each in list_tables(bench.database.alias)}
     bench.database.configure(ENDPOINTS={"Shop": {}}, SEND_AS="Web", ROUTES={"Shop.*": "Shop"})
     bench.install()
@@ -76,7 +76,7 @@ def test_the_quickstart_has_at_most_eight_queue_tables(bench: Bench) -> None:
     assert made == {"Shop", "Shop.Delayed", "Web", "Web.Delayed"}
 
 
-def test_the_first_request_makes_the_queue_and_the_reply_comes_there(ready: Asking) -> None:
+def test_first_request_creates_the_queue_and_receives_the_reply(ready: Asking) -> None:
     assert not ready.bench.table("Web.new").exists()
     handles("Test.Ask")(answered)
     with Running(ready.bench, endpoints=["Sales"]):
@@ -85,7 +85,7 @@ def test_the_first_request_makes_the_queue_and_the_reply_comes_there(ready: Aski
     assert [each.name for each in callback_queues(read_status())] == ["Web.new"]
 
 
-def test_a_message_that_is_no_request_is_replied_to_the_endpoint(ready: Asking) -> None:
+def test_other_messages_name_the_endpoint_as_reply_address(ready: Asking) -> None:
     request("Test.Ask")
     send("Test.Ask")
     book = get_settings().address_book(ready.bench.database.vendor, ready.bench.database.catalog())
@@ -93,7 +93,7 @@ def test_a_message_that_is_no_request_is_replied_to_the_endpoint(ready: Asking) 
     assert [each.table for each in addresses] == ["Web.new", "Web"]
 
 
-def test_a_worker_has_no_callback_queue_until_it_asks(ready: Asking) -> None:
+def test_worker_has_no_callback_queue_until_first_request(ready: Asking) -> None:
     ready.bench.database.configure(SEND_AS=None)
     with Running(ready.bench, endpoints=["Web"]):
         poll_until(lambda: ready.instances() and ready.instances()[0].threads, what="the worker's heartbeat")
@@ -105,7 +105,7 @@ def test_a_worker_has_no_callback_queue_until_it_asks(ready: Asking) -> None:
         assert {row.callback_queue for row in ready.instances()} == {None, "Web.new"}
 
 
-def test_with_wake_up_the_queue_has_its_trigger(postgresql_bench: Bench) -> None:
+def test_queue_has_its_trigger_with_wake_up(postgresql_bench: Bench) -> None:
     asking = Asking(postgresql_bench)
     asking.configure(CALLBACKS="on_request", INSTANCE="new", WAKE_UP=True)
     asked = request("Test.Ask")
@@ -117,7 +117,7 @@ def test_with_wake_up_the_queue_has_its_trigger(postgresql_bench: Bench) -> None
     close_callbacks()
 
 
-def test_who_may_not_create_uses_what_was_installed(postgresql_bench: Bench) -> None:
+def test_role_without_create_uses_installed_queue(postgresql_bench: Bench) -> None:
     asking = Asking(postgresql_bench)
     asking.configure(CALLBACKS="on_request", INSTANCE="new")
     postgresql_bench.install_queues("Web.new-2")
@@ -132,8 +132,8 @@ def test_who_may_not_create_uses_what_was_installed(postgresql_bench: Bench) -> 
         assert asked.result(SECONDS) == {}
 
 
-def test_a_queue_that_another_role_has_made_is_passed_over(postgresql_bench: Bench) -> None:
-    """As that of an administrator who has asked from this machine."""
+def test_queue_of_another_role_is_skipped(postgresql_bench: Bench) -> None:
+    """As one that an administrator created with a request from this machine."""
     asking = Asking(postgresql_bench)
     asking.configure(CALLBACKS="on_request", INSTANCE="new")
     postgresql_bench.install_queues("Web.new", "Web.new-2")
@@ -144,7 +144,7 @@ def test_a_queue_that_another_role_has_made_is_passed_over(postgresql_bench: Ben
         assert asked.result(SECONDS) == {}
 
 
-def test_without_rights_on_any_queue_the_error_names_the_remedy(postgresql_bench: Bench) -> None:
+def test_error_names_the_remedy_without_rights_on_any_queue(postgresql_bench: Bench) -> None:
     asking = Asking(postgresql_bench)
     asking.configure(CALLBACKS="on_request", INSTANCE="new")
     postgresql_bench.install_queues("Web.new")
@@ -157,7 +157,7 @@ def test_without_rights_on_any_queue_the_error_names_the_remedy(postgresql_bench
 
 
 @pytest.mark.parametrize("callbacks", ["on_request", True])
-def test_a_worker_without_a_callback_queue_runs_all_the_same(postgresql_bench: Bench, events: Any, callbacks: Any) -> None:
+def test_worker_runs_without_callback_queue(postgresql_bench: Bench, events: Any, callbacks: Any) -> None:
     """Under another host name, as in a container."""
     asking = Asking(postgresql_bench)
     asking.configure(CALLBACKS="on_request", INSTANCE="new")
@@ -173,7 +173,7 @@ def test_a_worker_without_a_callback_queue_runs_all_the_same(postgresql_bench: B
     assert events().count("no_callback_queue") == (callbacks is True)
 
 
-def test_an_empty_queue_is_dropped_a_day_after_its_last_process_is_gone(ready: Asking) -> None:
+def test_empty_queue_is_dropped_a_day_after_its_last_process(ready: Asking) -> None:
     used_and_left(ready)
     settings = get_settings()
     assert drop_old_callback_queues(settings) == []
@@ -184,7 +184,7 @@ def test_an_empty_queue_is_dropped_a_day_after_its_last_process_is_gone(ready: A
     assert request("Test.Ask").queue == "Web.new"
 
 
-def test_a_queue_that_is_held_or_has_a_message_stays(ready: Asking) -> None:
+def test_queue_with_holder_or_message_is_kept(ready: Asking) -> None:
     asked = request("Test.Ask")
     grow_old(ready)
     assert drop_old_callback_queues(get_settings()) == []
@@ -195,12 +195,12 @@ def test_a_queue_that_is_held_or_has_a_message_stays(ready: Asking) -> None:
     grow_old(ready)
     assert drop_old_callback_queues(get_settings()) == []
     assert len(ready.bench.rows("Web.new")) == 1
-    # it is not as if it had been used
+    # that does not count as a use
     assert known(ready).get().used_at < timezone.now() - timedelta(days=1)
     assert ready.instances() == []
 
 
-def test_the_queue_of_a_killed_process_is_dropped_too(ready: Asking) -> None:
+def test_queue_of_killed_process_is_dropped(ready: Asking) -> None:
     take(ready)
     rows = Instance.objects.using(ready.bench.database.alias)
     rows.update(heartbeat_at=timezone.now() - timedelta(days=2), pid=999_999_999)
@@ -210,7 +210,7 @@ def test_the_queue_of_a_killed_process_is_dropped_too(ready: Asking) -> None:
     assert ready.instances() == []
 
 
-def test_a_queue_of_the_installer_stays(ready: Asking) -> None:
+def test_queue_of_the_installer_is_kept(ready: Asking) -> None:
     ready.bench.install_queues("Web.new")
     used_and_left(ready)
     grow_old(ready)
@@ -218,7 +218,7 @@ def test_a_queue_of_the_installer_stays(ready: Asking) -> None:
     assert ready.bench.table("Web.new").exists()
 
 
-def test_a_reply_that_is_being_written_keeps_the_queue(postgresql_bench: Bench) -> None:
+def test_uncommitted_reply_keeps_the_queue(postgresql_bench: Bench) -> None:
     asking = Asking(postgresql_bench)
     asking.configure(CALLBACKS="on_request", INSTANCE="new")
     used_and_left(asking)
@@ -237,7 +237,7 @@ def test_a_reply_that_is_being_written_keeps_the_queue(postgresql_bench: Bench) 
     assert (dropped, len(postgresql_bench.rows("Web.new"))) == ([], 1)
 
 
-def test_who_may_not_drop_leaves_it(postgresql_bench: Bench) -> None:
+def test_role_without_drop_leaves_the_queue(postgresql_bench: Bench) -> None:
     asking = Asking(postgresql_bench)
     asking.configure(CALLBACKS="on_request", INSTANCE="new")
     used_and_left(asking)
@@ -248,7 +248,7 @@ def test_who_may_not_drop_leaves_it(postgresql_bench: Bench) -> None:
     assert drop_old_callback_queues(get_settings()) == ["Web.new"]
 
 
-def test_a_queue_whose_table_is_gone_is_forgotten(ready: Asking) -> None:
+def test_entry_without_table_is_forgotten(ready: Asking) -> None:
     used_and_left(ready)
     drop_queue(ready.bench.database.alias, ready.bench.table("Web.new").address)
     assert callback_queues(read_status()) == []

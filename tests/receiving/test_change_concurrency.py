@@ -1,4 +1,4 @@
-"""The number of receive threads changed while they run: what NServiceBus promises of its pumps.
+"""Changes of the number of receive threads at run time: what NServiceBus promises of its pumps.
 
 See docs/internals/endpoints.md#core-transport-tests.
 """
@@ -21,7 +21,7 @@ MODELS = [AdaptiveReceiver, FixedReceiver, MonitorReceiver]
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_more_messages_are_handled_at_once_after_the_number_was_raised(kind: type[Receiver]) -> None:
+def test_raised_number_lets_more_messages_be_handled_at_once(kind: type[Receiver]) -> None:
     handlers = Handlers()
     with running(kind, Script(ENDLESS, work=handlers.work), maximum=2, **more(kind)) as (receiver, _):
         try:
@@ -34,7 +34,7 @@ def test_more_messages_are_handled_at_once_after_the_number_was_raised(kind: typ
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_fewer_messages_are_handled_at_once_and_none_is_interrupted(kind: type[Receiver]) -> None:
+def test_lowered_number_interrupts_no_message(kind: type[Receiver]) -> None:
     handlers = Handlers()
     with running(kind, Script(ENDLESS, work=handlers.work), maximum=6, **more(kind)) as (receiver, _):
         try:
@@ -54,7 +54,7 @@ def test_fewer_messages_are_handled_at_once_and_none_is_interrupted(kind: type[R
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_the_last_of_many_values_counts_whatever_thread_gave_it(kind: type[Receiver]) -> None:
+def test_last_of_many_values_counts(kind: type[Receiver]) -> None:
     handlers = Handlers()
     with running(kind, Script(ENDLESS, work=handlers.work), maximum=4, **more(kind)) as (receiver, _):
         try:
@@ -71,7 +71,7 @@ def test_the_last_of_many_values_counts_whatever_thread_gave_it(kind: type[Recei
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_one_thread_goes_on_with_the_work_and_idle_ones_end(kind: type[Receiver]) -> None:
+def test_one_thread_continues_and_idle_ones_end(kind: type[Receiver]) -> None:
     script = Script()
     with running(kind, script, maximum=8, **more(kind)) as (receiver, _):
         receiver.change_concurrency(1)
@@ -83,7 +83,7 @@ def test_one_thread_goes_on_with_the_work_and_idle_ones_end(kind: type[Receiver]
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("number", [0, -1, True])
-def test_a_number_that_makes_no_sense_is_refused_and_changes_nothing(kind: type[Receiver], number: int) -> None:
+def test_invalid_number_is_refused_and_changes_nothing(kind: type[Receiver], number: int) -> None:
     with running(kind, Script(), maximum=2, **more(kind)) as (receiver, _):
         with pytest.raises(ConfigurationError, match=rf"the concurrency of 'Sales' cannot be {number}: expected an integer"):
             receiver.change_concurrency(number)
@@ -91,7 +91,7 @@ def test_a_number_that_makes_no_sense_is_refused_and_changes_nothing(kind: type[
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_number_given_before_the_start_or_after_the_stop_starts_no_thread(kind: type[Receiver]) -> None:
+def test_number_given_before_start_or_after_stop_starts_no_thread(kind: type[Receiver]) -> None:
     stop = StopSignal()
     options = ReceiverOptions(maximum=2, new_poller=Script(), stop=stop, name="sqlqueue-test")
     receiver: Receiver = kind("Sales", options, **more(kind))
@@ -104,7 +104,7 @@ def test_a_number_given_before_the_start_or_after_the_stop_starts_no_thread(kind
     assert receiver.live_threads == 0
 
 
-def test_the_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="sqlqueue")
     with running(FixedReceiver, Script(), maximum=2) as (receiver, _):
         receiver.change_concurrency(4)
@@ -113,7 +113,7 @@ def test_the_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert events == [("concurrency of Sales changed from 2 to 4", "Sales")]
 
 
-def test_a_budget_knows_when_there_are_too_many() -> None:
+def test_budget_detects_a_surplus_of_threads() -> None:
     budget = ThreadBudget(3, live=3)
     assert not budget.has_surplus
     budget.maximum = 2
@@ -123,7 +123,7 @@ def test_a_budget_knows_when_there_are_too_many() -> None:
     assert not budget.has_surplus
 
 
-def test_slots_that_became_fewer_come_back_before_one_is_given_out() -> None:
+def test_surplus_slots_return_before_one_is_given_out() -> None:
     slots = ResizableSemaphore(3)
     for _ in range(3):
         slots.acquire()

@@ -41,7 +41,7 @@ def table(bench: Bench) -> SubscriptionTable:
 
 
 def control(bench: Bench, intent: str | None = "Subscribe", event: str | None = TYPE, *, body: str = "", **more: str) -> None:
-    """A row as an old endpoint writes it; `more`: header names in snake case, and `column` for the column ReplyToAddress."""
+    """Write a row as an old endpoint does; `more`: header names in snake case, and `column` for the column ReplyToAddress."""
     column = more.pop("column", None)
     headers = {
         "NServiceBus.MessageId": str(uuid.uuid4()),
@@ -69,7 +69,7 @@ def core_6(bench: Bench, intent: str = "Subscribe", *, endpoint: str = "Billing"
 
 
 def core_5(bench: Bench, intent: str = "Subscribe") -> None:
-    # The column is what core 4 and 5 fill; PostgreSQL, which they do not know, has none.
+    # Core 4 and 5 fill the column; PostgreSQL, which they do not support, has none.
     if bench.database.vendor == "postgresql":
         control(bench, intent, ReplyToAddress="Billing")
     else:
@@ -82,14 +82,14 @@ Form = Callable[..., None]
 
 @FORMS
 @MODES
-def test_an_old_endpoint_subscribes_gets_events_and_unsubscribes(publisher: Bench, mode: str, form: Form) -> None:
+def test_old_endpoint_subscribes_gets_events_and_unsubscribes(publisher: Bench, mode: str, form: Form) -> None:
     configure(publisher, TRANSACTION_MODE=mode)
     publish(TOPIC, {"n": 1})
     form(publisher)
     publisher.run(endpoints=["Sales"])
 
     assert table(publisher).all() == [SubscriptionRow("Billing", TOPIC, address(publisher, "Billing"))]
-    # the worker, in this process, has changed the table: what was remembered is forgotten
+    # the worker, in this process, has changed the table: the cached subscribers are invalid
     publish(TOPIC, {"n": 2})
     assert [json.loads(row.body or b"") for row in publisher.rows("Billing")] == [{"n": 2}]
 
@@ -101,7 +101,7 @@ def test_an_old_endpoint_subscribes_gets_events_and_unsubscribes(publisher: Benc
     assert publisher.rows("error") == []
 
 
-def test_the_logical_endpoint_may_have_another_name_than_its_queue(publisher: Bench, events: Callable[[], list[str]]) -> None:
+def test_logical_endpoint_may_differ_from_its_queue(publisher: Bench, events: Callable[[], list[str]]) -> None:
     core_6(publisher, endpoint="Billing.Logical")
     core_6(publisher, "unsubscribe", endpoint="Nobody")
     publisher.run(endpoints=["Sales"])
@@ -111,7 +111,7 @@ def test_the_logical_endpoint_may_have_another_name_than_its_queue(publisher: Be
     assert "unsubscribed" in events()
 
 
-def test_an_address_of_transport_1_or_2_is_cut_at_its_machine(sqlserver_or_postgresql: Bench) -> None:
+def test_machine_is_cut_off_addresses_of_transport_1_and_2(sqlserver_or_postgresql: Bench) -> None:
     control(sqlserver_or_postgresql, ReplyToAddress="Billing@WEB01")
     sqlserver_or_postgresql.run(endpoints=["Sales"])
 
@@ -124,21 +124,21 @@ def sqlserver_or_postgresql(postgresql_bench: Bench) -> Bench:
     return postgresql_bench
 
 
-def test_the_callback_queue_of_transport_2_is_not_what_subscribes(publisher: Bench) -> None:
+def test_callback_queue_of_transport_2_is_not_the_subscriber(publisher: Bench) -> None:
     control(publisher, ReplyToAddress="Billing", **{"SqlServer.CallbackQueue": "Billing.WEB01"})
     publisher.run(endpoints=["Sales"])
 
     assert [row.endpoint for row in table(publisher).all()] == ["Billing"]
 
 
-def test_a_body_makes_no_difference(publisher: Bench) -> None:
+def test_body_makes_no_difference(publisher: Bench) -> None:
     control(publisher, ReplyToAddress="Billing", body="\0")
     publisher.run(endpoints=["Sales"])
 
     assert [row.topic for row in table(publisher).all()] == [TOPIC]
 
 
-def test_control_messages_and_others_in_one_batch(publisher: Bench, calls: Calls) -> None:
+def test_control_messages_and_others_share_a_batch(publisher: Bench, calls: Calls) -> None:
     configure(publisher, BATCH_SIZE=10, MAX_CONCURRENCY=1)
     handles("Test.Message")(lambda message, context: calls.add(context.publish(TOPIC)))
     core_6(publisher)
@@ -164,7 +164,7 @@ BAD: dict[str, tuple[Message, str]] = {
 
 
 @pytest.mark.parametrize(("message", "reason"), BAD.values(), ids=BAD)
-def test_what_cannot_be_understood_is_in_the_error_queue_with_the_reason(publisher: Bench, message: Message, reason: str) -> None:
+def test_invalid_control_message_is_in_error_queue_with_reason(publisher: Bench, message: Message, reason: str) -> None:
     configure(publisher, IMMEDIATE_RETRIES=2)
     control(publisher, **message)
     publisher.run(endpoints=["Sales"])
@@ -174,7 +174,7 @@ def test_what_cannot_be_understood_is_in_the_error_queue_with_the_reason(publish
     assert table(publisher).all() == []
 
 
-def test_a_subscriber_whom_the_settings_do_not_allow_is_refused(publisher: Bench) -> None:
+def test_disallowed_subscriber_is_refused(publisher: Bench) -> None:
     configure(publisher, allowed=["Shipping*"])
     core_6(publisher)
     publisher.run(endpoints=["Sales"])
@@ -184,7 +184,7 @@ def test_a_subscriber_whom_the_settings_do_not_allow_is_refused(publisher: Bench
     assert table(publisher).all() == []
 
 
-def test_other_control_messages_are_done_when_they_arrive(publisher: Bench, events: Callable[[], list[str]]) -> None:
+def test_other_control_messages_are_consumed(publisher: Bench, events: Callable[[], list[str]]) -> None:
     control(publisher, "Reply", None, CorrelationId="1")
     publisher.run(endpoints=["Sales"])
 
@@ -193,7 +193,7 @@ def test_other_control_messages_are_done_when_they_arrive(publisher: Bench, even
     assert table(publisher).all() == []
 
 
-def test_a_handler_of_everything_does_not_see_them(publisher: Bench, calls: Calls) -> None:
+def test_handlers_do_not_see_control_messages(publisher: Bench, calls: Calls) -> None:
     handles(TOPIC)(lambda message, context: calls.add(message))
     configure(publisher, SUBSCRIBE=False)
     core_6(publisher, EnclosedMessageTypes=TYPE)

@@ -1,4 +1,4 @@
-"""Delayed messages from end to end: sent through the public face, moved by a worker, handled; and the mover on its own."""
+"""Delayed messages from end to end: sent through the public interface, moved by a worker, handled; and the mover alone."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ def office(bench: Bench) -> Bench:
     return office_of(bench)
 
 
-def test_a_delayed_message_is_handled_once_it_is_due_and_the_worker_ends_although_another_is_not(
-    office: Bench, calls: Calls
-) -> None:
+def test_due_message_is_handled_and_worker_ends_before_a_later_one(office: Bench, calls: Calls) -> None:
     handles("Test.Message")(lambda message, context: calls.add((message["n"], context.message_id, context.headers)) and None)
     now = send("Test.Message", {"n": 1}, delay=timedelta())
     past = send("Test.Message", {"n": 2}, deliver_at=PAST)
@@ -41,7 +39,7 @@ def test_a_delayed_message_is_handled_once_it_is_due_and_the_worker_ends_althoug
     assert waiting(office) == 1
 
 
-def test_a_short_delay_behind_a_long_one_arrives_while_the_worker_runs(office: Bench, calls: Calls, counting: object) -> None:
+def test_short_delay_behind_a_long_one_arrives(office: Bench, calls: Calls, counting: object) -> None:
     send("Test.Message", {"long": True}, delay=DAY)
     with working(office):
         send("Test.Message", {"short": True}, delay=timedelta(milliseconds=20))
@@ -50,7 +48,7 @@ def test_a_short_delay_behind_a_long_one_arrives_while_the_worker_runs(office: B
     assert waiting(office) == 1
 
 
-def test_a_handler_delays_what_it_sends(office: Bench, calls: Calls) -> None:
+def test_handler_delays_its_sends(office: Bench, calls: Calls) -> None:
     @handles("Test.First")
     def first(message: Any, context: Any) -> None:
         context.send("Test.Message", {"by": "context"}, delay=timedelta(milliseconds=1))
@@ -73,7 +71,7 @@ def test_a_handler_delays_what_it_sends(office: Bench, calls: Calls) -> None:
 
 @pytest.mark.parametrize("mode", ["transaction_scope", "sends_atomic_with_receive", "receive_only"])
 @pytest.mark.parametrize("batch_size", [1, 10])
-def test_a_handler_that_fails_delays_nothing(office: Bench, mode: str, batch_size: int) -> None:
+def test_failing_handler_delays_nothing(office: Bench, mode: str, batch_size: int) -> None:
     office.configure(routes=ROUTES, TRANSACTION_MODE=mode)
 
     @handles("Test.First")
@@ -95,7 +93,7 @@ def test_a_handler_that_fails_delays_nothing(office: Bench, mode: str, batch_siz
     assert len(office.rows("error")) == 2
 
 
-def test_in_mode_none_a_delayed_message_is_written_by_itself(office: Bench) -> None:
+def test_mode_none_writes_a_delayed_message_separately(office: Bench) -> None:
     office.configure(routes=ROUTES, TRANSACTION_MODE="none")
     handles("Test.First")(lambda message, context: context.send("Test.Message", delay=DAY) and None)
     office.put_message("Test.First")
@@ -103,7 +101,7 @@ def test_in_mode_none_a_delayed_message_is_written_by_itself(office: Bench) -> N
     assert waiting(office, "Sales") == 1
 
 
-def test_any_worker_moves_what_any_endpoint_of_the_settings_delayed(office: Bench, calls: Calls, counting: object) -> None:
+def test_any_worker_moves_delayed_messages_of_any_endpoint(office: Bench, calls: Calls, counting: object) -> None:
     office.database.configure(ENDPOINTS={"Sales": FAST, "Billing": FAST, "Gone": FAST})
     office.install()
     for endpoint in ("Sales", "Billing", "Web"):
@@ -114,14 +112,14 @@ def test_any_worker_moves_what_any_endpoint_of_the_settings_delayed(office: Benc
     assert len(calls.seen) == 3
 
 
-def test_a_worker_says_at_its_start_that_its_delayed_table_is_missing(office: Bench) -> None:
+def test_missing_delayed_table_is_reported_at_start(office: Bench) -> None:
     with office.database.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {delayed(office, 'Sales').qualified}")
     with pytest.raises(QueueNotFound, match=r"Sales\.Delayed.*sqlqueue_install"):
         office.run()
 
 
-def test_the_recorded_rows_of_a_real_endpoint_are_moved_as_it_moves_them(postgresql_bench: Bench) -> None:
+def test_recorded_rows_are_moved_as_a_real_endpoint_moves_them(postgresql_bench: Bench) -> None:
     bench = postgresql_bench
     bench.database.configure(SEND_AS="Web", ENDPOINTS={"Sales": FAST, "Billing": FAST})
     bench.install()
@@ -133,7 +131,7 @@ def test_the_recorded_rows_of_a_real_endpoint_are_moved_as_it_moves_them(postgre
 
     arrived = [headers for queue in ("Sales", "Billing") for headers in bench.headers(queue)]
     assert len(arrived) == len(stored)
-    # the rows that a real endpoint wrote when it had taken the header away
+    # the rows that a real endpoint wrote after it removed the header
     final = [json.loads(row["headers"]) for row in recorded if row["table"] in ("Sales", "Billing")]
     compared = 0
     for headers in arrived:
@@ -143,7 +141,7 @@ def test_the_recorded_rows_of_a_real_endpoint_are_moved_as_it_moves_them(postgre
     assert compared >= 2
 
 
-def test_what_is_due_arrives_in_the_order_of_its_times_with_its_ids(office: Bench) -> None:
+def test_due_messages_arrive_in_time_order_with_their_ids(office: Bench) -> None:
     for second in (3, 1, 2):
         put(office, PAST + timedelta(seconds=second), **{FORWARD: address(office, "Billing"), "n": str(second)})
     Looks().look()
@@ -155,13 +153,13 @@ def test_what_is_due_arrives_in_the_order_of_its_times_with_its_ids(office: Benc
             assert str(row.id) == MESSAGE["NServiceBus.MessageId"]
 
 
-def test_without_a_destination_a_message_goes_to_the_queue_of_its_endpoint(office: Bench) -> None:
+def test_message_without_destination_goes_to_its_endpoint(office: Bench) -> None:
     put(office, PAST, "Sales")
     Looks().look()
     assert len(office.rows("Sales")) == 1
 
 
-def test_what_cannot_arrive_is_in_the_error_queue_and_holds_up_nobody(office: Bench, events: Callable[[], list[str]]) -> None:
+def test_undeliverable_message_is_in_error_queue_and_blocks_no_other(office: Bench, events: Callable[[], list[str]]) -> None:
     for to in ("Gone", "", "[", "Billing", "x" * 300):
         put(office, PAST, "Sales", **{FORWARD: to, "to": to})
     delayed(office, "Sales").add("{not json", b"poison", PAST)
@@ -178,7 +176,7 @@ def test_what_cannot_arrive_is_in_the_error_queue_and_holds_up_nobody(office: Be
     assert waiting(office, "Sales") == 0
 
 
-def test_a_destination_that_was_dropped_since_it_was_last_used_takes_nothing_with_it(office: Bench) -> None:
+def test_dropped_destination_fails_only_its_own_messages(office: Bench) -> None:
     looks = Looks()
     put(office, PAST, **{FORWARD: address(office, "Billing")})
     looks.look()
@@ -194,7 +192,7 @@ def test_a_destination_that_was_dropped_since_it_was_last_used_takes_nothing_wit
     assert failed["NServiceBus.FailedQ"] == address(office, "Billing")
 
 
-def test_a_destination_that_may_not_be_written_takes_nothing_with_it(postgresql_bench: Bench) -> None:
+def test_forbidden_destination_fails_only_its_own_messages(postgresql_bench: Bench) -> None:
     bench = postgresql_bench
     bench.install_queues("Secret", "Billing")
     role = bench.database.create_role("mover")
@@ -210,7 +208,7 @@ def test_a_destination_that_may_not_be_written_takes_nothing_with_it(postgresql_
     assert [headers["NServiceBus.FailedQ"] for headers in bench.headers("error")] == [address(bench, "Secret")]
 
 
-def test_allowed_destinations_do_not_limit_what_a_process_sends_itself(office: Bench) -> None:
+def test_allowed_destinations_do_not_limit_own_delayed_messages(office: Bench) -> None:
     office.database.configure(ALLOWED_DESTINATIONS=["Nowhere"])
     send("Other.Message", delay=timedelta())
     Looks().look()

@@ -1,4 +1,4 @@
-"""The mover of delayed messages: when it looks, what wakes it, and many of them at once."""
+"""The mover of delayed messages: when it polls, what wakes it, and many movers at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def office(bench: Bench) -> Bench:
     return office_of(bench)
 
 
-def test_it_sleeps_until_the_next_due_time_and_at_most_a_second(office: Bench) -> None:
+def test_mover_sleeps_until_next_due_time_or_a_second(office: Bench) -> None:
     looks = Looks()
     assert looks.look() == POLL_SECONDS
     send("Test.Message", delay=DAY)
@@ -38,7 +38,7 @@ def test_it_sleeps_until_the_next_due_time_and_at_most_a_second(office: Bench) -
     assert 0 < looks.look() < 0.8
 
 
-def test_due_times_without_an_end_are_no_trouble(postgresql_bench: Bench) -> None:
+def test_infinite_due_times_are_accepted(postgresql_bench: Bench) -> None:
     postgresql_bench.install_queues("Billing")
     with postgresql_bench.database.connection.cursor() as cursor:
         for due, to in (("-infinity", "Billing"), ("infinity", "Billing")):
@@ -51,11 +51,11 @@ def test_due_times_without_an_end_are_no_trouble(postgresql_bench: Bench) -> Non
     assert (len(postgresql_bench.rows("Billing")), waiting(postgresql_bench, "Sales")) == (1, 1)
 
 
-def test_an_earlier_message_of_this_process_wakes_it_at_its_commit(office: Bench) -> None:
+def test_earlier_message_wakes_the_mover_at_commit(office: Bench) -> None:
     slept: list[float] = []
 
     def wait(seconds: float) -> None:
-        # the mover would sleep a second; only the flag ends this
+        # the mover would sleep a second; only the flag ends the wait
         slept.append(seconds)
         assert mover._wake.wait(60)
 
@@ -70,7 +70,7 @@ def test_an_earlier_message_of_this_process_wakes_it_at_its_commit(office: Bench
         poll_until(lambda: len(office.rows("Billing")) == 1)
 
 
-def test_batches_of_one_table_do_not_keep_another_waiting(office: Bench) -> None:
+def test_batches_of_one_table_do_not_delay_another(office: Bench) -> None:
     send_many([("Test.Message", {})] * (BATCH * 2 + 1), delay=timedelta())
     put(office, PAST, "Sales", **{FORWARD: address(office, "Billing")})
     Looks().look()
@@ -78,7 +78,7 @@ def test_batches_of_one_table_do_not_keep_another_waiting(office: Bench) -> None
     assert len(office.rows("Billing")) == 1
 
 
-def test_an_error_is_logged_and_tried_again_with_growing_waits(office: Bench, events: Callable[[], list[str]]) -> None:
+def test_error_is_logged_and_retried_with_growing_waits(office: Bench, events: Callable[[], list[str]]) -> None:
     put(office, PAST, **{FORWARD: "Gone"})
     put(office, PAST, "Sales", **{FORWARD: address(office, "Billing")})
     with office.database.connection.cursor() as cursor:
@@ -91,14 +91,14 @@ def test_an_error_is_logged_and_tried_again_with_growing_waits(office: Bench, ev
     assert waits == [1.0, 0.5, 1.0, 1.0, 1.0, 1.0]
     assert [table._retry_at for table in looks.mover._tables] == [None, looks.seconds + FAILURE_CAP_SECONDS]
     assert events().count("delayed_move_failed") == 5
-    # nothing is lost, and the other table is not held up
+    # nothing is lost, and the other table is not delayed
     assert (waiting(office), len(office.rows("Billing"))) == (1, 1)
     office.install_queues("error")
     looks.look(FAILURE_CAP_SECONDS)
     assert [headers["NServiceBus.FailedQ"] for headers in office.headers("error")] == ["Gone"]
 
 
-def test_an_error_that_ends_its_thread_stops_the_worker(
+def test_fatal_error_in_mover_thread_stops_the_worker(
     office: Bench, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]
 ) -> None:
     def broken(self: object) -> float:
@@ -113,7 +113,7 @@ def test_an_error_that_ends_its_thread_stops_the_worker(
     assert "thread_died" in events()
 
 
-def test_a_table_that_is_not_there_is_looked_for_once_a_minute(office: Bench, events: Callable[[], list[str]]) -> None:
+def test_missing_table_is_checked_once_a_minute(office: Bench, events: Callable[[], list[str]]) -> None:
     with office.database.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {delayed(office).qualified}")
     looks = Looks()
@@ -129,7 +129,7 @@ def test_a_table_that_is_not_there_is_looked_for_once_a_minute(office: Bench, ev
     assert len(office.rows("Billing")) == 1
 
 
-def test_a_stop_ends_it_between_two_batches(office: Bench) -> None:
+def test_stop_ends_the_mover_between_two_batches(office: Bench) -> None:
     looks = Looks()
     looks.stop.set()
     put(office, PAST, **{FORWARD: address(office, "Billing")})
@@ -137,14 +137,14 @@ def test_a_stop_ends_it_between_two_batches(office: Bench) -> None:
     assert waiting(office) == 1
 
 
-def test_a_worker_that_ends_when_all_is_empty_waits_for_what_is_due() -> None:
+def test_worker_until_empty_waits_for_due_messages() -> None:
     answers = [True, False]
     empty = EmptyQueues(["a"], anything_due=lambda: answers.pop(0))
     assert not empty.poll_ends("a", empty.poll_begins(), empty=True)
     assert empty.poll_ends("a", empty.poll_begins(), empty=True)
 
 
-def test_a_message_that_is_moved_during_the_last_look_counts() -> None:
+def test_message_moved_during_the_last_check_counts() -> None:
     def moved_meanwhile() -> bool:
         empty.message_begins()
         empty.message_ends()
@@ -154,7 +154,7 @@ def test_a_message_that_is_moved_during_the_last_look_counts() -> None:
     assert not empty.poll_ends("a", empty.poll_begins(), empty=True)
 
 
-def test_many_instances_that_move_at_once_lose_and_double_nothing(office: Bench) -> None:
+def test_concurrent_movers_lose_and_double_nothing(office: Bench) -> None:
     ids = send_many([("Other.Message", {"n": number}) for number in range(1_000)], delay=timedelta())
     start = threading.Barrier(4)
     errors: list[BaseException] = []
@@ -181,10 +181,8 @@ def test_many_instances_that_move_at_once_lose_and_double_nothing(office: Bench)
 @pytest.mark.parametrize(
     ("name", "values"), [("next_due", {}), ("take_due", {"limit": BATCH}), ("count_delayed", {"limit": 1_000})]
 )
-def test_a_hundred_thousand_delayed_messages_are_not_read_to_find_what_is_due(
-    postgresql_bench: Bench, name: str, values: dict[str, object]
-) -> None:
-    """By the plan and the rows that it touched, not by a clock."""
+def test_finding_due_messages_reads_few_rows_on_postgresql(postgresql_bench: Bench, name: str, values: dict[str, object]) -> None:
+    """Checks the plan and the rows that it touched, not a clock."""
     table = delayed(postgresql_bench, "Sales")
     connection = postgresql_bench.database.connection
     with connection.cursor() as cursor:
@@ -205,10 +203,8 @@ def test_a_hundred_thousand_delayed_messages_are_not_read_to_find_what_is_due(
 @pytest.mark.parametrize(
     ("name", "values"), [("next_due", {}), ("take_due", {"limit": BATCH}), ("count_delayed", {"limit": 1_000})]
 )
-def test_a_hundred_thousand_delayed_messages_are_not_read_on_sqlite_either(
-    sqlite_bench: Bench, name: str, values: dict[str, object]
-) -> None:
-    """By the plan: what is due is searched for in the index, and nothing is sorted."""
+def test_finding_due_messages_uses_the_index_on_sqlite(sqlite_bench: Bench, name: str, values: dict[str, object]) -> None:
+    """Checks the plan: due rows come from the index, and nothing is sorted."""
     table = delayed(sqlite_bench, "Sales")
     with sqlite_bench.database.connection.cursor() as cursor:
         cursor.execute(
@@ -221,7 +217,7 @@ def test_a_hundred_thousand_delayed_messages_are_not_read_on_sqlite_either(
         cursor.execute("EXPLAIN QUERY PLAN " + statement.sql, statement.bind(values))
         steps = [step[3] for step in cursor.fetchall()]
     read = [step for step in steps if "Sales.Delayed" in step]
-    # the first entry of the index; the due ones in it; then rows by their number. A count of rows ends at its limit.
+    # the first entry of the index; the due ones in it; then rows by their number. A row count ends at its limit.
     by_due = "SEARCH Sales.Delayed USING COVERING INDEX Sales.Delayed_Due (Due<?)"
     first = "SCAN Sales.Delayed USING COVERING INDEX Sales.Delayed_Due"
     expected = {
@@ -239,7 +235,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
-def test_due_messages_move_in_as_many_statements_however_many_wait(postgresql_bench: Bench, calls: Calls) -> None:
+def test_number_of_statements_does_not_grow_with_due_messages(postgresql_bench: Bench, calls: Calls) -> None:
     bench = postgresql_bench
     bench.install_queues("Billing")
     for _ in range(BATCH):
@@ -255,6 +251,6 @@ def test_due_messages_move_in_as_many_statements_however_many_wait(postgresql_be
 
     with bench.database.connection.execute_wrapper(count):
         looks.look()
-    # a look, begin and savepoint aside: take, write with one statement, look again
+    # a check, begin and savepoint aside: take, write with one statement, check again
     assert len(bench.rows("Billing")) == BATCH * 2
     assert sum("SAVEPOINT" not in sql for sql in calls.seen) <= 4

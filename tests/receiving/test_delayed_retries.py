@@ -1,4 +1,4 @@
-"""Delayed retries: rounds of attempts with a wait between them, exact however many processes compete.
+"""Delayed retries: rounds of attempts with a wait between them, exact for any number of competing processes.
 
 See docs/internals/endpoints.md#retry-policy.
 """
@@ -30,14 +30,14 @@ def policy(config: Any, context: Any) -> Any:
 
 
 def delayed(bench: Bench) -> list[tuple[dict[str, Any], bytes]]:
-    """Headers and bodies of what waits in the delayed table of Sales."""
+    """Headers and bodies of the rows in the delayed table of Sales."""
     with bench.database.connection.cursor() as cursor:
         cursor.execute('SELECT headers, body FROM "Sales.Delayed"')
         return [(json.loads(headers), bytes(body)) for headers, body in cursor.fetchall()]
 
 
 @pytest.mark.parametrize("mode", ["receive_only", "sends_atomic_with_receive", "transaction_scope"])
-def test_a_message_that_always_fails_is_tried_in_rounds_and_then_moved(
+def test_failing_message_is_tried_in_rounds_and_then_moved(
     bench: Bench, failing: Calls, events: Callable[[], list[str]], mode: str
 ) -> None:
     bench.configure(TRANSACTION_MODE=mode, IMMEDIATE_RETRIES=1, DELAYED_RETRIES=2, DELAYED_RETRY_INCREASE=0)
@@ -51,8 +51,8 @@ def test_a_message_that_always_fails_is_tried_in_rounds_and_then_moved(
     assert parse_time(headers["NServiceBus.Retries.Timestamp"]) <= datetime.now(UTC)
     (row,) = bench.rows("error")
     assert json.loads(row.body or b"") == {"a": 1}
-    told = [event for event in events() if event in ("immediate_retry", "delayed_retry", "moved_to_error_queue")]
-    assert told == [
+    logged = [event for event in events() if event in ("immediate_retry", "delayed_retry", "moved_to_error_queue")]
+    assert logged == [
         "immediate_retry",
         "delayed_retry",
         "immediate_retry",
@@ -63,7 +63,7 @@ def test_a_message_that_always_fails_is_tried_in_rounds_and_then_moved(
     assert delayed(bench) == []
 
 
-def test_a_message_of_a_satellite_comes_back_there(bench: Bench, failing: Calls) -> None:
+def test_satellite_message_returns_to_its_satellite(bench: Bench, failing: Calls) -> None:
     satellites = {"Sales.Priority": {"MAX_CONCURRENCY": 1}}
     bench.configure(SATELLITES=satellites, IMMEDIATE_RETRIES=1, DELAYED_RETRIES=2, DELAYED_RETRY_INCREASE=0)
     bench.put(json.dumps({"NServiceBus.EnclosedMessageTypes": "Test.Message"}), b"{}", queue="Sales.Priority")
@@ -73,7 +73,7 @@ def test_a_message_of_a_satellite_comes_back_there(bench: Bench, failing: Calls)
     assert [headers["NServiceBus.FailedQ"] for headers in bench.headers("error")] == [address(bench, "Sales.Priority")]
 
 
-def test_while_it_waits_the_message_is_in_the_delayed_table_whole(bench: Bench, failing: Calls) -> None:
+def test_waiting_message_is_complete_in_the_delayed_table(bench: Bench, failing: Calls) -> None:
     bench.configure(DELAYED_RETRIES=3, DELAYED_RETRY_INCREASE=3600)
     bench.put_message("Test.Message", {"a": 1}, x="y")
     bench.run()
@@ -82,12 +82,12 @@ def test_while_it_waits_the_message_is_in_the_delayed_table_whole(bench: Bench, 
     assert json.loads(body) == {"a": 1}
     assert (headers["x"], headers["NServiceBus.Retries"], headers["NServiceBus.MessageId"]) == ("y", "1", ROW)
     assert headers["NServiceBus.SqlServer.ForwardDestination"] == address(bench, "Sales")
-    # As NServiceBus: why it failed is written into the error queue only.
+    # As in NServiceBus: only the error queue has the reason of the failure.
     assert not [name for name in headers if name.startswith("NServiceBus.ExceptionInfo")]
     assert bench.rows("Sales") == bench.rows("error") == []
 
 
-def test_what_only_the_columns_said_is_kept_in_the_headers(bench: Bench, failing: Calls) -> None:
+def test_values_of_columns_are_kept_in_the_headers(bench: Bench, failing: Calls) -> None:
     if bench.database.vendor == "postgresql":
         pytest.skip("the tables of PostgreSQL have no such columns")
     bench.configure(DELAYED_RETRIES=1, DELAYED_RETRY_INCREASE=3600)
@@ -99,7 +99,7 @@ def test_what_only_the_columns_said_is_kept_in_the_headers(bench: Bench, failing
     assert (kept["NServiceBus.CorrelationId"], kept["NServiceBus.ReplyToAddress"]) == ("asked before", "Web")
 
 
-def test_a_day_after_its_last_delayed_retry_a_message_gets_no_other(bench: Bench, failing: Calls) -> None:
+def test_message_gets_no_retry_a_day_after_its_last_one(bench: Bench, failing: Calls) -> None:
     bench.configure(DELAYED_RETRIES=3)
     long_ago = format_time(datetime.now(UTC) - timedelta(days=2))
     bench.put_message("Test.Message", **{"NServiceBus.Retries": "1", "NServiceBus.Retries.Timestamp": long_ago})
@@ -110,7 +110,7 @@ def test_a_day_after_its_last_delayed_retry_a_message_gets_no_other(bench: Bench
 
 
 @pytest.mark.parametrize("text", ["", "-1", "none", "²", "9" * 40])
-def test_a_count_that_is_none_is_none(bench: Bench, failing: Calls, text: str) -> None:
+def test_invalid_retry_count_is_ignored(bench: Bench, failing: Calls, text: str) -> None:
     bench.configure(DELAYED_RETRIES=1, DELAYED_RETRY_INCREASE=3600)
     bench.put_message("Test.Message", **{"NServiceBus.Retries": text, "NServiceBus.Retries.Timestamp": text})
     bench.run()
@@ -127,7 +127,7 @@ def test_unrecoverable_messages_do_not_wait(bench: Bench) -> None:
     assert delayed(bench) == []
 
 
-def test_a_policy_chooses_the_delay(bench: Bench, failing: Calls) -> None:
+def test_policy_chooses_the_delay(bench: Bench, failing: Calls) -> None:
     bench.configure(RECOVERABILITY=f"{__name__}.policy")
     chosen[:] = [RetryLater(timedelta(hours=1))]
     bench.put_message("Test.Message")
@@ -136,7 +136,7 @@ def test_a_policy_chooses_the_delay(bench: Bench, failing: Calls) -> None:
     assert [headers["NServiceBus.Retries"] for headers, _ in delayed(bench)] == ["1"]
 
 
-def test_a_failing_message_of_a_batch_waits_and_the_others_are_handled(bench: Bench, calls: Calls) -> None:
+def test_failing_message_of_a_batch_waits_and_the_others_are_handled(bench: Bench, calls: Calls) -> None:
     bench.configure(BATCH_SIZE=3, DELAYED_RETRIES=1, DELAYED_RETRY_INCREASE=3600)
 
     @handles("Test.Message")
@@ -155,18 +155,18 @@ def test_a_failing_message_of_a_batch_waits_and_the_others_are_handled(bench: Be
 
 
 @pytest.mark.parametrize("processes", [4])
-def test_four_processes_try_each_message_exactly_as_often_as_configured(bench: Bench, tmp_path: Path, processes: int) -> None:
+def test_four_processes_make_exactly_the_configured_attempts(bench: Bench, tmp_path: Path, processes: int) -> None:
     prepare(bench, IMMEDIATE_RETRIES=1, DELAYED_RETRIES=1, DELAYED_RETRY_INCREASE=0, MAX_CONCURRENCY=2)
     tries = tmp_path / "tries"
     messages = 25
     bodies = [{"number": number, "tries": str(tries)} for number in range(messages)]
     send_many("Worker.Fail", bodies, to=address(bench, "Sales"))
     with worker_process(bench, "--processes", str(processes), "--until-empty") as process:
-        # Its log is longer than a pipe holds: it must be read meanwhile.
+        # Its log is longer than a pipe holds: read it while the process runs.
         printed = process.communicate(timeout=120)
     assert process.returncode == 0, printed
 
-    # (1 + 1) * (1 + 1), where four real NServiceBus instances make 4 to 13 of it.
+    # (1 + 1) * (1 + 1); four real NServiceBus instances make 4 to 13.
     assert Counter(tries.read_text().split()) == {str(number): 4 for number in range(messages)}
     assert len(bench.rows("error")) == messages
     assert delayed(bench) == []

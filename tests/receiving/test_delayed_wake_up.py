@@ -1,4 +1,4 @@
-"""Delayed messages that are announced: their table is looked at when there is something new or due, and seldom otherwise."""
+"""Delayed messages that are announced: the mover polls their table for new or due messages, and seldom otherwise."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def covered(looks: Looks) -> dict[str, DelayedWakeUp]:
     return {each.queue: each for each in looks.mover.wake_ups}
 
 
-def test_an_announced_table_is_left_alone_until_its_next_message_is_due_or_a_rest_is_over(office: Bench) -> None:
+def test_announced_table_rests_until_its_next_message_is_due(office: Bench) -> None:
     looks = Looks()
     covered(looks)
     assert looks.look() == IDLE_WAIT_SECONDS
     put(office, datetime.now(UTC) + timedelta(seconds=5), **{FORWARD: address(office, "Billing")})
-    assert looks.look(1.0) == pytest.approx(IDLE_WAIT_SECONDS - 1.0)  # nobody has told
+    assert looks.look(1.0) == pytest.approx(IDLE_WAIT_SECONDS - 1.0)  # without a notification
     assert 3 < looks.look(IDLE_WAIT_SECONDS) <= 5
     assert waiting(office) == 1
 
 
-def test_an_announcement_has_its_table_looked_at_and_no_other(office: Bench) -> None:
+def test_announcement_polls_only_its_own_table(office: Bench) -> None:
     looks = Looks()
     wake_ups = covered(looks)
     looks.look()
@@ -63,7 +63,7 @@ def test_an_announcement_has_its_table_looked_at_and_no_other(office: Bench) -> 
     assert len(office.rows("Billing")) == 2
 
 
-def test_a_table_that_loses_its_trigger_is_looked_at_each_second_again(office: Bench) -> None:
+def test_table_without_trigger_is_polled_each_second_again(office: Bench) -> None:
     looks = Looks()
     wake_up = covered(looks)["Web.Delayed"]
     assert looks.look() == IDLE_WAIT_SECONDS
@@ -75,7 +75,7 @@ def test_a_table_that_loses_its_trigger_is_looked_at_each_second_again(office: B
     assert len(office.rows("Billing")) == 1
 
 
-def test_what_waits_for_an_empty_queue_has_every_table_looked_at(office: Bench) -> None:
+def test_check_for_due_messages_polls_every_table(office: Bench) -> None:
     looks = Looks()
     covered(looks)
     looks.look()
@@ -85,7 +85,7 @@ def test_what_waits_for_an_empty_queue_has_every_table_looked_at(office: Bench) 
     assert len(office.rows("Billing")) == 1
 
 
-def test_a_crowd_of_announcements_is_over_when_none_came_for_a_while(office: Bench) -> None:
+def test_announcements_end_when_none_came_for_a_while(office: Bench) -> None:
     looks = Looks()
     wake_up = covered(looks)["Web.Delayed"]
     assert wake_up.is_quiet
@@ -96,13 +96,13 @@ def test_a_crowd_of_announcements_is_over_when_none_came_for_a_while(office: Ben
 
 
 def by_insert(office: Bench, name: str) -> None:
-    """As another process does it, whatever its settings; NServiceBus, say."""
+    """Insert as another process does, for example NServiceBus."""
     headers = json.dumps({**MESSAGE, FORWARD: address(office, "Billing")})
     execute(office.database, f"INSERT INTO {delayed(office, name).qualified} (headers, due) VALUES (%s, now())", headers)
 
 
-def test_messages_of_others_wake_the_mover(office: Bench) -> None:
-    """The mover of this test sleeps until it is woken, whatever the time."""
+def test_messages_of_other_processes_wake_the_mover(office: Bench) -> None:
+    """The mover of this test sleeps until it is woken, without a time limit."""
     slept: list[float] = []
 
     def wait(seconds: float) -> None:
@@ -121,7 +121,7 @@ def test_messages_of_others_wake_the_mover(office: Bench) -> None:
         stop.set()
 
 
-def test_nothing_is_listened_for_where_no_receiver_is(postgresql_bench: Bench, events: Callable[[], list[str]]) -> None:
+def test_mover_does_not_listen_without_a_receiver(postgresql_bench: Bench, events: Callable[[], list[str]]) -> None:
     looks = Looks()
     with listening(postgresql_bench.database.alias, [None], looks.stop, also=looks.mover.wake_ups):
         assert looks.look() == POLL_SECONDS

@@ -1,4 +1,4 @@
-"""DEDUPLICATE_FOR: handled messages are remembered in the receive transaction, and a second copy is dropped."""
+"""DEDUPLICATE_FOR: message ids are stored in the receive transaction, and a second copy is dropped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.sqlserver import needs
 
 
 def put(bench: Bench, *message_ids: str, **more: str) -> None:
-    """Rows of these message ids, each with a row id of its own."""
+    """Insert rows with these message ids, each with its own row id."""
     begin = len(bench.rows("Sales"))
     for number, message_id in enumerate(message_ids, begin):
         headers = {"NServiceBus.EnclosedMessageTypes": "Test.Message", "NServiceBus.MessageId": message_id, **more}
@@ -33,7 +33,7 @@ def put(bench: Bench, *message_ids: str, **more: str) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 10])
-def test_a_copy_is_dropped_and_told(
+def test_duplicate_is_dropped_and_logged(
     bench: Bench, calls: Calls, counting: Callable[..., None], caplog: pytest.LogCaptureFixture, batch_size: int
 ) -> None:
     """In the same batch, and in a later run."""
@@ -44,14 +44,14 @@ def test_a_copy_is_dropped_and_told(
     put(bench, "b", "c", "x" * 300)
     assert bench.run() == 3
     assert [message["id"] for message in calls.seen] == ["a", "b", "x" * 300, "c"]
-    told: list[Any] = [record for record in caplog.records if getattr(record, "event", "") == "duplicate_dropped"]
-    assert [(record.message_id, record.queue) for record in told] == [("a", "Sales"), ("b", "Sales"), ("x" * 300, "Sales")]
-    assert "(1 dropped by this process)" in told[0].getMessage()
+    records: list[Any] = [record for record in caplog.records if getattr(record, "event", "") == "duplicate_dropped"]
+    assert [(record.message_id, record.queue) for record in records] == [("a", "Sales"), ("b", "Sales"), ("x" * 300, "Sales")]
+    assert "(1 dropped by this process)" in records[0].getMessage()
     assert len(bench.rows("audit")) == 4
     assert bench.rows("error") == []
 
 
-def test_without_the_setting_nothing_is_remembered(bench: Bench, calls: Calls, counting: Callable[..., None]) -> None:
+def test_nothing_is_stored_without_the_setting(bench: Bench, calls: Calls, counting: Callable[..., None]) -> None:
     put(bench, "a", "a")
     bench.run()
     assert len(calls.seen) == 2
@@ -59,8 +59,8 @@ def test_without_the_setting_nothing_is_remembered(bench: Bench, calls: Calls, c
 
 
 @pytest.mark.parametrize("batch_size", [1, 10])
-def test_what_failed_is_not_remembered(bench: Bench, calls: Calls, batch_size: int) -> None:
-    """It may come back from the error queue; and a retry in the same transaction is no copy."""
+def test_failed_message_is_not_stored(bench: Bench, calls: Calls, batch_size: int) -> None:
+    """It may return from the error queue; and a retry in the same transaction is no duplicate."""
     bench.configure(DEDUPLICATE_FOR=3600, IMMEDIATE_RETRIES=1, BATCH_SIZE=batch_size)
     fails = [True]
 
@@ -82,7 +82,7 @@ def test_what_failed_is_not_remembered(bench: Bench, calls: Calls, batch_size: i
     assert len(bench.rows("error")) == 1
 
 
-def test_other_queues_know_nothing_of_it(bench: Bench, calls: Calls, counting: Callable[..., None]) -> None:
+def test_other_queues_do_not_share_message_ids(bench: Bench, calls: Calls, counting: Callable[..., None]) -> None:
     bench.configure(DEDUPLICATE_FOR=3600, SATELLITES={"Sales.Other": {}})
     put(bench, "a")
     headers = {"NServiceBus.EnclosedMessageTypes": "Test.Message", "NServiceBus.MessageId": "a"}
@@ -91,7 +91,7 @@ def test_other_queues_know_nothing_of_it(bench: Bench, calls: Calls, counting: C
     assert len(calls.seen) == 2
 
 
-def test_a_copy_that_servicecontrol_waits_for_is_acknowledged(bench: Bench, calls: Calls, counting: Callable[..., None]) -> None:
+def test_duplicate_retry_of_servicecontrol_is_acknowledged(bench: Bench, calls: Calls, counting: Callable[..., None]) -> None:
     bench.configure(DEDUPLICATE_FOR=3600, AUDIT_QUEUE="audit")
     bench.install_queues("control")
     retry = {"ServiceControl.Retry.UniqueMessageId": "u", "ServiceControl.Retry.AcknowledgementQueue": "control"}
@@ -108,10 +108,10 @@ def gate() -> Iterator[threading.Event]:
 
 
 @pytest.mark.parametrize("first_fails", [False, True])
-def test_of_two_copies_at_the_same_time_one_wins(
+def test_one_of_two_simultaneous_copies_is_handled(
     postgresql_bench: Bench, calls: Calls, gate: threading.Event, first_fails: bool
 ) -> None:
-    """The second thread waits for the first one's transaction; when that is rolled back, the copy is the message."""
+    """The second thread waits for the first one's transaction; if that is rolled back, the second copy is handled."""
     bench = postgresql_bench
     bench.configure(DEDUPLICATE_FOR=3600, MAX_CONCURRENCY=2, CONCURRENCY_MODEL="fixed")
 
@@ -142,7 +142,7 @@ def test_of_two_copies_at_the_same_time_one_wins(
     assert bench.rows("Sales") == []
 
 
-def test_many_copies_on_many_threads_are_handled_once_each(bench: Bench, calls: Calls, counting: Callable[..., None]) -> None:
+def test_many_copies_on_many_threads_are_handled_once(bench: Bench, calls: Calls, counting: Callable[..., None]) -> None:
     bench.configure(DEDUPLICATE_FOR=3600, MAX_CONCURRENCY=4, CONCURRENCY_MODEL="fixed")
     put(bench, *(f"m-{number % 10}" for number in range(40)))
     bench.run()
@@ -150,7 +150,7 @@ def test_many_copies_on_many_threads_are_handled_once_each(bench: Bench, calls: 
     assert bench.rows("error") == []
 
 
-def test_what_is_old_is_forgotten_in_batches(bench: Bench, counting: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_entries_are_deleted_in_batches(bench: Bench, counting: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     bench.configure(DEDUPLICATE_FOR=timedelta(hours=1))
     put(bench, *"abcdefg")
     bench.run()
@@ -167,7 +167,7 @@ def test_what_is_old_is_forgotten_in_batches(bench: Bench, counting: Callable[..
     assert not remembered.filter(pk__in=old).exists()
 
 
-def test_a_missing_table_is_told_at_the_start(bench: Bench) -> None:
+def test_missing_table_is_reported_at_start(bench: Bench) -> None:
     needs(bench.database.vendor, "sp_rename without a kind")
     bench.configure(DEDUPLICATE_FOR=60)
     names = "sqlqueue_app_handledmessage", "away"
@@ -182,7 +182,7 @@ def test_a_missing_table_is_told_at_the_start(bench: Bench) -> None:
             editor.alter_db_table(HandledMessage, *reversed(names))
 
 
-class Elsewhere:
+class OtherDatabaseRouter:
     """A router that keeps the app's tables in another database than the queues."""
 
     def db_for_read(self, model: Any, **hints: Any) -> str | None:
@@ -191,10 +191,10 @@ class Elsewhere:
     db_for_write = db_for_read
 
 
-def test_another_database_is_refused(sqlite_bench: Bench) -> None:
+def test_app_tables_in_another_database_are_refused(sqlite_bench: Bench) -> None:
     sqlite_bench.configure(DEDUPLICATE_FOR=60)
     assert check_deduplication() == []
-    sqlite_bench.database.settings.DATABASE_ROUTERS = [f"{__name__}.Elsewhere"]
+    sqlite_bench.database.settings.DATABASE_ROUTERS = [f"{__name__}.OtherDatabaseRouter"]
     (error,) = check_deduplication()
     assert (error.id, error.level) == ("sqlqueue.E031", 40)
     assert "in the database 'default', but the routers keep the tables of sqlqueue_app in 'elsewhere'" in error.msg
@@ -205,10 +205,10 @@ def test_another_database_is_refused(sqlite_bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("retries", [0, 5])
-def test_two_batches_with_the_same_two_messages_in_opposite_order_end_well(
+def test_two_batches_in_opposite_order_are_both_handled(
     postgresql_bench: Bench, calls: Calls, events: Callable[[], list[str]], retries: int
 ) -> None:
-    """Each holds the id that the other wants next. One gives way: no attempt is counted, and each message is handled once."""
+    """Each batch holds the id that the other needs next. One gives way without counting an attempt."""
     bench = postgresql_bench
     bench.configure(DEDUPLICATE_FOR=3600, BATCH_SIZE=2, MAX_CONCURRENCY=2, CONCURRENCY_MODEL="fixed", IMMEDIATE_RETRIES=retries)
     both_have_begun = threading.Barrier(2)

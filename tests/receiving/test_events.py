@@ -1,4 +1,4 @@
-"""Events through the worker: subscribed at its start, published by handlers in every mode, handled by their parents' handlers."""
+"""Events through the worker: subscribed at its start, published and handled in every mode, also by handlers of parent types."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def shop(bench: Bench) -> Shop:
 # --- at the start of a worker -----------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_subscribes_to_what_it_handles_but_for_its_commands(shop: Shop, events: Callable[[], list[str]]) -> None:
+def test_worker_subscribes_to_its_events_but_not_its_commands(shop: Shop, events: Callable[[], list[str]]) -> None:
     for name in ("Sales.PlaceOrder", "Billing.OrderBilled", "Shop.Outer+Inner"):
         handles(name)(lambda message, context: None)
     handles(OrderEvent)(lambda message, context: None)
@@ -79,7 +79,7 @@ def test_a_worker_subscribes_to_what_it_handles_but_for_its_commands(shop: Shop,
 
     shop.run()
 
-    # Sales.PlaceOrder is a command of this endpoint; what is routed to another one can only come as an event
+    # Sales.PlaceOrder is a command of this endpoint; a message routed to another endpoint can only arrive as an event
     assert shop.rows() == [
         SubscriptionRow("Sales", topic, shop.address("Sales"))
         for topic in ("Billing.OrderBilled", "Events.IOrderEvent", "Shop.Outer+Inner")
@@ -87,7 +87,7 @@ def test_a_worker_subscribes_to_what_it_handles_but_for_its_commands(shop: Shop,
     assert events().count("subscribed") == 3
 
 
-def test_a_second_start_writes_nothing_and_a_wrong_address_is_mended(shop: Shop, events: Callable[[], list[str]]) -> None:
+def test_second_start_writes_nothing_and_repairs_a_wrong_address(shop: Shop, events: Callable[[], list[str]]) -> None:
     handles("Billing.OrderBilled")(lambda message, context: None)
     shop.run()
     shop.run()
@@ -100,7 +100,7 @@ def test_a_second_start_writes_nothing_and_a_wrong_address_is_mended(shop: Shop,
     assert shop.rows() == [SubscriptionRow("Sales", "Billing.OrderBilled", shop.address("Sales"))]
 
 
-def test_what_is_no_longer_handled_stays_subscribed(shop: Shop) -> None:
+def test_type_without_handler_stays_subscribed(shop: Shop) -> None:
     shop.table.subscribe(SubscriptionRow("Sales", "Billing.Former", shop.address("Sales")))
 
     shop.run()
@@ -117,7 +117,7 @@ def test_subscribe_false_subscribes_to_nothing(shop: Shop) -> None:
     assert shop.rows() == []
 
 
-def test_a_worker_with_events_needs_the_table(shop: Shop) -> None:
+def test_worker_with_events_needs_the_table(shop: Shop) -> None:
     execute(shop.bench.database, f"DROP TABLE {shop.table.qualified}")
     shop.run()
     handles("Billing.OrderBilled")(lambda message, context: None)
@@ -160,7 +160,7 @@ def test_handlers_publish_in_every_mode(shop: Shop, calls: Calls, mode: str, how
 
 
 @MODES
-def test_what_a_failed_handler_has_published_is_not_sent(shop: Shop, mode: str) -> None:
+def test_failed_handler_publishes_nothing(shop: Shop, mode: str) -> None:
     shop.configure(TRANSACTION_MODE=mode)
 
     @handles("Test.Message")
@@ -177,7 +177,7 @@ def test_what_a_failed_handler_has_published_is_not_sent(shop: Shop, mode: str) 
 
 
 @MODES
-def test_a_message_whose_event_has_no_place_to_go_is_in_the_error_queue_with_the_reason(shop: Shop, mode: str) -> None:
+def test_failed_publish_is_in_error_queue_with_the_reason(shop: Shop, mode: str) -> None:
     shop.configure(TRANSACTION_MODE=mode)
     shop.bench.install_queues("Gone")
     handles("Test.Message")(lambda message, context: context.publish(OrderPlaced("42")))
@@ -193,7 +193,7 @@ def test_a_message_whose_event_has_no_place_to_go_is_in_the_error_queue_with_the
 
 
 @pytest.mark.parametrize("batch", [1, 10])
-def test_many_events_in_batches(shop: Shop, calls: Calls, batch: int) -> None:
+def test_batches_publish_many_events(shop: Shop, calls: Calls, batch: int) -> None:
     shop.configure(BATCH_SIZE=batch)
     handles("Test.Message")(lambda message, context: context.publish(OrderPlaced(str(message["n"]))))
     subscribe(OrderEvent, endpoint="Billing")
@@ -207,7 +207,7 @@ def test_many_events_in_batches(shop: Shop, calls: Calls, batch: int) -> None:
 # --- parents ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_handler_of_a_parent_gets_derived_events_the_handler_of_both_each_once(shop: Shop, calls: Calls) -> None:
+def test_each_handler_gets_an_event_once(shop: Shop, calls: Calls) -> None:
     @handles(OrderEvent)
     def parent(message: OrderEvent, context: Any) -> None:
         calls.add(("parent", type(message).__name__, message.order_id))
@@ -221,11 +221,11 @@ def test_the_handler_of_a_parent_gets_derived_events_the_handler_of_both_each_on
     publish(OrderEvent("43"))
     shop.run()
 
-    # one copy, though both types are subscribed to
+    # one copy, although both types are subscribed
     assert sorted(calls.seen) == [("child", 7), ("parent", "OrderEvent", "42"), ("parent", "OrderEvent", "43")]
 
 
-def test_an_event_of_a_net_publisher_reaches_the_handler_of_its_interface(shop: Shop, calls: Calls) -> None:
+def test_event_of_a_net_publisher_reaches_the_handler_of_its_interface(shop: Shop, calls: Calls) -> None:
     handles("Shop.Messages.IOrderEvent")(lambda message, context: calls.add(message["OrderId"]))
 
     shop.bench.put_message(
@@ -240,7 +240,7 @@ def test_an_event_of_a_net_publisher_reaches_the_handler_of_its_interface(shop: 
     assert calls.seen == ["42"]
 
 
-def test_what_was_changed_by_hand_is_found_when_the_old_answer_is_forgotten(shop: Shop) -> None:
+def test_cleared_cache_finds_a_manual_subscription(shop: Shop) -> None:
     publish(OrderPlaced("1"))
     shop.table.subscribe(SubscriptionRow("Billing", "Events.OrderPlaced", shop.address("Billing")))
 

@@ -1,4 +1,4 @@
-"""What comes into an ordinary queue on its way elsewhere."""
+"""Messages in an ordinary queue on their way to another one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def office(bench: Bench) -> Bench:
 
 
 @pytest.mark.parametrize("body", [b"{}", b""])
-def test_a_message_on_its_way_to_another_queue_is_sent_on(office: Bench, calls: Calls, counting: object, body: bytes) -> None:
+def test_message_for_another_queue_is_forwarded(office: Bench, calls: Calls, counting: object, body: bytes) -> None:
     office.put(json.dumps({**MESSAGE, FORWARD: address(office, "Billing"), "Own": "é"}), body)
     office.run()
     (headers,) = office.headers("Billing")
@@ -27,7 +27,7 @@ def test_a_message_on_its_way_to_another_queue_is_sent_on(office: Bench, calls: 
 
 
 @pytest.mark.parametrize("form", ["canonical", "plain", "empty", "other form"])
-def test_a_message_that_has_arrived_is_handled_without_the_header(office: Bench, calls: Calls, form: str) -> None:
+def test_arrived_message_is_handled_without_the_header(office: Bench, calls: Calls, form: str) -> None:
     handles("Test.Message")(lambda message, context: calls.add(FORWARD in context.headers) and None)
     canonical = address(office, "Sales")
     to = {"canonical": canonical, "plain": "Sales", "empty": "", "other form": canonical.replace('"', "").strip()}[form]
@@ -36,7 +36,7 @@ def test_a_message_that_has_arrived_is_handled_without_the_header(office: Bench,
     assert calls.seen == [False]
 
 
-def test_messages_do_not_go_round_in_circles(office: Bench, calls: Calls) -> None:
+def test_messages_are_not_forwarded_in_circles(office: Bench, calls: Calls) -> None:
     office.database.configure(ENDPOINTS={"Sales": FAST, "Billing": FAST})
     office.install()
     handles("Test.Message")(lambda message, context: calls.add(context.endpoint) and None)
@@ -55,7 +55,7 @@ def test_messages_do_not_go_round_in_circles(office: Bench, calls: Calls) -> Non
     ],
 )
 @pytest.mark.parametrize("mode", ["transaction_scope", "none"])
-def test_what_cannot_be_sent_on_is_in_the_error_queue_with_the_reason(office: Bench, to: str, reason: str, mode: str) -> None:
+def test_undeliverable_message_is_in_error_queue_with_the_reason(office: Bench, to: str, reason: str, mode: str) -> None:
     office.configure(LEGACY_SATELLITES=True, TRANSACTION_MODE=mode)
     office.install_queues("Secret")
     office.database.configure(ALLOWED_DESTINATIONS=["Billing"])

@@ -1,4 +1,4 @@
-"""A worker and four processes of gunicorn on one machine: each reply comes to the process that asked, also when one is killed."""
+"""A worker and four gunicorn processes on one machine: each reply reaches the process that asked, also after one is killed."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ QUEUES = {"Web.here", "Web.here-2", "Web.here-3", "Web.here-4"}
 
 
 class Server:
-    """gunicorn behind a socket of its own."""
+    """gunicorn behind its own socket."""
 
     def __init__(self, address: Path) -> None:
         self.address = address
 
     def ask(self, code: int) -> dict[str, Any] | None:
-        """What the view says, from whatever process; None if its process was killed, or said that it could not."""
+        """Return the response of the view, from any process; None if its process was killed or it reported an error."""
         with closing(_Connection(self.address)) as connection:
             try:
                 connection.request("GET", f"/ask/{code}")
                 answer = connection.getresponse()
-                told: dict[str, Any] = json.loads(answer.read())
+                decoded: dict[str, Any] = json.loads(answer.read())
             except (OSError, http.client.HTTPException, ValueError):
                 return None
-            return told if answer.status == 200 else None
+            return decoded if answer.status == 200 else None
 
 
 class _Connection(http.client.HTTPConnection):
@@ -66,7 +66,7 @@ class _Connection(http.client.HTTPConnection):
 
 @contextmanager
 def gunicorn(asking: Asking, directory: Path) -> Iterator[Server]:
-    """Loads the site, forks, and serves until the end, when all of it ends in order."""
+    """Start gunicorn, which loads the site and forks; at the end all its processes exit in order."""
     server = Server(directory / "gunicorn.sock")
     command = [
         sys.executable, "-m", "gunicorn", f"{MODULE}:site()", "--preload", "--bind", f"unix:{server.address}",
@@ -89,7 +89,7 @@ def gunicorn(asking: Asking, directory: Path) -> Iterator[Server]:
 
 
 def ask_all(server: Server, codes: list[int]) -> list[dict[str, Any]]:
-    """Ask each from one of several threads, again where a process was killed meanwhile; the answers in the order of the codes."""
+    """Send all requests from several threads, again if a process was killed; returns the answers in the order of the codes."""
     answers: list[dict[str, Any]] = [{}] * len(codes)
 
     def client(first: int) -> None:
@@ -106,7 +106,7 @@ def ask_all(server: Server, codes: list[int]) -> list[dict[str, Any]]:
     return answers
 
 
-def test_a_thousand_requests_each_get_their_reply_and_a_killed_process_is_replaced(asking: Asking, tmp_path: Path) -> None:
+def test_each_of_a_thousand_requests_gets_its_reply(asking: Asking, tmp_path: Path) -> None:
     asking.configure(sales={"HANDLERS": [MODULE]}, CALLBACK_QUEUES=PROCESSES)
     connections.close_all()
     with worker_process(asking.bench, "--endpoint", "Sales"), gunicorn(asking, tmp_path) as server:
@@ -115,7 +115,7 @@ def test_a_thousand_requests_each_get_their_reply_and_a_killed_process_is_replac
         queue_of = {answer["pid"]: answer["queue"] for answer in first}
 
         def all_ask() -> bool:
-            # Which process takes a connection is the system's choice.
+            # The system chooses the process that accepts a connection.
             queue_of.update((answer["pid"], answer["queue"]) for answer in ask_all(server, list(range(CLIENTS))))
             return len(queue_of) == PROCESSES
 
@@ -125,7 +125,7 @@ def test_a_thousand_requests_each_get_their_reply_and_a_killed_process_is_replac
 
         killed = Counter(answer["pid"] for answer in first).most_common(1)[0][0]
         os.kill(killed, signal.SIGKILL)
-        # Nobody waits 40 seconds here: its last heartbeat was long ago.
+        # Do not wait 40 seconds here: its last heartbeat was long ago.
         Instance.objects.using(asking.bench.database.alias).filter(pid=killed).update(
             heartbeat_at=timezone.now() - timedelta(seconds=41)
         )

@@ -1,4 +1,4 @@
-"""Registering handlers."""
+"""Registration of handlers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADERS = '{"NServiceBus.EnclosedMessageTypes": "Test.Derived;Test.Base"}'
 pytestmark = pytest.mark.usefixtures("handler_registry")
 
 
-def test_an_async_handler_is_refused_with_the_reason() -> None:
+def test_async_handler_is_refused_with_the_reason() -> None:
     async def handler(message: Any, context: Any) -> None: ...
 
     class AsyncCallable:
@@ -35,12 +35,12 @@ def test_an_async_handler_is_refused_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("wrong", [lambda: None, lambda message: None, lambda a, b, c: None, "text", None])
-def test_what_does_not_take_message_and_context_is_refused(wrong: Any) -> None:
+def test_callable_with_other_parameters_is_refused(wrong: Any) -> None:
     with pytest.raises(HandlerError):
         handles("Test.Message")(wrong)
 
 
-def test_a_class_that_is_no_message_type_and_no_type_at_all_are_refused() -> None:
+def test_unregistered_class_or_missing_type_is_refused() -> None:
     @dataclass
     class Plain:
         a: int
@@ -53,7 +53,7 @@ def test_a_class_that_is_no_message_type_and_no_type_at_all_are_refused() -> Non
         handles(" ")(lambda message, context: None)
 
 
-def test_a_callable_object_and_a_function_with_defaults_are_handlers() -> None:
+def test_callable_object_and_function_with_defaults_are_handlers() -> None:
     class Handler:
         def __call__(self, message: Any, context: Any) -> None: ...
 
@@ -64,7 +64,7 @@ def test_a_callable_object_and_a_function_with_defaults_are_handlers() -> None:
     assert [handler.message_type for handler in registry.all()] == ["Test.Message", "Test.Message", "Test.Other"]
 
 
-def test_the_same_function_again_takes_its_own_place() -> None:
+def test_function_registered_again_keeps_its_place() -> None:
     def handler(message: Any, context: Any) -> None: ...
 
     handles("Test.Message")(handler)
@@ -72,7 +72,7 @@ def test_the_same_function_again_takes_its_own_place() -> None:
     assert len(registry.all()) == 1
 
 
-def test_a_message_calls_the_handlers_of_all_its_types_in_order_and_each_function_once() -> None:
+def test_message_calls_handlers_of_all_its_types_once_in_order() -> None:
     def both(message: Any, context: Any) -> None: ...
 
     def derived(message: Any, context: Any) -> None: ...
@@ -111,7 +111,7 @@ def test_a_message_calls_the_handlers_of_all_its_types_in_order_and_each_functio
         (";", []),
     ],
 )
-def test_a_type_is_known_in_every_form(enclosed: str, found: list[str]) -> None:
+def test_type_name_is_recognised_in_every_form(enclosed: str, found: list[str]) -> None:
     for name in ("Ns.A", "Ns.Outer+Inner", "Ns.Page`1[[Ns.A, Asm]]"):
         handles(name)(lambda message, context: None)
     table = HandlerTable(registry.all(), body_names="as_is")
@@ -124,7 +124,7 @@ def test_a_type_is_known_in_every_form(enclosed: str, found: list[str]) -> None:
     assert table.message_types == ["Ns.A", "Ns.Outer+Inner", "Ns.Page`1[[Ns.A, Asm]]"]
 
 
-def test_functions_of_one_path_are_handlers_of_their_own_but_for_one_that_is_registered_again() -> None:
+def test_functions_of_one_path_are_separate_handlers_unless_registered_again() -> None:
     def make() -> Any:
         return lambda message, context: None
 
@@ -135,11 +135,11 @@ def test_functions_of_one_path_are_handlers_of_their_own_but_for_one_that_is_reg
     handles("Test.Message")(make())
     assert len(registry.all()) == 2
     register()
-    register()  # as a module that is imported again
+    register()  # like a module that is imported again
     assert len(registry.all()) == 3
 
 
-def test_a_handler_belongs_to_the_module_that_registers_it_as_well() -> None:
+def test_handler_belongs_to_the_registering_module() -> None:
     elsewhere = partial(deepcopy, None)
     elsewhere.__module__ = "shop.factories"
     handles("Test.Message")(elsewhere)
@@ -148,7 +148,7 @@ def test_a_handler_belongs_to_the_module_that_registers_it_as_well() -> None:
     assert handlers_of(["tests.support"]) == []
 
 
-def test_handlers_are_those_of_the_modules_that_the_settings_name() -> None:
+def test_handlers_come_from_modules_in_the_settings() -> None:
     def here(message: Any, context: Any) -> None: ...
 
     handles("Test.Message")(here)
@@ -158,6 +158,6 @@ def test_handlers_are_those_of_the_modules_that_the_settings_name() -> None:
     assert here in [handler.function for handler in handlers_of(None)]
 
 
-def test_a_module_that_does_not_exist_is_named() -> None:
+def test_missing_module_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"'tests\.nowhere\.handlers', which does not exist"):
         handlers_of(["tests.nowhere.handlers"])

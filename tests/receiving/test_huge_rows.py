@@ -1,4 +1,4 @@
-"""Rows that are large or deep on purpose: a clear reason in the error queue, no crash, and no size out of proportion."""
+"""Very large or deep rows: a clear reason in the error queue, no crash, and no disproportionate size."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def registered(handler_registry: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         (DEEP, "nested too deeply"),
         (DEEP + "]" * 100_000, "nested too deeply"),
@@ -39,8 +39,8 @@ def registered(handler_registry: None) -> None:
     ],
     ids=["arrays", "closed arrays", "objects", "10 MB", "a long name twice", "a long name of an array"],
 )
-def test_headers_that_cannot_be_read(sqlite_bench: Bench, text: str, said: str) -> None:
-    with pytest.raises(PoisonMessage, match=said) as refused:
+def test_unreadable_headers_are_moved_unchanged(sqlite_bench: Bench, text: str, reason: str) -> None:
+    with pytest.raises(PoisonMessage, match=reason) as refused:
         read_headers(text)
     assert len(str(refused.value)) < 500
     sqlite_bench.put(text, b"{}")
@@ -49,7 +49,7 @@ def test_headers_that_cannot_be_read(sqlite_bench: Bench, text: str, said: str) 
 
 
 @pytest.mark.parametrize(
-    ("body", "content_type", "said"),
+    ("body", "content_type", "reason"),
     [
         (DEEP, "json", "nested too deeply"),
         ('{"by_number":' + '{"a":' * 100_000, "json", "nested too deeply"),
@@ -67,9 +67,9 @@ def test_headers_that_cannot_be_read(sqlite_bench: Bench, text: str, said: str) 
     ],
     ids=range(13),
 )
-def test_bodies_that_cannot_be_read(sqlite_bench: Bench, body: str, content_type: str, said: str) -> None:
+def test_unreadable_body_is_moved_with_a_short_reason(sqlite_bench: Bench, body: str, content_type: str, reason: str) -> None:
     kind = {"json": "application/json", "xml": "text/xml"}[content_type]
-    with pytest.raises(MessageBodyError, match=said):
+    with pytest.raises(MessageBodyError, match=reason):
         deserialize(body.encode(), kind, shapes.Order)
     sqlite_bench.put(json.dumps({TYPES: "Shape.Order", "NServiceBus.ContentType": kind}), body.encode())
     sqlite_bench.run()
@@ -82,7 +82,7 @@ def test_bodies_that_cannot_be_read(sqlite_bench: Bench, body: str, content_type
 @pytest.mark.parametrize(
     "name", ["5", "[]", "{}", "null", '"\\u0000\\ud800"', '""', '",,;"', json.dumps("x" * 100_000)], ids=range(8)
 )
-def test_a_type_in_the_body_that_is_none(sqlite_bench: Bench, name: str) -> None:
+def test_invalid_type_in_body_has_no_handler(sqlite_bench: Bench, name: str) -> None:
     body = f'{{"$type": {name}}}'.encode()
     assert isinstance(type_names_in(body, None), list)
     sqlite_bench.put("{}", body)
@@ -92,20 +92,20 @@ def test_a_type_in_the_body_that_is_none(sqlite_bench: Bench, name: str) -> None
 
 
 @pytest.mark.parametrize("more", ["", ";Shape.Dict"])
-def test_a_type_name_of_a_megabyte_is_not_repeated_over_and_over(sqlite_bench: Bench, more: str) -> None:
-    told = {TYPES: "x" * MILLION + more, "NServiceBus.ReplyToAddress": "y" * MILLION, "Mine": "z" * MILLION}
-    sqlite_bench.put(json.dumps(told), b'{"a": 1}' if not more else b"[]")
+def test_huge_type_name_is_not_repeated(sqlite_bench: Bench, more: str) -> None:
+    sent = {TYPES: "x" * MILLION + more, "NServiceBus.ReplyToAddress": "y" * MILLION, "Mine": "z" * MILLION}
+    sqlite_bench.put(json.dumps(sent), b'{"a": 1}' if not more else b"[]")
     sqlite_bench.run()
     (row,) = sqlite_bench.rows("error")
     headers: dict[str, Any] = json.loads(row.headers or "")
-    assert {name: headers[name] for name in told} == told
-    # The name stands once more as the message type of the failure.
+    assert {name: headers[name] for name in sent} == sent
+    # The name appears once more as the message type of the failure.
     assert len(row.headers or "") < 4.3 * MILLION
     assert len(headers["NServiceBus.ExceptionInfo.StackTrace"]) < 150_000
 
 
 @pytest.mark.parametrize(("size", "remembered"), [(100, True), (MILLION, False)])
-def test_only_texts_of_a_usual_length_are_remembered(size: int, remembered: bool) -> None:
+def test_only_texts_of_usual_length_are_cached(size: int, remembered: bool) -> None:
     table = HandlerTable(registry.all(), body_names="as_is")
     message = IncomingMessage(uuid.uuid4(), {TYPES: f"Shape.Dict;{'x' * size}"}, b"{}")
     table.calls(message)

@@ -1,4 +1,4 @@
-"""Instances: the lease of a callback queue, taken, refused, taken over, given back.
+"""Instances: the lease of a callback queue, taken, refused, taken over, released.
 
 See docs/internals/decisions.md#callback-queues.
 """
@@ -44,7 +44,7 @@ def rows(bench: Bench) -> list[Instance]:
     return list(Instance.objects.using(bench.database.alias).order_by("callback_queue"))
 
 
-def test_each_process_leases_a_queue_of_its_own_and_gives_it_back(bench: Bench) -> None:
+def test_each_process_leases_its_own_queue_and_releases_it(bench: Bench) -> None:
     first = lease(bench)
     second = take(bench)
     assert [first.callback_queue, second.callback_queue] == ["Sales.here", "Sales.here-2"]
@@ -52,7 +52,7 @@ def test_each_process_leases_a_queue_of_its_own_and_gives_it_back(bench: Bench) 
     assert take(bench).callback_queue == "Sales.here"
 
 
-def test_a_process_that_finds_none_free_makes_the_next(bench: Bench) -> None:
+def test_process_creates_a_queue_when_none_is_free(bench: Bench) -> None:
     """As many as are killed in a short time, whatever CALLBACK_QUEUES is."""
     bench.configure(CALLBACKS="on_request", INSTANCE="here", CALLBACK_QUEUES=2)
     assert not bench.table("Sales.here").exists()
@@ -64,7 +64,7 @@ def test_a_process_that_finds_none_free_makes_the_next(bench: Bench) -> None:
     }
 
 
-def test_the_lease_of_a_dead_process_is_taken_over(bench: Bench) -> None:
+def test_lease_of_dead_process_is_taken_over(bench: Bench) -> None:
     dead = lease(bench, CALLBACK_QUEUES=1)
     silent = timezone.now() - timedelta(seconds=41)
     Instance.objects.using(bench.database.alias).update(heartbeat_at=silent, pid=os.getpid() + 1)
@@ -73,8 +73,8 @@ def test_the_lease_of_a_dead_process_is_taken_over(bench: Bench) -> None:
     assert InstanceLease(dead.alias, dead.row_id, "Sales", "Sales.here").heartbeat({"Sales": 1})
 
 
-def test_the_lease_of_a_process_that_was_killed_is_taken_over_by_one_of_many(bench: Bench) -> None:
-    """Its heartbeat is as the database wrote it, which on SQLite is text of its own form."""
+def test_only_one_process_takes_over_a_lease(bench: Bench) -> None:
+    """The database wrote its heartbeat, on SQLite as text in its own format."""
     lease(bench, CALLBACK_QUEUES=1)
     server = DatabaseClock(bench.database)
     with server.running():
@@ -85,7 +85,7 @@ def test_the_lease_of_a_process_that_was_killed_is_taken_over_by_one_of_many(ben
         assert take(bench).callback_queue == "Sales.here-2"
 
 
-def test_a_heartbeat_tells_the_threads_and_notices_a_take_over(bench: Bench) -> None:
+def test_heartbeat_stores_threads_and_detects_a_take_over(bench: Bench) -> None:
     held = lease(bench)
     assert held.heartbeat({"Sales": 3})
     (row,) = rows(bench)
@@ -95,20 +95,20 @@ def test_a_heartbeat_tells_the_threads_and_notices_a_take_over(bench: Bench) -> 
     assert not held.heartbeat({})
 
 
-def test_hosts_that_share_an_instance_name_share_no_queue(bench: Bench) -> None:
+def test_hosts_with_the_same_instance_name_share_no_queue(bench: Bench) -> None:
     lease(bench)
     Instance.objects.using(bench.database.alias).update(host="elsewhere")
     assert take(bench).callback_queue == "Sales.here-2"
 
 
-def test_a_name_that_the_database_cannot_hold_is_refused(postgresql_bench: Bench) -> None:
+def test_too_long_name_is_refused(postgresql_bench: Bench) -> None:
     with pytest.raises(AddressError, match="66 bytes"):
         lease(postgresql_bench, CALLBACKS="on_request", INSTANCE="m" * 60)
     assert rows(postgresql_bench) == []
 
 
 @pytest.mark.parametrize("callbacks", ["on_request", True])
-def test_ten_threads_that_lease_at_once_get_ten_queues(postgresql_bench: Bench, callbacks: Any) -> None:
+def test_ten_threads_lease_ten_queues_at_once(postgresql_bench: Bench, callbacks: Any) -> None:
     bench = postgresql_bench
     bench.configure(CALLBACKS=callbacks, INSTANCE="here")
     taken: list[str | None] = []
@@ -128,9 +128,7 @@ def test_ten_threads_that_lease_at_once_get_ten_queues(postgresql_bench: Bench, 
     assert sorted(str(name) for name in taken) == sorted(["Sales.here", *(f"Sales.here-{n}" for n in range(2, 11))])
 
 
-def test_a_worker_registers_itself_receives_from_its_callback_queue_and_leaves(
-    bench: Bench, counting: object, calls: Calls
-) -> None:
+def test_worker_registers_receives_callbacks_and_unregisters(bench: Bench, counting: object, calls: Calls) -> None:
     bench.configure(CALLBACKS=True, INSTANCE="here", CALLBACK_QUEUES=1, SATELLITES={"Sales.Priority": {"MAX_CONCURRENCY": 1}})
     with Running(bench):
         poll_until(lambda: any(row.threads.get("Sales.here") for row in rows(bench)), deadline=60, what="a heartbeat")

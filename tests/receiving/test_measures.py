@@ -1,4 +1,4 @@
-"""What an endpoint counts of its messages: numbers, times, retries; in memory, and written by its worker."""
+"""Counters of an endpoint: numbers, times and retries of its messages, in memory and written by its worker."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def headers(message_type: str = "Test.Message", **more: str) -> dict[str, str | 
     return {names.ENCLOSED_MESSAGE_TYPES: message_type, **more}
 
 
-def handled(measures: Measures, took: float = 0.5, at: datetime = NOON, **said: str) -> None:
-    measures.handled([done(headers(**said), 0.0, took)], at.timestamp() - took)
+def handled(measures: Measures, took: float = 0.5, at: datetime = NOON, **given: str) -> None:
+    measures.handled([done(headers(**given), 0.0, took)], at.timestamp() - took)
 
 
 def near(seconds: float) -> Any:
-    """Equal to what differs by rounding only."""
+    """Equal apart from rounding."""
     return pytest.approx(seconds)
 
 
@@ -41,7 +41,7 @@ def sent(at: datetime, name: str = names.TIME_SENT) -> dict[str, Any]:
     return {name: format_time(at)}
 
 
-def test_times_are_summed_by_message_and_the_longest_is_kept() -> None:
+def test_times_are_summed_per_type_and_the_longest_is_kept() -> None:
     measures = Measures()
     handled(measures, 0.5, **sent(NOON - 3 * SECOND))
     handled(measures, 2.0, **sent(NOON - 90 * SECOND))
@@ -54,7 +54,7 @@ def test_times_are_summed_by_message_and_the_longest_is_kept() -> None:
     assert measures.take() == {}
 
 
-def test_the_critical_time_begins_when_the_message_was_to_be_delivered_and_may_be_negative() -> None:
+def test_critical_time_begins_at_delivery_and_may_be_negative() -> None:
     measures = Measures()
     handled(measures, **sent(NOON - 60 * SECOND), **sent(NOON - SECOND, names.DELIVER_AT))
     assert measures.take()["Test.Message"].critical_seconds == near(1)
@@ -66,16 +66,16 @@ def test_the_critical_time_begins_when_the_message_was_to_be_delivered_and_may_b
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "2026-11-21 12:00:00:12345x Z", "2026-11-21 12:00:6", "2026-13-41 25:00:00:000000 Z"]
 )
-def test_without_a_readable_time_there_is_no_critical_time(text: str) -> None:
+def test_unreadable_time_gives_no_critical_time(text: str) -> None:
     measures = Measures()
     handled(measures, **sent(NOON))
-    said: dict[str, Any] = {names.TIME_SENT: text}
-    handled(measures, **said)
+    given: dict[str, Any] = {names.TIME_SENT: text}
+    handled(measures, **given)
     (counted,) = measures.take().values()
     assert (counted.handled, counted.critical_measured) == (2, 1)
 
 
-def test_failures_and_what_became_of_them() -> None:
+def test_failures_and_their_outcomes_are_counted() -> None:
     measures = Measures()
     for _ in range(4):
         measures.failed(headers())
@@ -86,7 +86,7 @@ def test_failures_and_what_became_of_them() -> None:
     assert (counted.handled, counted.processing_seconds, counted.critical_max) == (0, 0.0, None)
 
 
-def test_types_are_bounded_and_their_names_can_be_stored() -> None:
+def test_number_of_types_is_limited_and_names_are_storable() -> None:
     measures = Measures()
     for number in range(MAX_TYPES + 50):
         handled(measures, message_type=f"Test.Type{number}")
@@ -104,7 +104,7 @@ def test_types_are_bounded_and_their_names_can_be_stored() -> None:
     assert "\0" not in name
 
 
-def test_threads_that_count_at_once_lose_nothing() -> None:
+def test_concurrent_threads_lose_no_counts() -> None:
     measures = Measures()
     taken: list[int] = []
     stop = threading.Event()
@@ -131,7 +131,7 @@ def rows(database: QueueDatabase, **chosen: Any) -> list[EndpointSample]:
     return list(EndpointSample.objects.using(database.alias).filter(**chosen).order_by("taken_at", "message_type"))
 
 
-def test_what_was_counted_is_written_once(queue_database: QueueDatabase) -> None:
+def test_counters_are_written_once(queue_database: QueueDatabase) -> None:
     measures = Measures()
     measuring = Measuring([("Sales", "here", measures)], now=lambda: NOON + 7 * SECOND)
     assert measuring.write() == 0
@@ -147,7 +147,7 @@ def test_what_was_counted_is_written_once(queue_database: QueueDatabase) -> None
     assert (second.handled, second.failures, second.critical_max) == (0, 1, None)
 
 
-def test_totals_grow_by_what_is_written(queue_database: QueueDatabase) -> None:
+def test_totals_grow_by_the_written_counters(queue_database: QueueDatabase) -> None:
     for instance, fails in (("here", 1), ("there", 0), ("here", 2)):
         measures = Measures()
         handled(measures, 0.5)
@@ -160,7 +160,7 @@ def test_totals_grow_by_what_is_written(queue_database: QueueDatabase) -> None:
     assert read_endpoint_totals(queue_database.alias)[0].processing_seconds == near(1.0)
 
 
-def test_what_cannot_be_written_is_kept_for_the_next_time(sqlite_database: QueueDatabase, caplog: pytest.LogCaptureFixture) -> None:
+def test_unwritable_counters_are_kept_for_the_next_time(sqlite_database: QueueDatabase, caplog: pytest.LogCaptureFixture) -> None:
     measures = Measures()
     broken = [True]
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_written_is_kept_for_the_next_time(sqlite_database: Queue
 
 
 @pytest.mark.parametrize("batch_size", [1, 10])
-def test_a_worker_counts_what_it_does(bench: Bench, calls: Calls, batch_size: int) -> None:
+def test_worker_counts_its_messages(bench: Bench, calls: Calls, batch_size: int) -> None:
     bench.configure(IMMEDIATE_RETRIES=1, DELAYED_RETRIES=0, INSTANCE="here", BATCH_SIZE=batch_size)
 
     @handles("Test.Measured")
@@ -233,6 +233,6 @@ def test_delayed_retries_and_mode_none_are_counted(bench: Bench) -> None:
 
 
 def sums(database: QueueDatabase, message_type: str) -> tuple[int, ...]:
-    """Over all rows: a write may come between two counts of one message."""
+    """Sum over all rows: the counters of one message may be split over two writes."""
     found = rows(database, message_type=message_type)
     return tuple(sum(getattr(row, name) for row in found) for name in ("handled", "failures", "delayed_retries", "moved_to_error"))

@@ -29,7 +29,7 @@ def noting(name: str, calls: Calls, made: list[str] | None = None) -> Callable[.
     return middleware
 
 
-def test_each_handler_is_called_inside_of_all_in_order(bench: Bench, calls: Calls) -> None:
+def test_middleware_surrounds_each_handler_in_order(bench: Bench, calls: Calls) -> None:
     made: list[str] = []
 
     @handles("Test.Message")
@@ -54,8 +54,8 @@ def test_each_handler_is_called_inside_of_all_in_order(bench: Bench, calls: Call
     assert calls.seen == [*once, *once]
 
 
-def test_it_may_send_and_fail_the_message(bench: Bench, calls: Calls, counting: Callable[..., None]) -> None:
-    """What it writes and sends belongs to the attempt, and what it raises is the message's failure."""
+def test_middleware_may_send_and_fail_the_message(bench: Bench, calls: Calls, counting: Callable[..., None]) -> None:
+    """Its rows and messages belong to the attempt, and its exception is the message's failure."""
     bench.install_queues("out")
 
     def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +77,7 @@ def test_it_may_send_and_fail_the_message(bench: Bench, calls: Calls, counting: 
     assert bench.headers("error")[0]["NServiceBus.ExceptionInfo.Message"] == "refused by the middleware"
 
 
-def test_a_handler_that_has_not_run_is_noticed_inside_of_middleware(bench: Bench, calls: Calls) -> None:
+def test_handler_that_has_not_run_is_detected_inside_middleware(bench: Bench, calls: Calls) -> None:
     @handles("Test.Message")
     def generator(message: Any, context: Any) -> Any:
         return (number for number in range(3))
@@ -127,7 +127,9 @@ HERE = __name__
         (f"{HERE}.takes_nothing", r"\[0\] is .*takes_nothing, which must take \(call\)"),
     ],
 )
-def test_a_bad_one_is_told_at_the_start(sqlite_bench: Bench, counting: Callable[..., None], middleware: Any, text: str) -> None:
+def test_invalid_middleware_is_reported_at_start(
+    sqlite_bench: Bench, counting: Callable[..., None], middleware: Any, text: str
+) -> None:
     sqlite_bench.configure(MIDDLEWARE=[middleware])
     with pytest.raises(ConfigurationError, match=text):
         sqlite_bench.run()

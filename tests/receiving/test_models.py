@@ -1,4 +1,4 @@
-"""The three concurrency models on real databases, and the fixed and the monitor model as running threads."""
+"""The three concurrency models on real databases, and the fixed and the monitor model with running threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODELS = ["fixed", "adaptive", "monitor"]
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_model_handles_every_message_once_and_knows_when_nothing_is_left(bench: Bench, calls: Calls, model: str) -> None:
+def test_every_model_handles_each_message_once_and_ends_when_empty(bench: Bench, calls: Calls, model: str) -> None:
     bench.configure(MAX_CONCURRENCY=4, SATELLITES={"Sales.Priority": {"MAX_CONCURRENCY": 2}})
 
     @handles("Test.Message")
@@ -51,7 +51,7 @@ def test_failures_are_retried_and_moved_in_every_model(bench: Bench, calls: Call
     assert len(bench.rows("error")) == 5
 
 
-def test_fixed_runs_all_its_threads_whether_there_is_work_or_not() -> None:
+def test_fixed_model_always_runs_all_its_threads() -> None:
     with running(FixedReceiver, Script(), maximum=10) as (receiver, stop):
         assert receiver.live_threads == 10
         poll_until(lambda: len(stop.waited) > 100)
@@ -59,7 +59,7 @@ def test_fixed_runs_all_its_threads_whether_there_is_work_or_not() -> None:
         assert set(stop.waited) <= {0.05, 0.1, 0.2, 0.4, 0.8, 1.0}
 
 
-def test_fixed_threads_that_were_refused_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fixed_model_starts_refused_threads_later(monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
     refused: list[str] = []
 
@@ -78,7 +78,7 @@ def test_fixed_threads_that_were_refused_are_asked_for_again(monkeypatch: pytest
     assert seen == [3, 3, 5]
 
 
-def test_fixed_threads_sit_out_an_outage_ten_seconds_at_a_time() -> None:
+def test_fixed_threads_retry_every_ten_seconds_in_an_outage() -> None:
     script = Script()
     with running(FixedReceiver, script, maximum=3) as (receiver, stop):
         script.away.set()
@@ -87,7 +87,7 @@ def test_fixed_threads_sit_out_an_outage_ten_seconds_at_a_time() -> None:
         assert receiver.live_threads == 3
 
 
-def test_the_monitor_starts_no_more_threads_than_messages_and_never_more_than_the_maximum() -> None:
+def test_monitor_starts_at_most_one_thread_per_message() -> None:
     release = threading.Event()
     script = Script(20, work=lambda: wait_for(release))
     with running(MonitorReceiver, script, maximum=4, peek_delay_seconds=1.0) as (receiver, _):
@@ -98,16 +98,16 @@ def test_the_monitor_starts_no_more_threads_than_messages_and_never_more_than_th
         assert receiver.live_threads == 4
 
 
-def test_the_first_empty_receive_ends_the_batch() -> None:
+def test_first_empty_receive_ends_the_batch() -> None:
     script = Script(3, seen=1000)
     with running(MonitorReceiver, script, maximum=4, peek_delay_seconds=1.0) as (_, stop):
         poll_until(lambda: 1.0 in stop.waited)
-    # Three messages, and no more empty receives than there are threads to run into the end.
+    # Three messages, and at most one empty receive per thread.
     assert script.empty_polls <= 4
     assert script.peeks[0] == 1000
 
 
-def test_an_idle_monitor_waits_the_peek_delay_and_has_no_receive_thread() -> None:
+def test_idle_monitor_waits_the_peek_delay_without_receive_threads() -> None:
     script = Script()
     with running(MonitorReceiver, script, maximum=4, peek_delay_seconds=2.5) as (receiver, stop):
         poll_until(lambda: len(script.peeks) > 10)
@@ -115,13 +115,13 @@ def test_an_idle_monitor_waits_the_peek_delay_and_has_no_receive_thread() -> Non
         assert set(stop.waited) == {2.5}
 
 
-def test_a_message_that_comes_just_when_the_last_idle_thread_gives_up_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_is_received_when_last_idle_thread_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sqlqueue_app.receiving.concurrency.IDLE_SECONDS", 0.05)
     script = Script(1)
     gave_up, asked_for_another = threading.Event(), threading.Event()
 
     class Slow(MonitorReceiver):
-        """Its thread, done with waiting, is not gone before the monitor has been refused another one."""
+        """Keeps its finished thread alive until the monitor has been refused another one."""
 
         def _next_task(self) -> Any:
             task = super()._next_task()
@@ -143,7 +143,7 @@ def test_a_message_that_comes_just_when_the_last_idle_thread_gives_up_is_receive
         poll_until(lambda: script.messages == 0, what="the message is received")
 
 
-def test_a_monitor_sits_out_an_outage() -> None:
+def test_monitor_survives_an_outage() -> None:
     script = Script()
     script.away.set()
     with running(MonitorReceiver, script, maximum=2, peek_delay_seconds=2.5) as (_, stop):
@@ -154,8 +154,8 @@ def test_a_monitor_sits_out_an_outage() -> None:
 
 
 @pytest.mark.parametrize("messages", [1, 2, 5])
-def test_a_stop_just_when_a_message_is_handed_out_ends_the_monitor(messages: int) -> None:
-    """No thread starts any more, and the only slot is taken by what nobody will receive."""
+def test_stop_during_hand_out_ends_the_monitor(messages: int) -> None:
+    """No thread starts any more, and the only slot is taken for a message that no thread will receive."""
 
     class Late(MonitorReceiver):
         def _start_thread(self, reason: str) -> bool:
@@ -173,7 +173,7 @@ def wait_for(event: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("kind", [AdaptiveReceiver, FixedReceiver, MonitorReceiver])
-def test_failures_that_go_on_are_a_critical_error_once(kind: type[Receiver], caplog: pytest.LogCaptureFixture) -> None:
+def test_continuing_failures_are_one_critical_error(kind: type[Receiver], caplog: pytest.LogCaptureFixture) -> None:
     script = Script()
     script.away.set()
     now = [0.0]
@@ -183,7 +183,7 @@ def test_failures_that_go_on_are_a_critical_error_once(kind: type[Receiver], cap
         return now[0]
 
     more: dict[str, Any] = {"peek_delay_seconds": 1.0} if kind is MonitorReceiver else {}
-    # One thread: of two, one may notice the outage when the other has seen its end.
+    # One thread: of two, one may see the outage after the other has seen its end.
     with running(kind, script, maximum=1, circuit_breaker_seconds=5.0, clock=clock, **more) as (_, stop):
         poll_until(lambda: now[0] > 20)
         if kind is MonitorReceiver:
@@ -196,7 +196,7 @@ def test_failures_that_go_on_are_a_critical_error_once(kind: type[Receiver], cap
     assert events.count("critical_error") == 1
 
 
-def test_a_poll_that_overlaps_the_begin_or_the_end_of_an_outage_makes_no_second_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_poll_across_begin_or_end_of_outage_starts_no_second_one(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="sqlqueue")
     outage = Outage("Sales", circuit_breaker_seconds=60.0, clock=lambda: 0.0)
     slow, failing = outage.mark, outage.mark

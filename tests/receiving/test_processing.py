@@ -1,4 +1,4 @@
-"""What becomes of one message: handled, retried, moved to the error queue, poison, expired."""
+"""The outcome of one message: handled, retried, moved to the error queue, poison, expired."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if message_types.by_class(PlaceOrder) is None:
     message_type("Test.PlaceOrder")(PlaceOrder)
 
 
-def test_a_handler_gets_its_message_as_the_class_it_named(bench: Bench, calls: Calls) -> None:
+def test_handler_gets_its_message_as_its_class(bench: Bench, calls: Calls) -> None:
     @handles(PlaceOrder)
     def place(message: PlaceOrder, context: Any) -> None:
         calls.add((message, context.message_id, context.endpoint, context.attempt, context.headers["x"]))
@@ -40,7 +40,7 @@ def test_a_handler_gets_its_message_as_the_class_it_named(bench: Bench, calls: C
     assert bench.rows("Sales") == bench.rows("error") == []
 
 
-def test_a_handler_by_name_gets_a_dict_and_two_handlers_are_called_in_order(bench: Bench, calls: Calls) -> None:
+def test_handlers_by_name_get_a_dict_and_run_in_order(bench: Bench, calls: Calls) -> None:
     handles("Test.Message")(lambda message, context: calls.add(("first", message)))
 
     @handles("Test.Message")
@@ -52,7 +52,7 @@ def test_a_handler_by_name_gets_a_dict_and_two_handlers_are_called_in_order(benc
     assert calls.seen == [("first", {"a": 1}), ("second", {"a": 1})]
 
 
-def test_the_handlers_rows_and_the_receive_commit_together(bench: Bench, calls: Calls) -> None:
+def test_rows_of_handler_and_receive_commit_together(bench: Bench, calls: Calls) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         assert connections[bench.database.alias].in_atomic_block
@@ -68,7 +68,7 @@ def test_the_handlers_rows_and_the_receive_commit_together(bench: Bench, calls: 
     assert calls.seen == ["hook"]
 
 
-def test_a_failed_attempt_is_undone_and_tried_again_at_once(bench: Bench, calls: Calls, events: Callable[[], list[str]]) -> None:
+def test_failed_attempt_is_rolled_back_and_retried_immediately(bench: Bench, calls: Calls, events: Callable[[], list[str]]) -> None:
     bench.configure(IMMEDIATE_RETRIES=3)
 
     @handles("Test.Message")
@@ -89,7 +89,7 @@ def test_a_failed_attempt_is_undone_and_tried_again_at_once(bench: Bench, calls:
     assert events().count("immediate_retry") == 2
 
 
-def test_a_message_that_always_fails_is_tried_one_plus_retries_times_and_moved_with_its_failure(bench: Bench, calls: Calls) -> None:
+def test_failing_message_is_moved_after_all_retries(bench: Bench, calls: Calls) -> None:
     bench.configure(IMMEDIATE_RETRIES=2)
 
     @handles("Test.Message")
@@ -118,7 +118,7 @@ def test_a_message_that_always_fails_is_tried_one_plus_retries_times_and_moved_w
     assert headers["NServiceBus.ExceptionInfo.Source"] == __name__
     trace = headers["NServiceBus.ExceptionInfo.StackTrace"].splitlines()
     assert trace[0] == "KeyError: 'stock ☃'"
-    assert trace[1].startswith(f"   at {__name__}.test_a_message_that_always_fails")
+    assert trace[1].startswith(f"   at {__name__}.test_failing_message_is_moved")
     assert ":line " in trace[1]
     assert "Traceback (most recent call last):" in trace
     assert headers["NServiceBus.ProcessingEndpoint"] == "Sales"
@@ -127,7 +127,7 @@ def test_a_message_that_always_fails_is_tried_one_plus_retries_times_and_moved_w
 
 
 @pytest.mark.parametrize("error", [Unrecoverable("no"), SystemExit(3)])
-def test_what_a_handler_raises_is_its_messages_failure(bench: Bench, calls: Calls, error: BaseException) -> None:
+def test_any_exception_of_a_handler_fails_the_message(bench: Bench, calls: Calls, error: BaseException) -> None:
     bench.configure(IMMEDIATE_RETRIES=1)
 
     @handles("Test.Message")
@@ -141,7 +141,7 @@ def test_what_a_handler_raises_is_its_messages_failure(bench: Bench, calls: Call
     assert len(bench.rows("error")) == 1
 
 
-def test_an_error_that_the_handler_swallowed_inside_the_transaction_is_a_failure(bench: Bench) -> None:
+def test_swallowed_database_error_is_a_failure(bench: Bench) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         write_instance(bench, "lost")
@@ -158,7 +158,7 @@ def test_an_error_that_the_handler_swallowed_inside_the_transaction_is_a_failure
     assert "cannot be committed" in headers["NServiceBus.ExceptionInfo.Message"]
 
 
-def test_an_atomic_block_left_open_is_a_failure_and_harms_nobody(bench: Bench, calls: Calls) -> None:
+def test_open_atomic_block_fails_only_its_own_message(bench: Bench, calls: Calls) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         calls.add(message["n"])
@@ -175,7 +175,7 @@ def test_an_atomic_block_left_open_is_a_failure_and_harms_nobody(bench: Bench, c
     assert "left an atomic() open" in headers["NServiceBus.ExceptionInfo.Message"]
 
 
-def test_a_handler_that_closes_its_connection_fails_and_the_next_message_is_handled(bench: Bench, calls: Calls) -> None:
+def test_handler_that_closes_its_connection_fails_only_its_message(bench: Bench, calls: Calls) -> None:
     bench.configure(IMMEDIATE_RETRIES=1)
 
     @handles("Test.Message")
@@ -192,7 +192,7 @@ def test_a_handler_that_closes_its_connection_fails_and_the_next_message_is_hand
     assert len(bench.rows("error")) == 1
 
 
-def test_a_returned_coroutine_is_a_failure_that_is_not_tried_again(bench: Bench, calls: Calls) -> None:
+def test_returned_coroutine_is_a_failure_without_retries(bench: Bench, calls: Calls) -> None:
     bench.configure(IMMEDIATE_RETRIES=3)
 
     async def work() -> None:
@@ -206,7 +206,7 @@ def test_a_returned_coroutine_is_a_failure_that_is_not_tried_again(bench: Bench,
     assert calls.seen == []
 
 
-def test_sends_to_a_missing_queue_fail_the_message_and_nothing_is_sent(bench: Bench) -> None:
+def test_send_to_missing_queue_fails_the_message_and_sends_nothing(bench: Bench) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         context.send("Test.Other", {}, to=bench_address(bench, "error"))
@@ -219,7 +219,7 @@ def test_sends_to_a_missing_queue_fail_the_message_and_nothing_is_sent(bench: Be
     assert re.search(r"nowhere.*does not exist", headers["NServiceBus.ExceptionInfo.Message"])
 
 
-def test_a_reply_goes_to_the_sender_and_keeps_the_conversation(bench: Bench) -> None:
+def test_reply_goes_to_the_sender_and_keeps_the_conversation(bench: Bench) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         context.reply("Test.Answer", {"b": 2})
@@ -245,7 +245,7 @@ def test_a_reply_goes_to_the_sender_and_keeps_the_conversation(bench: Bench) -> 
     assert bench.rows("error")[1].body == b'{"a": 1}'
 
 
-def test_send_local_comes_back_whatever_the_routes_say(bench: Bench, calls: Calls) -> None:
+def test_send_local_ignores_the_routes(bench: Bench, calls: Calls) -> None:
     bench.configure(routes={"Test.*": "error"})
 
     @handles("Test.Message")
@@ -259,7 +259,7 @@ def test_send_local_comes_back_whatever_the_routes_say(bench: Bench, calls: Call
     assert bench.rows("error") == []
 
 
-def test_an_expired_message_is_dropped_without_a_call(bench: Bench, counting: object, calls: Calls) -> None:
+def test_expired_message_is_dropped_without_a_call(bench: Bench, counting: object, calls: Calls) -> None:
     bench.table("Sales").send(
         [NewRow("11111111-2222-3333-4444-555555555555", typed("Test.Message"), b"{}", time_to_be_received_ms=-1000)]
     )
@@ -272,9 +272,7 @@ def test_an_expired_message_is_dropped_without_a_call(bench: Bench, counting: ob
     ['{"a":', "[1]", "no json", '{"a":"1","a":"2"}', '{"n":{"a":1}}', '{"a":"line\nbreak"}', "[" * 100_000],
     ids=["cut", "list", "text", "twice", "nested", "control", "deep"],
 )
-def test_headers_that_cannot_be_read_go_to_the_error_queue_as_they_are(
-    bench: Bench, headers: str, events: Callable[[], list[str]]
-) -> None:
+def test_unreadable_headers_are_moved_unchanged(bench: Bench, headers: str, events: Callable[[], list[str]]) -> None:
     bench.put(headers, b"\x00\xffbody")
     bench.run()
     (row,) = bench.rows("error")
@@ -282,7 +280,7 @@ def test_headers_that_cannot_be_read_go_to_the_error_queue_as_they_are(
     assert "message_poison" in events()
 
 
-def test_null_headers_and_a_null_body_go_there_with_a_reason(bench: Bench) -> None:
+def test_null_headers_and_null_body_are_moved_with_a_reason(bench: Bench) -> None:
     bench.put("null", b"{}")
     bench.put(typed("Test.Message"), b"", row_id="22222222-2222-3333-4444-555555555555")
     body = "body" if bench.database.vendor == "postgresql" else "Body"
@@ -298,7 +296,7 @@ def test_null_headers_and_a_null_body_go_there_with_a_reason(bench: Bench) -> No
 
 
 @pytest.mark.parametrize(
-    ("headers", "body", "said"),
+    ("headers", "body", "reason"),
     [
         ({"NServiceBus.EnclosedMessageTypes": "Test.Unknown"}, b"{}", "no handler for message"),
         ({}, b"{}", "EnclosedMessageTypes is missing"),
@@ -309,8 +307,8 @@ def test_null_headers_and_a_null_body_go_there_with_a_reason(bench: Bench) -> No
         ({"NServiceBus.EnclosedMessageTypes": "Test.PlaceOrder"}, "{}".encode("utf-16"), "UTF-16"),
     ],
 )
-def test_what_trying_again_cannot_help_is_not_tried_again(
-    bench: Bench, calls: Calls, headers: dict[str, str], body: bytes, said: str
+def test_unrecoverable_message_is_not_retried(
+    bench: Bench, calls: Calls, headers: dict[str, str], body: bytes, reason: str
 ) -> None:
     bench.configure(IMMEDIATE_RETRIES=5)
     handles(PlaceOrder)(lambda message, context: calls.add(message))
@@ -318,24 +316,24 @@ def test_what_trying_again_cannot_help_is_not_tried_again(
     bench.run()
     assert calls.seen == []
     (written_headers,) = bench.headers("error")
-    assert said in written_headers["NServiceBus.ExceptionInfo.Message"]
+    assert reason in written_headers["NServiceBus.ExceptionInfo.Message"]
     assert bench.rows("error")[0].body == body
 
 
-def test_a_body_of_0_bytes_is_done_when_it_arrives(bench: Bench, counting: object, calls: Calls) -> None:
+def test_empty_body_is_consumed_without_a_call(bench: Bench, counting: object, calls: Calls) -> None:
     bench.put(typed("Test.Message"), b"")
     assert bench.run() == 1
     assert calls.seen == bench.rows("error") == bench.rows("Sales") == []
 
 
-def test_a_body_of_64_mib_is_handled(bench: Bench, calls: Calls) -> None:
+def test_body_of_64_mib_is_handled(bench: Bench, calls: Calls) -> None:
     handles("Test.Message")(lambda message, context: calls.add(len(message["text"])))
     send("Test.Message", {"text": "x" * (64 * 1024 * 1024)}, to=bench_address(bench, "Sales"))
     bench.run()
     assert calls.seen == [64 * 1024 * 1024]
 
 
-def test_a_failing_on_commit_hook_undoes_nothing(bench: Bench, calls: Calls, events: Callable[[], list[str]]) -> None:
+def test_failing_on_commit_hook_rolls_back_nothing(bench: Bench, calls: Calls, events: Callable[[], list[str]]) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         write_instance(bench, "kept")

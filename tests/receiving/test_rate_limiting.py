@@ -1,4 +1,4 @@
-"""RATE_LIMIT_AFTER: after so many failures in a row one message at a time, until one is handled."""
+"""RATE_LIMIT_AFTER: after this number of consecutive failures, one message at a time until one succeeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import done_within
 
 
 class Together:
-    """How many handlers run at once, and how many did at most."""
+    """Counts concurrent handlers and their maximum."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,8 +37,8 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "WAIT_SECONDS", 0.0)
 
 
-def test_failures_in_a_row_slow_the_queue_down_and_a_success_ends_that(bench: Bench, events: Callable[[], list[str]]) -> None:
-    # The adaptive model begins with one thread and has more after six messages: the limit is on before.
+def test_consecutive_failures_slow_the_queue_until_a_success(bench: Bench, events: Callable[[], list[str]]) -> None:
+    # The adaptive model begins with one thread and adds more after six messages: the limit starts before.
     bench.configure(RATE_LIMIT_AFTER=3, MAX_CONCURRENCY=4, CONCURRENCY_MODEL="adaptive")
     failing = 20
     together = Together()
@@ -62,7 +62,7 @@ def test_failures_in_a_row_slow_the_queue_down_and_a_success_ends_that(bench: Be
     assert together.most == 1
 
 
-def test_a_stop_does_not_wait_for_the_pause(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_does_not_wait_for_the_pause(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "WAIT_SECONDS", 3600.0)
     bench.configure(RATE_LIMIT_AFTER=1, MAX_CONCURRENCY=2)
     stop = StopSignal()

@@ -1,4 +1,4 @@
-"""Rows that come with the commit of the last message: none is lost, none is held through a wait."""
+"""Rows received with the commit of the last message: none is lost, none is held during a wait."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.receiving.batches import configure, put_rows
 from tests.support.bench import Bench, Calls
 
 
-def test_a_stop_gives_back_what_was_received_ahead(postgresql_bench: Bench, calls: Calls) -> None:
+def test_stop_returns_rows_received_ahead(postgresql_bench: Bench, calls: Calls) -> None:
     bench = postgresql_bench
     configure(bench, BATCH_SIZE=1)
     put_rows(bench, range(3))
@@ -36,10 +36,10 @@ def test_a_stop_gives_back_what_was_received_ahead(postgresql_bench: Bench, call
     assert [row.id.int for row in bench.rows("Sales")] == [2]
 
 
-def test_the_row_behind_a_failing_receive_is_not_lost(
+def test_failing_receive_after_a_commit_loses_no_row(
     postgresql_bench: Bench, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The commit succeeds, the receive that came with it does not: the message is done all the same."""
+    """The commit succeeds, the receive in the same round trip fails: the message is done."""
     bench = postgresql_bench
     configure(bench, BATCH_SIZE=1)
     put_rows(bench, range(2))
@@ -56,7 +56,7 @@ def test_the_row_behind_a_failing_receive_is_not_lost(
 
 
 def test_no_row_is_held_while_the_model_waits(postgresql_bench: Bench, counting: None, calls: Calls) -> None:
-    """An expired message counts as none found, and the model waits after it: what came with its commit is given back."""
+    """An expired message counts as an empty poll, and the model then waits: the row received with its commit is returned."""
     bench = postgresql_bench
     configure(bench, BATCH_SIZE=1)
     bench.table("Sales").send([NewRow("00000000-0000-0000-0000-000000000009", "{}", b"late", time_to_be_received_ms=-1)])
@@ -71,7 +71,7 @@ def test_no_row_is_held_while_the_model_waits(postgresql_bench: Bench, counting:
     poller.close()
 
 
-def test_rows_that_cannot_be_read_behind_a_commit_do_not_undo_it(
+def test_unreadable_rows_after_a_commit_do_not_undo_it(
     postgresql_bench: Bench, counting: None, calls: Calls, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]
 ) -> None:
     bench = postgresql_bench

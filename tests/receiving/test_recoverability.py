@@ -1,4 +1,4 @@
-"""What becomes of a message whose handler fails, through the settings: a policy of one's own, the facts in the error row."""
+"""Failed messages under different settings: a custom policy, and the facts in the error row."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ chosen: list[Any] = []
 
 
 def chosen_policy(config: Any, context: Any) -> Any:
-    """What the test at hand has put into `chosen`: an action, or a function that gives one."""
+    """Return the action in `chosen`, or that of the function in it."""
     (policy,) = chosen
     return policy(config, context) if callable(policy) else policy
 
 
 @pytest.fixture
 def policy(bench: Bench) -> Any:
-    """Sets the policy of the endpoint: an action or a function."""
+    """Set the policy of the endpoint: an action or a function."""
 
     def set_policy(given: Any, **endpoint: Any) -> None:
         chosen[:] = [given]
@@ -35,14 +35,14 @@ def policy(bench: Bench) -> Any:
     chosen.clear()
 
 
-def test_a_policy_sees_the_failure_and_the_settings(bench: Bench, policy: Any, failing: Calls) -> None:
+def test_policy_gets_the_failure_and_the_settings(bench: Bench, policy: Any, failing: Calls) -> None:
     seen: list[Any] = []
 
-    def look(config: Any, context: Any) -> Any:
+    def recording(config: Any, context: Any) -> Any:
         seen.append((config, context))
         return default_policy(config, context)
 
-    policy(look, IMMEDIATE_RETRIES=1)
+    policy(recording, IMMEDIATE_RETRIES=1)
     bench.put_message("Test.Message", **{"NServiceBus.MessageId": "m-1", "x": "y"})
     bench.run()
 
@@ -56,7 +56,7 @@ def test_a_policy_sees_the_failure_and_the_settings(bench: Bench, policy: Any, f
     assert [row["NServiceBus.MessageId"] for row in bench.headers("error")] == ["m-1"]
 
 
-def test_a_policy_may_say_what_needs_no_argument_without_parentheses(bench: Bench, policy: Any, failing: Calls) -> None:
+def test_policy_may_return_an_action_class(bench: Bench, policy: Any, failing: Calls) -> None:
     policy(lambda config, context: RetryNow if context.failed_attempts < 3 else Discard)
     bench.put_message("Test.Message")
     bench.run()
@@ -65,12 +65,12 @@ def test_a_policy_may_say_what_needs_no_argument_without_parentheses(bench: Benc
     assert bench.rows("Sales") == bench.rows("error") == []
 
 
-def test_a_delay_of_a_policy_may_be_seconds() -> None:
+def test_retry_delay_may_be_seconds() -> None:
     assert RetryLater(1.5) == RetryLater(timedelta(seconds=1.5))
     assert RetryLater(60).delay == timedelta(minutes=1)
 
 
-def test_a_policy_may_discard(bench: Bench, policy: Any, failing: Calls, events: Callable[[], list[str]]) -> None:
+def test_policy_may_discard(bench: Bench, policy: Any, failing: Calls, events: Callable[[], list[str]]) -> None:
     policy(Discard("nobody wants it"))
     bench.put_message("Test.Message")
     bench.run()
@@ -80,7 +80,7 @@ def test_a_policy_may_discard(bench: Bench, policy: Any, failing: Calls, events:
     assert "message_discarded" in events()
 
 
-def test_a_policy_may_choose_another_queue(bench: Bench, policy: Any, failing: Calls) -> None:
+def test_policy_may_choose_another_queue(bench: Bench, policy: Any, failing: Calls) -> None:
     bench.install_queues("cards")
     policy(MoveToError("cards"))
     bench.put_message("Test.Message")
@@ -92,7 +92,7 @@ def test_a_policy_may_choose_another_queue(bench: Bench, policy: Any, failing: C
 
 
 @pytest.mark.parametrize("queue", ["no-such-queue", ""])
-def test_a_queue_that_is_not_there_is_replaced_by_the_error_queue(
+def test_missing_queue_is_replaced_by_the_error_queue(
     bench: Bench, policy: Any, failing: Calls, events: Callable[[], list[str]], queue: str
 ) -> None:
     policy(MoveToError(queue))
@@ -105,7 +105,7 @@ def test_a_queue_that_is_not_there_is_replaced_by_the_error_queue(
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "expected"),
     [
         (None, "it returned None: expected RetryNow(), RetryLater(delay), MoveToError(queue) or Discard(reason)"),
         (60, "it returned 60: expected RetryNow(), RetryLater(delay)"),
@@ -115,14 +115,14 @@ def test_a_queue_that_is_not_there_is_replaced_by_the_error_queue(
         (lambda config, context: 1 / 0, "division by zero"),
     ],
 )
-def test_of_a_broken_policy_the_default_takes_the_place(
+def test_default_policy_replaces_a_broken_one(
     bench: Bench,
     policy: Any,
     failing: Calls,
     events: Callable[[], list[str]],
     caplog: pytest.LogCaptureFixture,
     broken: Any,
-    said: str,
+    expected: str,
 ) -> None:
     policy(broken, IMMEDIATE_RETRIES=2)
     bench.put_message("Test.Message")
@@ -133,10 +133,10 @@ def test_of_a_broken_policy_the_default_takes_the_place(
     assert events().count("recoverability_failed") == 3
     (level,) = {record.levelname for record in caplog.records if getattr(record, "event", "") == "recoverability_failed"}
     assert level == "CRITICAL"
-    assert said in caplog.text
+    assert expected in caplog.text
 
 
-def test_a_policy_may_try_again_what_is_said_to_be_unrecoverable(bench: Bench, policy: Any, calls: Calls) -> None:
+def test_policy_may_retry_an_unrecoverable_error(bench: Bench, policy: Any, calls: Calls) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         if calls.add(context.attempt) == 1:
@@ -151,7 +151,7 @@ def test_a_policy_may_try_again_what_is_said_to_be_unrecoverable(bench: Bench, p
 
 
 @pytest.mark.parametrize("action", [RetryNow(), RetryLater(timedelta(seconds=1))])
-def test_without_a_transaction_a_retry_is_the_error_queue(
+def test_retry_without_transaction_goes_to_the_error_queue(
     bench: Bench, policy: Any, failing: Calls, events: Callable[[], list[str]], action: Any
 ) -> None:
     policy(action, TRANSACTION_MODE="none")
@@ -163,14 +163,14 @@ def test_without_a_transaction_a_retry_is_the_error_queue(
     assert "retry_refused" in events()
 
 
-def test_a_policy_that_is_not_there_is_an_error_that_names_it(bench: Bench) -> None:
+def test_missing_policy_is_reported_by_name(bench: Bench) -> None:
     bench.configure(RECOVERABILITY="tests.receiving.no_such.policy")
 
     with pytest.raises(ConfigurationError, match=r"RECOVERABILITY of endpoint 'Sales' names 'tests.receiving.no_such.policy'"):
         bench.run()
 
 
-def test_the_error_row_says_what_was_called_and_when(bench: Bench, failing: Calls) -> None:
+def test_error_row_names_the_handler_and_its_times(bench: Bench, failing: Calls) -> None:
     bench.put_message("Test.Message", **{"NServiceBus.MessageId": "m-1"})
     bench.run()
 
@@ -183,7 +183,7 @@ def test_the_error_row_says_what_was_called_and_when(bench: Bench, failing: Call
     assert began <= failed <= parse_time(headers["NServiceBus.TimeOfFailure"])
 
 
-def test_where_no_handler_was_called_none_is_named(bench: Bench) -> None:
+def test_error_row_names_no_handler_if_none_was_called(bench: Bench) -> None:
     bench.put_message("Test.Unknown")
     bench.run()
 

@@ -1,4 +1,4 @@
-"""`context.reply()` with return codes, to requesters of every age, and to addresses that do not exist; golden callback replies."""
+"""`context.reply()` with return codes, to requesters of every version, and to missing addresses; golden callback replies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def answer_with(value: object) -> None:
 
 
 @pytest.mark.parametrize(("value", "code"), [(42, "42"), (-1, "-1"), (Status.ON_HOLD, "7"), (0, "0")])
-def test_a_return_code_has_the_headers_of_a_real_one(bench: Bench, value: object, code: str) -> None:
+def test_return_code_has_the_headers_of_a_real_one(bench: Bench, value: object, code: str) -> None:
     bench.install_queues("Asker")
     answer_with(value)
     ask(bench, "Asker", **{"NServiceBus.ConversationId": "talk"})
@@ -67,7 +67,7 @@ def test_a_return_code_has_the_headers_of_a_real_one(bench: Bench, value: object
         (2**31, "2147483648 does not fit"),
     ],
 )
-def test_what_is_no_return_code_fails_the_message(bench: Bench, value: object, error: str) -> None:
+def test_invalid_return_code_fails_the_message(bench: Bench, value: object, error: str) -> None:
     answer_with(value)
     ask(bench, "error")
     bench.run()
@@ -75,7 +75,7 @@ def test_what_is_no_return_code_fails_the_message(bench: Bench, value: object, e
     assert error in headers["NServiceBus.ExceptionInfo.Message"]
 
 
-def test_a_requester_of_transport_2_gets_the_reply_in_its_callback_queue(bench: Bench) -> None:
+def test_requester_of_transport_2_gets_the_reply_in_its_callback_queue(bench: Bench) -> None:
     bench.install_queues("Old", "Old.HOST-1")
     answer_with(3)
     ask(bench, "Old", **{"NServiceBus.SqlServer.CallbackQueue": "Old.HOST-1"})
@@ -95,9 +95,7 @@ def test_a_requester_of_transport_2_gets_the_reply_in_its_callback_queue(bench: 
         (None, "", None),
     ],
 )
-def test_the_schema_of_a_callback_queue_is_that_of_the_reply_to_address(
-    reply_to: str | None, callback: str, expected: str | None
-) -> None:
+def test_callback_queue_has_the_schema_of_the_reply_to_address(reply_to: str | None, callback: str, expected: str | None) -> None:
     book = AddressBook("sqlserver", schema_for_queue={"Moved.HOST": "moved"})
     composer = Composer(Settings(), book, sender_identity("Sales", book))
     incoming = IncomingMessage(
@@ -110,7 +108,7 @@ def test_the_schema_of_a_callback_queue_is_that_of_the_reply_to_address(
     assert (found or "").replace("[Old.HOST]", "Old.HOST").replace("[Moved.HOST]", "Moved.HOST") == (expected or "")
 
 
-def test_a_reply_to_a_queue_that_does_not_exist_goes_through_recoverability(bench: Bench, calls: Calls) -> None:
+def test_reply_to_missing_queue_goes_through_recoverability(bench: Bench, calls: Calls) -> None:
     bench.configure(IMMEDIATE_RETRIES=2)
 
     @handles("Test.Ask")
@@ -129,7 +127,7 @@ def test_a_reply_to_a_queue_that_does_not_exist_goes_through_recoverability(benc
 
 
 @pytest.mark.parametrize("row", CALLBACKS, ids=lambda row: f"n{row['n']}")
-def test_golden_callback_replies_answer_requests(asking: Asking, row: dict[str, Any]) -> None:
+def test_golden_callback_replies_complete_requests(asking: Asking, row: dict[str, Any]) -> None:
     headers = json.loads(row["headers"])
     asked = request("Test.Ask", message_id=headers["NServiceBus.CorrelationId"])
     asking.bench.put(row["headers"], base64.b64decode(row["body_base64"] or ""), queue="Web.here")
@@ -138,7 +136,7 @@ def test_golden_callback_replies_answer_requests(asking: Asking, row: dict[str, 
     assert reply == int(code) if code else reply["OrderId"].startswith("00000000")
 
 
-def test_an_answer_to_who_only_sends_is_kept_for_it(bench: Bench) -> None:
+def test_reply_to_send_only_endpoint_is_kept_for_it(bench: Bench) -> None:
     bench.database.configure(ENDPOINTS={"Sales": FAST, "Web": {**FAST, "HANDLERS": []}}, ROUTES={"Test.*": "Sales"}, SEND_AS="Web")
     bench.install()
     handles("Test.Ask")(lambda message, context: context.reply("Test.Answer", message) and None)
@@ -150,7 +148,7 @@ def test_an_answer_to_who_only_sends_is_kept_for_it(bench: Bench) -> None:
     assert (bench.rows("Web"), len(bench.rows("error"))) == ([], 1)
 
 
-def test_an_endpoint_that_only_sends_is_run_where_there_is_no_other(bench: Bench) -> None:
+def test_send_only_endpoint_runs_if_it_is_the_only_one(bench: Bench) -> None:
     bench.database.configure(ENDPOINTS={"Sales": {**FAST, "HANDLERS": []}}, SEND_AS="Sales")
     bench.install()
     bench.put_message("Test.Unknown")

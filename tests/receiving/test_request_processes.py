@@ -1,4 +1,4 @@
-"""Requests of several processes on one machine: each reply reaches the process that asked, also when one is killed."""
+"""Requests of several processes on one machine: each reply reaches the process that asked, also after one is killed."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def test_each_forked_process_gets_its_own_replies(asking: Asking) -> None:
     with Running(asking.bench, endpoints=["Sales"]), start(asking, str(PROCESSES), str(REQUESTS)) as server:
         out, err = server.communicate(timeout=180)
     assert server.returncode == 0, err
-    told = [json.loads(line) for line in out.splitlines()]
-    assert [each["wrong"] for each in told] == [[]] * PROCESSES
-    assert all(len(each["queues"]) == 1 for each in told), told
-    # a child that has ended gives its queue back, and the next one may take it
-    assert {queue for each in told for queue in each["queues"]} <= {"Web.here", "Web.here-2", "Web.here-3", "Web.here-4"}
+    printed = [json.loads(line) for line in out.splitlines()]
+    assert [each["wrong"] for each in printed] == [[]] * PROCESSES
+    assert all(len(each["queues"]) == 1 for each in printed), printed
+    # a child that has ended releases its queue, and the next one may take it
+    assert {queue for each in printed for queue in each["queues"]} <= {"Web.here", "Web.here-2", "Web.here-3", "Web.here-4"}
     assert asking.instances() == [], "every child has given its queue back"
     assert all(asking.bench.rows(queue) == [] for queue in ("Web.here", "Web.here-2", "Web.here-3", "Web.here-4", "error"))
 
 
-def test_the_queue_of_a_killed_process_is_taken_over(asking: Asking) -> None:
+def test_queue_of_killed_process_is_taken_over(asking: Asking) -> None:
     asking.configure(CALLBACK_QUEUES=1)
     with start(asking, "hold") as killed:
         try:
@@ -58,11 +58,11 @@ def test_the_queue_of_a_killed_process_is_taken_over(asking: Asking) -> None:
         finally:
             killed.kill()
             killed.communicate(timeout=60)
-    told = json.loads(line)
+    printed = json.loads(line)
     (row,) = asking.instances()
-    assert (row.pid, row.callback_queue) == (told["pid"], told["queue"]) == (killed.pid, "Web.here")
+    assert (row.pid, row.callback_queue) == (printed["pid"], printed["queue"]) == (killed.pid, "Web.here")
     Instance.objects.using(asking.bench.database.alias).update(heartbeat_at=timezone.now() - timedelta(seconds=41))
-    asking.answer(told["message_id"], row=1)
+    asking.answer(printed["message_id"], row=1)
 
     asked = request("Test.Hold")
     assert asked.queue == "Web.here"
@@ -71,7 +71,7 @@ def test_the_queue_of_a_killed_process_is_taken_over(asking: Asking) -> None:
     poll_until(lambda: pending.counts().unclaimed == 1, what="the reply to the killed process is logged and gone")
 
 
-def test_a_process_that_ends_has_stopped_receiving_before_a_driver_closes_its_connections(asking: Asking) -> None:
+def test_ending_process_stops_receiving_before_drivers_close_connections(asking: Asking) -> None:
     asking.configure(CALLBACK_QUEUES=1)
     with start(asking, "end") as ending:
         out, err = ending.communicate(timeout=60)

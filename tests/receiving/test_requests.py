@@ -1,4 +1,4 @@
-"""`request()`: the reply comes to the very process that asked.
+"""`request()`: the reply reaches the process that sent the request.
 
 See docs/internals/wire.md#callbacks, docs/internals/decisions.md#callback-queues.
 """
@@ -52,7 +52,7 @@ class Rated:
 
 @pytest.fixture
 def answering(asking: Asking) -> None:
-    """`Test.Ask` is answered with what it asks for."""
+    """A handler that answers `Test.Ask` with the requested kind of reply."""
 
     @handles("Test.Ask")
     def answer(message: Any, context: Any) -> None:
@@ -64,7 +64,7 @@ def answering(asking: Asking) -> None:
             context.reply("Test.Echo", message)
 
 
-def test_replies_of_every_kind_come_back(asking: Asking, answering: None) -> None:
+def test_replies_of_every_kind_arrive(asking: Asking, answering: None) -> None:
     with Running(asking.bench, endpoints=["Sales"]):
         assert request("Test.Ask", {"code": 42}).result(SECONDS) == 42
         assert request("Test.Ask", {"code": 7, "enum": True}).result(SECONDS) == 7
@@ -76,7 +76,7 @@ def test_replies_of_every_kind_come_back(asking: Asking, answering: None) -> Non
     assert pending.counts().answered == 6
 
 
-def test_a_process_needs_no_entry_of_its_own_to_ask(asking: Asking, answering: None) -> None:
+def test_process_without_endpoint_entry_may_send_requests(asking: Asking, answering: None) -> None:
     asking.bench.database.configure(ENDPOINTS={"Sales": FAST}, SEND_AS="Desk")
     asking.bench.install()
     with Running(asking.bench):
@@ -84,10 +84,10 @@ def test_a_process_needs_no_entry_of_its_own_to_ask(asking: Asking, answering: N
         held = request("Test.Ask", {"code": 1})
         assert held.queue.startswith("Desk.")
         assert held.result(SECONDS) == 1
-    asking.bench.database.configure(SEND_AS="Web")  # a change of the settings gives the queue back
+    asking.bench.database.configure(SEND_AS="Web")  # a change of the settings releases the queue
 
 
-def test_a_request_names_the_callback_queue_and_nothing_else_does(asking: Asking) -> None:
+def test_request_names_the_callback_queue_as_reply_address(asking: Asking) -> None:
     asked = request("Test.Ask", {"n": 1}, message_id="mine")
     (headers,) = asking.bench.headers("Sales")
     assert headers["NServiceBus.ReplyToAddress"] == address(asking.bench, "Web.here")
@@ -96,7 +96,7 @@ def test_a_request_names_the_callback_queue_and_nothing_else_does(asking: Asking
     assert "NServiceBus.SqlServer.CallbackQueue" not in headers
 
 
-def test_the_header_of_transport_2_is_a_switch(asking: Asking) -> None:
+def test_header_of_transport_2_is_optional(asking: Asking) -> None:
     asking.configure(LEGACY_CALLBACK_HEADER=True)
     held = request("Test.Ask")
     (headers,) = asking.bench.headers("Sales")
@@ -121,9 +121,7 @@ def test_each_of_many_threads_gets_its_own_reply(asking: Asking, answering: None
     assert len(asking.bench.rows("Web.here")) == 0
 
 
-def test_without_a_reply_the_time_runs_out_and_a_late_one_is_only_counted(
-    asking: Asking, events: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_request_times_out_and_a_late_reply_is_only_counted(asking: Asking, events: Any, caplog: pytest.LogCaptureFixture) -> None:
     asked = request("Test.Ask")
     with pytest.raises(TimeoutError, match=r"no reply to message '.*' \(Test.Ask\) within 0.01 s"):
         asked.result(0.01)
@@ -139,7 +137,7 @@ def test_without_a_reply_the_time_runs_out_and_a_late_one_is_only_counted(
     assert asking.bench.rows("error") == []
 
 
-def test_a_cancelled_request_waits_no_more(asking: Asking) -> None:
+def test_cancelled_request_stops_waiting(asking: Asking) -> None:
     asked = request("Test.Ask")
     assert asked.cancel()
     assert pending.counts().waiting == 0
@@ -149,7 +147,7 @@ def test_a_cancelled_request_waits_no_more(asking: Asking) -> None:
     poll_until(lambda: pending.counts().unclaimed == 1)
 
 
-def test_a_request_that_nobody_holds_is_forgotten_unless_it_has_a_callback(asking: Asking) -> None:
+def test_unreferenced_request_is_forgotten_unless_it_has_a_callback(asking: Asking) -> None:
     dropped = request("Test.Ask").message_id
     heard: list[Any] = []
     called = request("Test.Ask")
@@ -162,7 +160,7 @@ def test_a_request_that_nobody_holds_is_forgotten_unless_it_has_a_callback(askin
     poll_until(lambda: heard == [{"n": 1}])
 
 
-def test_the_first_reply_wins(asking: Asking) -> None:
+def test_first_reply_wins(asking: Asking) -> None:
     asked = request("Test.Ask")
     asking.answer(asked.message_id, b'{"n": 1}', row=1)
     asking.answer(asked.message_id, b'{"n": 2}', row=2)
@@ -170,14 +168,14 @@ def test_the_first_reply_wins(asking: Asking) -> None:
     poll_until(lambda: pending.counts().unclaimed == 1)
 
 
-def test_a_reply_is_found_by_its_intent_or_comes_from_an_old_core(asking: Asking) -> None:
+def test_reply_of_old_core_has_another_intent(asking: Asking) -> None:
     asked = request("Test.Ask")
     asking.answer(asked.message_id, b'{"n": 1}', {"NServiceBus.MessageIntent": "Send", "NServiceBus.Version": "4.7.12"})
     assert asked.result(SECONDS) == {"n": 1}
 
 
 @pytest.mark.parametrize(("returns", "text", "expected"), [(None, "OnHold", "OnHold"), (Status, "OnHold", Status.ON_HOLD)])
-def test_an_enum_by_its_name(asking: Asking, returns: Any, text: str, expected: object) -> None:
+def test_enum_is_returned_by_its_name(asking: Asking, returns: Any, text: str, expected: object) -> None:
     asked = request("Test.Ask", returns=returns)
     asking.answer(asked.message_id, b"", {"NServiceBus.ReturnMessage.ErrorCode": text, "NServiceBus.ControlMessage": "True"})
     assert asked.result(SECONDS) == expected
@@ -194,12 +192,12 @@ def test_an_enum_by_its_name(asking: Asking, returns: Any, text: str, expected: 
         (None, None, b"{", r"not JSON"),
     ],
 )
-def test_a_reply_of_another_kind_is_told_and_kept_in_the_error_queue(
+def test_reply_of_another_kind_is_an_error_and_kept_in_error_queue(
     asking: Asking, returns: Any, code: str | None, body: bytes, error: str
 ) -> None:
     asked = request("Test.Ask", returns=returns)
-    told = {} if code is None else {"NServiceBus.ReturnMessage.ErrorCode": code}
-    asking.answer(asked.message_id, body, {"NServiceBus.EnclosedMessageTypes": "Test.Echo", **told})
+    sent = {} if code is None else {"NServiceBus.ReturnMessage.ErrorCode": code}
+    asking.answer(asked.message_id, body, {"NServiceBus.EnclosedMessageTypes": "Test.Echo", **sent})
     with pytest.raises((WireFormatError, MessageBodyError), match=error):
         asked.result(SECONDS)
     (headers,) = asking.bench.headers("error")
@@ -207,7 +205,7 @@ def test_a_reply_of_another_kind_is_told_and_kept_in_the_error_queue(
 
 
 @pytest.mark.parametrize("mode", ["receive_only", "none"])
-def test_other_transaction_modes(asking: Asking, answering: None, mode: str) -> None:
+def test_requests_work_in_other_transaction_modes(asking: Asking, answering: None, mode: str) -> None:
     asking.configure(sales={"TRANSACTION_MODE": mode}, TRANSACTION_MODE=mode)
     with Running(asking.bench, endpoints=["Sales"]):
         assert request("Test.Ask", {"code": 42}).result(SECONDS) == 42
@@ -219,13 +217,13 @@ def test_other_transaction_modes(asking: Asking, answering: None, mode: str) -> 
 
 
 @pytest.mark.parametrize("model", ["fixed", "monitor"])
-def test_other_concurrency_models(asking: Asking, answering: None, model: str) -> None:
+def test_requests_work_in_other_concurrency_models(asking: Asking, answering: None, model: str) -> None:
     asking.configure(CONCURRENCY_MODEL=model, CALLBACK_CONCURRENCY=2)
     with Running(asking.bench, endpoints=["Sales"]):
         assert request("Test.Ask", {"code": 42}).result(SECONDS) == 42
 
 
-def test_awaited_in_a_coroutine(asking: Asking, answering: None) -> None:
+def test_coroutine_may_await_requests(asking: Asking, answering: None) -> None:
     async def ask() -> Any:
         return await asyncio.gather(request("Test.Ask", {"code": 1}), request("Test.Ask", {"code": 2}, returns=int))
 
@@ -233,7 +231,7 @@ def test_awaited_in_a_coroutine(asking: Asking, answering: None) -> None:
         assert async_to_sync(ask)() == [1, 2]
 
 
-def test_errors_and_time_outs_in_a_coroutine(asking: Asking) -> None:
+def test_coroutine_gets_errors_and_time_outs(asking: Asking) -> None:
     async def wrong() -> None:
         with pytest.raises(MessageTypeError, match="has no route"):
             await request("Nowhere.Ask")
@@ -249,7 +247,7 @@ def test_errors_and_time_outs_in_a_coroutine(asking: Asking) -> None:
     close_callbacks()
 
 
-def test_replies_are_audited_whether_somebody_waits_or_not(asking: Asking) -> None:
+def test_replies_are_audited_with_and_without_a_waiting_request(asking: Asking) -> None:
     asking.configure(AUDIT_QUEUE="audit")
     asked = request("Test.Ask")
     asking.answer(asked.message_id, row=1)
@@ -261,7 +259,7 @@ def test_replies_are_audited_whether_somebody_waits_or_not(asking: Asking) -> No
     assert all("NServiceBus.ProcessingEnded" in headers for headers in audited)
 
 
-def test_in_a_view(asking: Asking, answering: None) -> None:
+def test_view_may_send_a_request(asking: Asking, answering: None) -> None:
     @transaction.non_atomic_requests
     def view(asked_by: HttpRequest, number: int) -> JsonResponse:
         try:
@@ -273,7 +271,7 @@ def test_in_a_view(asking: Asking, answering: None) -> None:
         assert json.loads(view(RequestFactory().get("/"), 42).content) == {"code": 42}
 
 
-def test_refused_inside_of_a_transaction(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_is_refused_inside_a_transaction(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     alias = asking.bench.database.alias
     with transaction.atomic(using=alias), pytest.raises(ConfigurationError, match=r"inside of a transaction on .*atomic\(\) block"):
         request("Test.Ask")
@@ -287,7 +285,7 @@ def test_refused_inside_of_a_transaction(asking: Asking, monkeypatch: pytest.Mon
     assert asking.instances() == []
 
 
-def test_refused_inside_of_a_handler(asking: Asking, calls: Calls) -> None:
+def test_request_is_refused_inside_a_handler(asking: Asking, calls: Calls) -> None:
     @handles("Test.Ask")
     def ask(message: Any, context: Any) -> None:
         try:
@@ -308,7 +306,7 @@ def test_refused_inside_of_a_handler(asking: Asking, calls: Calls) -> None:
         ({"ENDPOINTS": {"Web": {"CALLBACKS": False}}}, r"\['Web'\]\[\"CALLBACKS\"\] is False"),
     ],
 )
-def test_what_is_missing_is_named(asking: Asking, changes: dict[str, Any], error: str) -> None:
+def test_missing_prerequisite_is_named(asking: Asking, changes: dict[str, Any], error: str) -> None:
     asking.bench.database.configure(**changes)
     with pytest.raises((ConfigurationError, QueueNotFound), match=error):
         request("Test.Ask", to="Sales")
@@ -326,13 +324,13 @@ def test_what_is_missing_is_named(asking: Asking, changes: dict[str, Any], error
         ({"message": "Unrouted.Ask"}, "has no route"),
     ],
 )
-def test_wrong_arguments(asking: Asking, arguments: dict[str, Any], error: str) -> None:
+def test_wrong_arguments_are_refused(asking: Asking, arguments: dict[str, Any], error: str) -> None:
     with pytest.raises(ConfigurationError, match=error):
         request(**{"message": "Test.Ask", **arguments})
     assert pending.counts().waiting == 0
 
 
-def test_a_value_of_another_type_is_not_sent(asking: Asking) -> None:
+def test_value_of_another_type_is_not_sent(asking: Asking) -> None:
     with pytest.raises(
         MessageBodyError, match=r"order_id: expected str, got int \(7\): convert the value, or change the annotation"
     ):
@@ -341,14 +339,14 @@ def test_a_value_of_another_type_is_not_sent(asking: Asking) -> None:
     assert pending.counts().waiting == 0
 
 
-def test_an_id_waits_once(asking: Asking) -> None:
+def test_message_id_can_wait_only_once(asking: Asking) -> None:
     first = request("Test.Ask", message_id="same")
     with pytest.raises(ConfigurationError, match="'same' belongs to another request that waits"):
         request("Test.Ask", message_id="same")
     assert pending.find("same") is first
 
 
-def test_closing_ends_what_waits(asking: Asking) -> None:
+def test_closing_ends_waiting_requests(asking: Asking) -> None:
     asked = request("Test.Ask")
     assert [row.callback_queue for row in asking.instances()] == ["Web.here"]
     close_callbacks()
@@ -359,7 +357,7 @@ def test_closing_ends_what_waits(asking: Asking) -> None:
     assert again.result(SECONDS) == {}
 
 
-def test_an_ordinary_message_in_the_callback_queue_is_handled(asking: Asking, calls: Calls) -> None:
+def test_ordinary_message_in_callback_queue_is_handled(asking: Asking, calls: Calls) -> None:
     asking.configure(HANDLERS=[__name__])
     handles("Test.Order")(lambda_of(calls))
     held = request("Test.Ask")

@@ -1,4 +1,4 @@
-"""The whole way of a failed message: it fails, is retried, is handled, and its endpoint tells so; or it fails again."""
+"""The life of a failed message: it fails, is retried and handled, and its endpoint acknowledges it; or it fails again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.bench import Bench, Calls
 
 @pytest.fixture
 def flaky(calls: Calls) -> list[bool]:
-    """A handler of `Test.Message` that fails while the list holds something."""
+    """A handler of `Test.Message` that fails until the list is cleared."""
     broken = [True]
 
     def handle(message: Any, context: Any) -> None:
@@ -42,7 +42,7 @@ def retry(failure: FailedMessage) -> None:
     request_operation(get_settings(), "retry", FailureSelection(ids=(failure.pk,)), actor=Actor("anna"))
 
 
-def test_a_retry_that_is_handled_is_acknowledged_and_resolved(bench: Bench, calls: Calls, flaky: list[bool]) -> None:
+def test_handled_retry_is_acknowledged_and_resolved(bench: Bench, calls: Calls, flaky: list[bool]) -> None:
     bench.put_message("Test.Message", {"n": 1})
     bench.run()
     failure = indexed()
@@ -54,11 +54,11 @@ def test_a_retry_that_is_handled_is_acknowledged_and_resolved(bench: Bench, call
 
     assert indexed().status == FailureStatus.RESOLVED
     assert calls.seen == [{"n": 1}, {"n": 1}]
-    assert bench.rows("error") == []  # the acknowledgement was taken
+    assert bench.rows("error") == []  # the acknowledgement was consumed
     assert bench.rows("Sales") == []
 
 
-def test_a_retry_that_fails_again_is_the_same_failure(bench: Bench, flaky: list[bool]) -> None:
+def test_retry_that_fails_again_is_the_same_failure(bench: Bench, flaky: list[bool]) -> None:
     bench.put_message("Test.Message", {"n": 1})
     bench.run()
     failure = indexed()
@@ -74,7 +74,7 @@ def test_a_retry_that_fails_again_is_the_same_failure(bench: Bench, flaky: list[
     assert indexed().status == FailureStatus.RESOLVED
 
 
-def test_an_edited_message_is_handled_as_it_was_edited(bench: Bench, calls: Calls, flaky: list[bool]) -> None:
+def test_edited_message_is_handled_with_its_new_body(bench: Bench, calls: Calls, flaky: list[bool]) -> None:
     bench.put_message("Test.Message", {"n": 1})
     bench.run()
     failure = indexed()
@@ -89,8 +89,8 @@ def test_an_edited_message_is_handled_as_it_was_edited(bench: Bench, calls: Call
     assert bench.rows("error") == []
 
 
-def test_an_edited_message_that_fails_is_another_failure(bench: Bench, flaky: list[bool]) -> None:
-    """The original waits until the copy is handled, however often that fails and is retried before."""
+def test_edited_message_that_fails_is_another_failure(bench: Bench, flaky: list[bool]) -> None:
+    """The original waits until the copy is handled, however often the copy fails and is retried before."""
     bench.put_message("Test.Message", {"n": 1})
     bench.run()
     failure = indexed()

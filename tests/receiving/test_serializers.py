@@ -1,4 +1,4 @@
-"""Serializers through the public face: what the settings and the content type decide, on the way out and in."""
+"""Serializers through the public interface: how settings and content type choose the format, for sending and receiving."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def handler_of(calls: Calls, kind: Any = Priced) -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_the_setting_decides_how_bodies_are_written(bench: Bench, calls: Calls, many: bool) -> None:
+def test_setting_chooses_the_format_of_sent_bodies(bench: Bench, calls: Calls, many: bool) -> None:
     handler_of(calls)
     bench.configure(routes={"Serialized.*": "Sales"})
     bench.database.configure(SERIALIZER="xml")
@@ -66,7 +66,7 @@ def test_the_setting_decides_how_bodies_are_written(bench: Bench, calls: Calls, 
     assert calls.seen == [message]
 
 
-def test_the_header_decides_for_one_message(bench: Bench, calls: Calls) -> None:
+def test_header_chooses_the_format_of_one_message(bench: Bench, calls: Calls) -> None:
     handler_of(calls)
     bench.configure(routes={"Serialized.*": "Sales"})
     send(Priced("1", Decimal(2)), headers={"NServiceBus.ContentType": XML})
@@ -88,7 +88,7 @@ def test_the_header_decides_for_one_message(bench: Bench, calls: Calls) -> None:
         ("json", "application/octet-stream", b'{"orderId": "1", "total": "9.90"}'),
     ],
 )
-def test_the_content_type_decides_how_a_body_is_read(
+def test_content_type_chooses_how_a_body_is_read(
     bench: Bench, calls: Calls, serializer: str, content_type: str | None, body: bytes
 ) -> None:
     handler_of(calls)
@@ -108,7 +108,7 @@ def test_the_content_type_decides_how_a_body_is_read(
         (None, b'{"$type": "Serialized.Priced, Shop.Messages", "OrderId": "1", "Total": 9.90}'),
     ],
 )
-def test_without_a_type_in_the_headers_the_body_says_it(bench: Bench, calls: Calls, content_type: str | None, body: bytes) -> None:
+def test_type_is_read_from_the_body_if_headers_have_none(bench: Bench, calls: Calls, content_type: str | None, body: bytes) -> None:
     handler_of(calls)
     put(bench, body, ContentType=content_type)
     bench.run()
@@ -116,7 +116,7 @@ def test_without_a_type_in_the_headers_the_body_says_it(bench: Bench, calls: Cal
     assert calls.seen == [Priced("1", Decimal("9.90"))]
 
 
-def test_a_body_that_does_not_fit_is_in_the_error_queue_with_the_place(bench: Bench, calls: Calls) -> None:
+def test_misfitting_body_is_in_error_queue_with_the_position(bench: Bench, calls: Calls) -> None:
     handler_of(calls)
     body = BODY.replace(b"9.90", b"much")
     put(bench, body, EnclosedMessageTypes="Serialized.Priced", ContentType=XML)

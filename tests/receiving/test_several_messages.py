@@ -1,4 +1,4 @@
-"""Several messages in one body, as cores 3 and 4 wrote what was sent together: each for its own handlers, one transaction."""
+"""Several messages in one body, as cores 3 and 4 write messages sent together: each for its own handlers, in one transaction."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ TYPES = "Several.Placed, Shop;Several.Cancelled, Shop"
 
 
 def put(bench: Bench, inside: str, types: str | None = TYPES, root: str = f"Messages {SPACE}", **headers: str) -> None:
-    told = {"NServiceBus.ContentType": "text/xml", **headers}
+    headers_with_type = {"NServiceBus.ContentType": "text/xml", **headers}
     if types is not None:
-        told["NServiceBus.EnclosedMessageTypes"] = types
-    bench.put(json.dumps(told), f"<?xml version='1.0'?><{root}>{inside}</{root.partition(' ')[0]}>".encode())
+        headers_with_type["NServiceBus.EnclosedMessageTypes"] = types
+    bench.put(json.dumps(headers_with_type), f"<?xml version='1.0'?><{root}>{inside}</{root.partition(' ')[0]}>".encode())
 
 
 def reason(bench: Bench) -> str:
@@ -54,7 +54,7 @@ def reason(bench: Bench) -> str:
 
 @pytest.fixture
 def seen(calls: Calls) -> Calls:
-    """Handlers for `Placed`, which replies to nobody, and for `Cancelled`; each call is noted with the types in the context."""
+    """Handlers for `Placed` and `Cancelled` that record each call with the types in the context."""
 
     @handles("Several.Placed")
     def as_dict(message: Any, context: Any) -> None:
@@ -68,7 +68,7 @@ def seen(calls: Calls) -> Calls:
 
 
 @pytest.mark.parametrize("types", [TYPES, "Several.Cancelled;Several.Placed", None])
-def test_each_message_goes_to_the_handlers_of_its_type_in_their_order(bench: Bench, seen: Calls, types: str | None) -> None:
+def test_each_message_goes_to_handlers_of_its_type_in_order(bench: Bench, seen: Calls, types: str | None) -> None:
     put(bench, BOTH, types)
     bench.run()
 
@@ -77,7 +77,7 @@ def test_each_message_goes_to_the_handlers_of_its_type_in_their_order(bench: Ben
     assert (bench.rows("Sales"), bench.rows("error")) == ([], [])
 
 
-def test_two_of_one_type(bench: Bench, seen: Calls) -> None:
+def test_body_with_two_messages_of_one_type_is_handled(bench: Bench, seen: Calls) -> None:
     put(bench, "<Cancelled><OrderId>1</OrderId></Cancelled><Cancelled><OrderId>2</OrderId></Cancelled>", "Several.Cancelled")
     bench.run()
     assert seen.seen == [(Cancelled(1), ["Several.Cancelled"]), (Cancelled(2), ["Several.Cancelled"])]
@@ -93,7 +93,7 @@ def test_two_of_one_type(bench: Bench, seen: Calls) -> None:
         ('<Rush xmlns:baseType="Several.Placed"><OrderId>1</OrderId></Rush><Cancelled><OrderId>2</OrderId></Cancelled>', None),
     ],
 )
-def test_a_message_has_the_types_of_its_bases(bench: Bench, calls: Calls, inside: str, types: str | None) -> None:
+def test_message_has_the_types_of_its_bases(bench: Bench, calls: Calls, inside: str, types: str | None) -> None:
     @handles("Several.Placed")
     def placed(message: Any, context: Any) -> None:
         calls.add((message, context.message_types))
@@ -110,7 +110,7 @@ def test_a_message_has_the_types_of_its_bases(bench: Bench, calls: Calls, inside
     assert "Several.Placed" not in second_types
 
 
-def test_namespaces_by_prefix_and_classes_inside_of_classes(bench: Bench, calls: Calls) -> None:
+def test_namespace_prefixes_and_nested_classes_are_resolved(bench: Bench, calls: Calls) -> None:
     @handles("Several.Outer+Inner", "Other.Cancelled")
     def both(message: Any, context: Any) -> None:
         calls.add((message, context.message_types))
@@ -121,7 +121,7 @@ def test_namespaces_by_prefix_and_classes_inside_of_classes(bench: Bench, calls:
     assert calls.seen == [({"A": "1"}, ["Several.Outer+Inner"]), ({"A": "2"}, ["Other.Cancelled"])]
 
 
-def test_what_fails_undoes_all_and_tries_again_as_a_whole(bench: Bench, calls: Calls) -> None:
+def test_failure_rolls_back_and_retries_the_whole_body(bench: Bench, calls: Calls) -> None:
     @handles("Several.Placed")
     def placed(message: Any, context: Any) -> None:
         calls.add("placed")
@@ -142,7 +142,7 @@ def test_what_fails_undoes_all_and_tries_again_as_a_whole(bench: Bench, calls: C
     assert bench.rows("error") == []
 
 
-def test_what_fails_for_good_goes_to_the_error_queue_whole_and_once(bench: Bench, calls: Calls) -> None:
+def test_failed_body_is_moved_whole_and_once(bench: Bench, calls: Calls) -> None:
     @handles("Several.Placed")
     def placed(message: Any, context: Any) -> None:
         context.send("Several.Other", {}, to="Elsewhere")
@@ -160,7 +160,7 @@ def test_what_fails_for_good_goes_to_the_error_queue_whole_and_once(bench: Bench
     assert bench.rows("Elsewhere") == []
 
 
-def test_middleware_is_around_each_call(bench: Bench, seen: Calls) -> None:
+def test_middleware_surrounds_each_call(bench: Bench, seen: Calls) -> None:
     bench.configure(MIDDLEWARE=[_noted])
     put(bench, BOTH)
     _NOTED.clear()
@@ -181,7 +181,7 @@ def _noted(call: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("inside", "types", "said"),
+    ("inside", "types", "expected"),
     [
         ("", TYPES, "the body holds 0 messages: its root 'Messages' is empty; expected one message at least"),
         ("  \n ", None, "the body holds 0 messages"),
@@ -191,16 +191,16 @@ def _noted(call: Any) -> Any:
         (BOTH + "<Unknown/>", TYPES + ";Several.Unknown", "its types are 'Several.Unknown'; this endpoint handles"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_handled_as_a_whole_is_not_handled_at_all(
-    sqlite_bench: Bench, seen: Calls, inside: str, types: str | None, said: str
+def test_partly_unreadable_body_is_not_handled_at_all(
+    sqlite_bench: Bench, seen: Calls, inside: str, types: str | None, expected: str
 ) -> None:
     put(sqlite_bench, inside, types)
     sqlite_bench.run()
-    assert said in reason(sqlite_bench)
+    assert expected in reason(sqlite_bench)
     assert seen.seen == []
 
 
-def test_a_name_that_could_be_two_types_is_refused(sqlite_bench: Bench, seen: Calls) -> None:
+def test_ambiguous_name_is_refused(sqlite_bench: Bench, seen: Calls) -> None:
     put(sqlite_bench, BOTH, TYPES + ";Old.Placed", root="Messages")
     sqlite_bench.run()
     assert "could be several of the types" in reason(sqlite_bench)
@@ -208,13 +208,13 @@ def test_a_name_that_could_be_two_types_is_refused(sqlite_bench: Bench, seen: Ca
 
 
 @pytest.mark.parametrize("types", [TYPES, None])
-def test_one_message_in_the_root_is_one_message(sqlite_bench: Bench, seen: Calls, types: str | None) -> None:
+def test_message_as_the_root_is_one_message(sqlite_bench: Bench, seen: Calls, types: str | None) -> None:
     put(sqlite_bench, "<Cancelled><OrderId>2</OrderId></Cancelled>", types and "Several.Cancelled")
     sqlite_bench.run()
     assert [message for message, _ in seen.seen] == [Cancelled(2)]
 
 
-def test_json_has_one_message(sqlite_bench: Bench, seen: Calls) -> None:
+def test_json_body_with_several_messages_is_refused(sqlite_bench: Bench, seen: Calls) -> None:
     sqlite_bench.put_message("Several.Cancelled", [{"OrderId": 1}, {"OrderId": 2}])
     sqlite_bench.run()
     assert reason(sqlite_bench) == (
@@ -223,7 +223,7 @@ def test_json_has_one_message(sqlite_bench: Bench, seen: Calls) -> None:
     assert seen.seen == []
 
 
-def test_a_json_array_of_one_object_says_its_type(sqlite_bench: Bench, seen: Calls) -> None:
+def test_json_array_of_one_object_names_its_type(sqlite_bench: Bench, seen: Calls) -> None:
     sqlite_bench.put("{}", b'[{"$type": "Several.Cancelled, Shop", "OrderId": 1}]')
     sqlite_bench.run()
     assert [message for message, _ in seen.seen] == [Cancelled(1)]

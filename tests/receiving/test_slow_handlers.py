@@ -1,4 +1,4 @@
-"""SLOW_HANDLER: a handler that is still running after so many seconds is logged with its stack, once for each call."""
+"""SLOW_HANDLER: a handler that exceeds this number of seconds is logged with its stack, once per call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import poll_until
 
 
 def handler_in_trouble(message: Any, context: Any) -> None:
-    """Never called here."""
+    """A handler that these tests never call."""
 
 
 HANDLER = Handler("Test.Message", handler_in_trouble, None)
@@ -38,17 +38,17 @@ def message(message_id: str) -> IncomingMessage:
 
 
 def begin(slot: CallSlot, incoming: IncomingMessage) -> None:
-    """What a thread notes before it calls a handler."""
+    """Register a call as a thread does before it calls a handler."""
     slot.running = HANDLER, incoming, slot.clock(), threading.get_ident()
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[Any]]:
+def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[Any]]:
     caplog.set_level(logging.DEBUG, logger="sqlqueue")
     return lambda: [record for record in caplog.records if getattr(record, "event", "") == "slow_handler"]
 
 
-def test_a_call_is_told_once_when_its_time_has_passed(told: Callable[[], list[Any]]) -> None:
+def test_slow_call_is_logged_once(logged: Callable[[], list[Any]]) -> None:
     clock = Clock()
     watcher = SlowHandlers("Sales", 10.0, clock=clock)
     slot = watcher.slot("Sales")
@@ -56,35 +56,35 @@ def test_a_call_is_told_once_when_its_time_has_passed(told: Callable[[], list[An
     begin(slot, message("m-1"))
     clock.now += 9.9
     watcher.probe()
-    assert told() == []
+    assert logged() == []
     clock.now += 0.1
     watcher.probe()
     watcher.probe()
-    (record,) = told()
+    (record,) = logged()
     assert (record.endpoint, record.queue, record.message_id, record.levelname) == ("Sales", "Sales", "m-1", "WARNING")
     assert "handler_in_trouble has been running for 10.0 s" in record.getMessage()
-    assert "test_a_call_is_told_once" in record.getMessage()  # the stack of the thread in the slot: this one
-    # the next call of the same handler is another one
+    assert "test_slow_call_is_logged_once" in record.getMessage()  # the stack of the thread in the slot: this one
+    # the next call of the same handler counts separately
     begin(slot, message("m-2"))
     clock.now += 11
     watcher.probe()
     slot.running = None
     clock.now += 11
     watcher.probe()
-    assert [record.message_id for record in told()] == ["m-1", "m-2"]
+    assert [record.message_id for record in logged()] == ["m-1", "m-2"]
 
 
-def test_zero_watches_nothing() -> None:
+def test_zero_disables_the_watcher() -> None:
     watcher = SlowHandlers("Sales", 0)
     assert (watcher.slot("Sales"), watcher.jobs()) == (None, [])
 
 
 @pytest.mark.parametrize(("seconds", "every"), [(10, 1.0), (1, 0.5), (0.01, 0.1)])
-def test_it_looks_often_enough(seconds: float, every: float) -> None:
+def test_probe_interval_follows_the_limit(seconds: float, every: float) -> None:
     assert [job.every_seconds for job in SlowHandlers("Sales", seconds).jobs()] == [every]
 
 
-def test_the_slots_of_ended_threads_are_forgotten() -> None:
+def test_slots_of_ended_threads_are_forgotten() -> None:
     clock = Clock()
     watcher = SlowHandlers("Sales", 1.0, clock=clock)
     slot = watcher.slot("Sales")
@@ -102,10 +102,10 @@ def released() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_a_worker_tells_of_a_handler_that_is_stuck(
-    bench: Bench, calls: Calls, told: Callable[[], list[Any]], released: threading.Event
+def test_worker_logs_a_stuck_handler(
+    bench: Bench, calls: Calls, logged: Callable[[], list[Any]], released: threading.Event
 ) -> None:
-    """Also with middleware around it; the stack begins where the handler, or what is around it, is called."""
+    """Also with middleware around it; the stack begins at the call of the handler or its middleware."""
 
     def around(call: Callable[..., Any]) -> Callable[..., Any]:
         def in_the_middle(message: Any, context: Any) -> Any:
@@ -118,22 +118,22 @@ def test_a_worker_tells_of_a_handler_that_is_stuck(
         assert released.wait(60)
         calls.add(message)
 
-    # Long enough for the handler to have reached its wait, also on a busy machine.
+    # Long enough for the handler to reach its wait, also on a busy machine.
     bench.configure(SLOW_HANDLER=0.3, MIDDLEWARE=[around])
     bench.put_message("Test.Message")
 
-    def release_when_told() -> None:
-        poll_until(lambda: bool(told()))
+    def release_when_logged() -> None:
+        poll_until(lambda: bool(logged()))
         released.set()
 
-    helper = threading.Thread(target=release_when_told)
+    helper = threading.Thread(target=release_when_logged)
     helper.start()
     try:
         bench.run()
     finally:
         helper.join()
     assert len(calls.seen) == 1
-    (record,) = told()
+    (record,) = logged()
     text = record.getMessage()
     assert "stuck has been running for" in text
     assert text.index("in_the_middle") < text.index("released.wait")

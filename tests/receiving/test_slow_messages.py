@@ -1,4 +1,4 @@
-"""Slow handlers run side by side in the adaptive model, on real databases."""
+"""Slow handlers run in parallel in the adaptive model, on real databases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.worker_processes import address
 
 @pytest.fixture
 def slow(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """Without the monitor of version 2.1, which brings a thread for a slow message after 5 to 10 s."""
+    """Without the monitor of version 2.1, which adds a thread for a slow message after 5 to 10 s."""
     if bench.database.vendor == "sqlite":
         pytest.skip("SQLite has one writer: its receives take turns")
     monkeypatch.setattr("sqlqueue_app.receiving.background.BUSY_PROBE_SECONDS", BUSY_PROBE_SECONDS)
@@ -25,7 +25,7 @@ def slow(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 @pytest.mark.parametrize("wake_up", [True, False])
-def test_as_many_as_there_may_be_are_handled_at_once(slow: Bench, wake_up: bool) -> None:
+def test_maximum_number_of_messages_is_handled_at_once(slow: Bench, wake_up: bool) -> None:
     slow.configure(MAX_CONCURRENCY=4, WAKE_UP=wake_up and slow.database.vendor == "postgresql")
     together = threading.Barrier(4)
     done = []
@@ -41,7 +41,7 @@ def test_as_many_as_there_may_be_are_handled_at_once(slow: Bench, wake_up: bool)
 
 
 @pytest.mark.parametrize("wake_up", [True, False])
-def test_a_quick_message_does_not_wait_for_the_slow_one_before_it(slow: Bench, calls: Calls, wake_up: bool) -> None:
+def test_quick_message_does_not_wait_for_a_slow_one(slow: Bench, calls: Calls, wake_up: bool) -> None:
     slow.configure(MAX_CONCURRENCY=2, WAKE_UP=wake_up and slow.database.vendor == "postgresql")
     in_handler, go_on = threading.Event(), threading.Event()
 
@@ -64,7 +64,7 @@ def test_a_quick_message_does_not_wait_for_the_slow_one_before_it(slow: Bench, c
     assert calls.seen == ["quick", "slow"]
 
 
-def test_a_worker_whose_threads_are_all_busy_stops_as_soon_as_they_are_done(slow: Bench, calls: Calls) -> None:
+def test_busy_worker_stops_as_soon_as_its_threads_are_done(slow: Bench, calls: Calls) -> None:
     slow.configure(MAX_CONCURRENCY=2)
     busy, go_on = threading.Semaphore(0), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Traces across messages: headers that are passed on, and spans where a tracer provider of OpenTelemetry is set."""
+"""Traces across messages: forwarded headers, and spans if a tracer provider of OpenTelemetry is set."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SENT = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01", "tracestate": "vendor=
 
 @pytest.fixture
 def forwarding(bench: Bench) -> Bench:
-    """A handler that sends in each way there is."""
+    """A handler that sends in every possible way."""
     bench.configure(routes={"Test.Out": "out"})
     bench.install_queues("out")
 
@@ -42,7 +42,7 @@ def forwarding(bench: Bench) -> Bench:
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """A tracer provider for this test alone: OpenTelemetry lets a process set one once."""
+    """A tracer provider for this test alone: OpenTelemetry lets a process set one only once."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(resource=Resource({}), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -51,7 +51,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     provider.shutdown()
 
 
-def test_without_a_provider_the_headers_are_passed_on_as_they_are(forwarding: Bench) -> None:
+def test_headers_are_copied_without_a_provider(forwarding: Bench) -> None:
     forwarding.put_message("Test.Message", None, **SENT, **{"NServiceBus.ReplyToAddress": "out"})
     forwarding.run()
     sent = forwarding.headers("out")
@@ -61,14 +61,14 @@ def test_without_a_provider_the_headers_are_passed_on_as_they_are(forwarding: Be
         assert "NServiceBus.OpenTelemetry.StartNewTrace" not in headers
 
 
-def test_a_request_for_a_new_trace_is_passed_on_too(forwarding: Bench) -> None:
+def test_request_for_a_new_trace_is_copied(forwarding: Bench) -> None:
     wanted = {**SENT, "NServiceBus.OpenTelemetry.StartNewTrace": "True"}
     forwarding.put_message("Test.Message", None, **wanted, **{"NServiceBus.ReplyToAddress": "out"})
     forwarding.run()
     assert [headers["NServiceBus.OpenTelemetry.StartNewTrace"] for headers in forwarding.headers("out")] == ["True"] * 4
 
 
-def test_no_trace_is_made_up(forwarding: Bench) -> None:
+def test_no_trace_is_invented(forwarding: Bench) -> None:
     forwarding.put_message("Test.Message", None, **{"NServiceBus.ReplyToAddress": "out", "tracestate": "alone=1"})
     forwarding.run()
     assert [set(headers) & {*SENT, "NServiceBus.OpenTelemetry.StartNewTrace"} for headers in forwarding.headers("out")] == [
@@ -77,7 +77,7 @@ def test_no_trace_is_made_up(forwarding: Bench) -> None:
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_the_callers_own_headers_win(bench: Bench, spans: InMemorySpanExporter, monkeypatch: Any, traced: bool) -> None:
+def test_headers_of_the_caller_win(bench: Bench, spans: InMemorySpanExporter, monkeypatch: Any, traced: bool) -> None:
     if not traced:
         monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     bench.install_queues("out")
@@ -98,7 +98,7 @@ def by_kind(exporter: InMemorySpanExporter, kind: SpanKind) -> list[ReadableSpan
     return [span for span in exporter.get_finished_spans() if span.kind is kind]
 
 
-def test_a_span_for_the_attempt_and_one_for_each_send_in_the_senders_trace(forwarding: Bench, spans: InMemorySpanExporter) -> None:
+def test_attempt_and_sends_have_spans_in_the_senders_trace(forwarding: Bench, spans: InMemorySpanExporter) -> None:
     forwarding.put_message(
         "Test.Message",
         None,
@@ -139,9 +139,7 @@ def test_a_span_for_the_attempt_and_one_for_each_send_in_the_senders_trace(forwa
     assert len(ids) == 3  # several messages of send_many() share a span
 
 
-def test_a_message_that_asks_for_it_begins_a_trace_that_links_to_the_senders(
-    bench: Bench, spans: InMemorySpanExporter, calls: Calls
-) -> None:
+def test_new_trace_on_request_links_to_the_senders_trace(bench: Bench, spans: InMemorySpanExporter, calls: Calls) -> None:
     handles("Test.Message")(lambda message, context: calls.add(baggage.get_baggage("tenant")))
     bench.put_message("Test.Message", None, **SENT, **{"NServiceBus.OpenTelemetry.StartNewTrace": "True"})
     bench.run()
@@ -152,9 +150,7 @@ def test_a_message_that_asks_for_it_begins_a_trace_that_links_to_the_senders(
     assert calls.seen == ["acme"]
 
 
-def test_a_failure_is_an_error_of_its_span_and_the_thread_is_left_as_it_was(
-    bench: Bench, spans: InMemorySpanExporter, calls: Calls
-) -> None:
+def test_failure_marks_its_span_and_restores_the_thread_context(bench: Bench, spans: InMemorySpanExporter, calls: Calls) -> None:
     bench.configure(IMMEDIATE_RETRIES=1, MAX_CONCURRENCY=1)
 
     @handles("Test.Message")
@@ -176,7 +172,7 @@ def test_a_failure_is_an_error_of_its_span_and_the_thread_is_left_as_it_was(
     assert calls.seen == [after.context.trace_id]
 
 
-def test_a_plain_send_belongs_to_the_span_of_its_caller(bench: Bench, spans: InMemorySpanExporter) -> None:
+def test_plain_send_belongs_to_the_span_of_its_caller(bench: Bench, spans: InMemorySpanExporter) -> None:
     tracer = trace.get_tracer("test")
     token = context.attach(baggage.set_baggage("tenant", "acme"))
     try:
@@ -193,7 +189,7 @@ def test_a_plain_send_belongs_to_the_span_of_its_caller(bench: Bench, spans: InM
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter with the settings of the tests."""
+    """Run a fresh interpreter with the settings of the tests."""
     return subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", **environment},
@@ -205,7 +201,7 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_process_without_opentelemetry_sends_all_the_same() -> None:
+def test_process_without_opentelemetry_can_send() -> None:
     code = (
         "import sys\n"
         "import sqlqueue_app.sending.composer as composer\n"
@@ -232,19 +228,17 @@ print("traceparent" in composer.compose("Test.Message").headers, "opentelemetry.
 """
 
 
-def test_a_process_that_does_not_import_opentelemetry_is_not_made_to() -> None:
+def test_sending_does_not_import_opentelemetry() -> None:
     done = python(COMPOSE)
     assert (done.stdout.split(), done.stderr) == (["False", "False"], "")
 
 
-def test_a_provider_that_the_environment_names_is_used_without_an_import_by_the_process() -> None:
+def test_provider_from_the_environment_is_used() -> None:
     done = python(COMPOSE, OTEL_PYTHON_TRACER_PROVIDER="sdk_tracer_provider")
     assert (done.stdout.split(), done.stderr) == (["True", "True"], "")
 
 
-def test_each_subscriber_of_an_event_begins_a_trace_that_links_to_the_publishers(
-    bench: Bench, spans: InMemorySpanExporter, calls: Calls
-) -> None:
+def test_each_subscriber_begins_a_trace_linked_to_the_publishers(bench: Bench, spans: InMemorySpanExporter, calls: Calls) -> None:
     handles("Test.Event")(lambda message, context: calls.add(message))
     bench.run()  # subscribes
     publish("Test.Event", {})

@@ -21,9 +21,9 @@ from tests.support.worker_processes import address, handled, prepare, wait_until
 
 
 class Left(NamedTuple):
-    """What is there after the kill and a second worker that empties the queue."""
+    """Rows that remain after the kill and a second worker that empties the queue."""
 
-    rows: int  # of the handler's own
+    rows: int  # written by the handler
     out: int  # ordinary sends
     immediate: int  # immediate sends
     error: int
@@ -38,7 +38,7 @@ ATOMIC = {
     "after the commit": Left(1, 1, 1, 0),
     "in the move to the error queue": Left(0, 0, 0, 1),
 }
-# SQLite has one writer: immediate sends follow the receive transaction, and a kill right behind its commit loses them.
+# SQLite has one writer: immediate sends follow the receive transaction, and a kill right after its commit loses them.
 ATOMIC_ON_SQLITE = {
     **ATOMIC,
     "in an immediate send": Left(1, 1, 1, 0),
@@ -46,9 +46,9 @@ ATOMIC_ON_SQLITE = {
     "before the commit": Left(1, 1, 1, 0),
     "after the commit": Left(1, 1, 0, 0),
 }
-# Sends commit before the receive: a kill in between repeats them, and never the handler's rows.
+# Sends commit before the receive: a kill in between repeats them, but not the handler's rows.
 RECEIVE_ONLY = {**ATOMIC, "after an outgoing insert": Left(1, 2, 2, 0), "before the commit": Left(1, 2, 2, 0)}
-# The receive commits first: what a kill interrupts is not repeated, and not finished.
+# The receive commits first: work interrupted by a kill is neither repeated nor finished.
 NONE = {
     "after the receive": Left(1, 1, 1, 0),
     "before the commit": Left(1, 1, 1, 0),
@@ -71,7 +71,7 @@ def expected(vendor: str, mode: str, point: str) -> Left:
 
 @pytest.mark.parametrize("point", list(ATOMIC))
 @pytest.mark.parametrize("mode", MODES)
-def test_what_a_kill_leaves(bench: Bench, tmp_path: Path, mode: str, point: str) -> None:
+def test_kill_leaves_the_documented_rows(bench: Bench, tmp_path: Path, mode: str, point: str) -> None:
     prepare(bench, CALLBACKS=False, TRANSACTION_MODE=mode, HANDLERS=[kill_app.MODULE], SATELLITES={}, PURGE_EXPIRED_EVERY=0)
     bench.install_queues("out", "immediate")
     body = {
@@ -86,7 +86,7 @@ def test_what_a_kill_leaves(bench: Bench, tmp_path: Path, mode: str, point: str)
     with worker_process(bench, "--until-empty", **trapped) as process:
         assert process.wait(60) == -signal.SIGKILL, process.communicate()
     wait_until_given_back(bench)
-    # the second worker is one in this process: it dies of nothing
+    # the second worker runs in this process, where no kill point is set
     handles("Kill.Work")(kill_app.work)
     bench.run()
     left = Left(len(handled(bench)), len(bench.rows("out")), len(bench.rows("immediate")), len(bench.rows("error")))
@@ -95,7 +95,7 @@ def test_what_a_kill_leaves(bench: Bench, tmp_path: Path, mode: str, point: str)
 
 
 @pytest.mark.parametrize("mode", ["transaction_scope", "sends_atomic_with_receive", "receive_only"])
-def test_a_failure_takes_the_ordinary_sends_with_it_and_leaves_the_immediate_ones(bench: Bench, mode: str) -> None:
+def test_failure_rolls_back_ordinary_sends_and_keeps_immediate_ones(bench: Bench, mode: str) -> None:
     bench.configure(TRANSACTION_MODE=mode)
     bench.install_queues("out", "immediate")
 
@@ -114,7 +114,7 @@ def test_a_failure_takes_the_ordinary_sends_with_it_and_leaves_the_immediate_one
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_sends_are_seen_by_others_when_their_transaction_commits(postgresql_bench: Bench, calls: Calls, mode: str) -> None:
+def test_sends_become_visible_when_their_transaction_commits(postgresql_bench: Bench, calls: Calls, mode: str) -> None:
     bench = postgresql_bench
     bench.configure(TRANSACTION_MODE=mode)
     bench.install_queues("out", "immediate")
@@ -131,7 +131,7 @@ def test_sends_are_seen_by_others_when_their_transaction_commits(postgresql_benc
     assert len(bench.rows("out")) == 1
 
 
-def test_mode_none_calls_once_outside_of_a_transaction_and_moves_the_failure(
+def test_mode_none_calls_once_outside_a_transaction_and_moves_the_failure(
     bench: Bench, calls: Calls, events: Callable[[], list[str]]
 ) -> None:
     bench.configure(TRANSACTION_MODE="none")
@@ -152,7 +152,7 @@ def test_mode_none_calls_once_outside_of_a_transaction_and_moves_the_failure(
     assert "moved_to_error_queue" in events()
 
 
-def test_mode_none_may_drop_the_failure_as_the_seeds_have_it(bench: Bench, calls: Calls, events: Callable[[], list[str]]) -> None:
+def test_mode_none_may_discard_the_failed_message(bench: Bench, calls: Calls, events: Callable[[], list[str]]) -> None:
     bench.configure(TRANSACTION_MODE="none", ON_FAILURE_WITHOUT_TRANSACTION="discard")
 
     @handles("Test.Message")
@@ -168,7 +168,7 @@ def test_mode_none_may_drop_the_failure_as_the_seeds_have_it(bench: Bench, calls
     assert "message_discarded" in events()
 
 
-def test_mode_none_survives_an_atomic_block_left_open(bench: Bench, calls: Calls, caplog: pytest.LogCaptureFixture) -> None:
+def test_mode_none_survives_an_open_atomic_block(bench: Bench, calls: Calls, caplog: pytest.LogCaptureFixture) -> None:
     bench.configure(TRANSACTION_MODE="none")
     caplog.set_level(logging.CRITICAL)
 

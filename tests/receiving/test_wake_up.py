@@ -1,4 +1,4 @@
-"""New messages wake idle receivers on PostgreSQL: announced by the trigger, heard on one connection."""
+"""New messages wake idle receivers on PostgreSQL: a trigger notifies, one connection listens."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def by_copy(bench: Bench, number: int) -> None:
 
 @pytest.mark.parametrize("model", ["fixed", "adaptive", "monitor"])
 @pytest.mark.parametrize("sent", [by_command, by_insert, by_copy, by_own_send])
-def test_an_idle_worker_is_woken_by_any_sender(
+def test_any_sender_wakes_an_idle_worker(
     bench: Bench,
     calls: Calls,
     counting: object,
@@ -52,7 +52,7 @@ def test_an_idle_worker_is_woken_by_any_sender(
     wakes_an_idle_worker(bench, calls, at_rest(wake_ups, 2 if model == "fixed" else 1), sent)
 
 
-def test_without_the_trigger_nothing_rests_and_the_log_says_what_to_do(
+def test_missing_trigger_is_logged_and_prevents_rest(
     bench: Bench, wake_ups: list[WakeUp], caplog: pytest.LogCaptureFixture, events: Callable[[], list[str]]
 ) -> None:
     prepare(bench, trigger=False)
@@ -64,16 +64,14 @@ def test_without_the_trigger_nothing_rests_and_the_log_says_what_to_do(
     assert "python manage.py sqlqueue_install --wake-up" in caplog.text
 
 
-def test_until_empty_polls_as_ever(bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp]) -> None:
+def test_until_empty_uses_no_wake_up(bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp]) -> None:
     prepare(bench, SATELLITES={"Sales.Priority": {}})
     send_many("Test.Message", [{"n": n} for n in range(20)], to=address(bench, "Sales"))
     assert bench.run() == 20
     assert wake_ups == []
 
 
-def test_a_worker_that_shall_not_be_woken_listens_to_nothing(
-    bench: Bench, wake_ups: list[WakeUp], events: Callable[[], list[str]]
-) -> None:
+def test_worker_without_wake_up_does_not_listen(bench: Bench, wake_ups: list[WakeUp], events: Callable[[], list[str]]) -> None:
     bench.configure(WAKE_UP=False)
     with Running(bench):
         poll_until(lambda: "worker_started" in events())
@@ -82,15 +80,13 @@ def test_a_worker_that_shall_not_be_woken_listens_to_nothing(
 
 
 def listeners(bench: Bench) -> list[int]:
-    """The sessions that listen."""
+    """The process ids of the listening sessions."""
     where = "datname = current_database() AND query LIKE '%wanted%' AND pid <> pg_backend_pid()"
     rows = execute(bench.database, f"SELECT pid FROM pg_stat_activity WHERE {where}")
     return [int(pid) for (pid,) in rows]
 
 
-def test_the_queues_of_a_process_share_one_connection_that_ends_with_it(
-    bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp]
-) -> None:
+def test_queues_of_a_process_share_one_connection(bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp]) -> None:
     endpoint = {"CALLBACKS": False, "PURGE_EXPIRED_EVERY": 0}
     bench.database.configure(ENDPOINTS={"Sales": {**endpoint, "SATELLITES": {"Sales.Priority": {}}}, "Billing": endpoint})
     call_command("sqlqueue_install", verbosity=0)
@@ -105,7 +101,7 @@ def test_the_queues_of_a_process_share_one_connection_that_ends_with_it(
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("sqlqueue")] == []
 
 
-def test_a_paused_receiver_that_rests_lets_go_and_looks_when_it_goes_on(
+def test_paused_receiver_ends_its_rest_and_polls_when_resumed(
     bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.1)
@@ -123,7 +119,7 @@ def test_a_paused_receiver_that_rests_lets_go_and_looks_when_it_goes_on(
         poll_until(lambda: len(calls.seen) == 3, 60)
 
 
-def test_a_cut_connection_is_made_anew_and_what_was_sent_meanwhile_is_found(
+def test_lost_connection_is_reopened_and_no_message_is_missed(
     bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp], events: Callable[[], list[str]]
 ) -> None:
     prepare(bench)
@@ -141,10 +137,10 @@ def test_a_cut_connection_is_made_anew_and_what_was_sent_meanwhile_is_found(
     assert events().count("wake_up_lost") == 1
 
 
-def test_nobody_is_forgotten_between_crowds_and_rests(
+def test_no_message_is_missed_between_bursts_and_rests(
     bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp], events: Callable[[], list[str]]
 ) -> None:
-    """Senders that come and go in bursts, to a worker that polls by no clock once it rests."""
+    """Senders that come and go in bursts; a resting worker does not poll on a timer."""
     prepare(bench, MAX_CONCURRENCY=2, CONCURRENCY_MODEL="fixed")
     with Running(bench):
         for burst in (1, 40, 3, 200, 1):
@@ -166,7 +162,7 @@ def test_nobody_is_forgotten_between_crowds_and_rests(
     assert "thread_died" not in events()
 
 
-def test_a_worker_rests_only_when_nobody_is_under_way_who_was_not_asked(
+def test_worker_rests_only_after_unannounced_transactions_end(
     bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp], events: Callable[[], list[str]]
 ) -> None:
     prepare(bench)
@@ -185,20 +181,20 @@ def test_a_worker_rests_only_when_nobody_is_under_way_who_was_not_asked(
 # --- the connection by itself -------------------------------------------------------------------------------------------------
 
 
-def test_a_rollback_announces_nothing(bench: Bench) -> None:
+def test_rollback_announces_nothing(bench: Bench) -> None:
     prepare(bench, SATELLITES={"Sales.Priority": {}})
     with Line(bench, "Sales", "Sales.Priority") as line:
         with transaction.atomic(using=bench.database.alias):
             by_own_send(bench, 1)
             send_many("Test.Message", [{"n": n} for n in range(200)], to=address(bench, "Sales"))
             transaction.set_rollback(True, using=bench.database.alias)
-        # Notifications come in the order of the commits.
+        # Notifications arrive in the order of the commits.
         send("Test.Message", {"n": 2}, to=address(bench, "Sales.Priority"))
         assert line.wait() == {"Sales.Priority"}
 
 
 @pytest.mark.parametrize("many", [1, 3, 200])
-def test_what_is_sent_is_announced_with_its_commit(bench: Bench, many: int) -> None:
+def test_send_is_announced_with_its_commit(bench: Bench, many: int) -> None:
     prepare(bench)
     with Line(bench, "Sales") as line:
         send_many("Test.Message", [{"n": n} for n in range(many)], to=address(bench, "Sales"))
@@ -206,7 +202,7 @@ def test_what_is_sent_is_announced_with_its_commit(bench: Bench, many: int) -> N
     assert len(bench.rows("Sales")) == many
 
 
-def test_what_a_handler_sends_is_announced(bench: Bench, wake_ups: list[WakeUp]) -> None:
+def test_send_of_a_handler_is_announced(bench: Bench, wake_ups: list[WakeUp]) -> None:
     prepare(bench)
     target = address(bench, "error")
 
@@ -220,7 +216,7 @@ def test_what_a_handler_sends_is_announced(bench: Bench, wake_ups: list[WakeUp])
         assert line.wait() == {"error"}
 
 
-def test_nothing_is_announced_that_nobody_asks_for(bench: Bench) -> None:
+def test_only_requested_queues_are_announced(bench: Bench) -> None:
     prepare(bench, SATELLITES={"Sales.Priority": {}})
     sales, priority = (wake_up_channel(bench.table(name).qualified) for name in ("Sales", "Sales.Priority"))
     with Line(bench, "Sales", "Sales.Priority", asks=False) as line:
@@ -237,11 +233,11 @@ def test_nothing_is_announced_that_nobody_asks_for(bench: Bench) -> None:
         assert line.wait() == {"Sales"}
 
 
-def test_one_who_stops_asking_leaves_the_others_their_announcements(bench: Bench) -> None:
+def test_listener_that_stops_asking_leaves_the_others_announcements(bench: Bench) -> None:
     prepare(bench)
     channel = wake_up_channel(bench.table("Sales").qualified)
     with Line(bench, "Sales") as other, Line(bench, "Sales") as line:
-        assert line.ask() == {"Sales"}  # again, which is no second question
+        assert line.ask() == {"Sales"}  # a repeated request takes no second lock
         line.connection.withdraw_request(channel)
         by_own_send(bench, 1)
         assert other.wait() == {"Sales"}
@@ -250,7 +246,7 @@ def test_one_who_stops_asking_leaves_the_others_their_announcements(bench: Bench
 
 
 @pytest.mark.parametrize("ended_by", ["commit", "rollback"])
-def test_a_transaction_that_has_sent_before_it_was_asked_is_waited_for(bench: Bench, ended_by: str) -> None:
+def test_transaction_with_earlier_sends_delays_the_announcements(bench: Bench, ended_by: str) -> None:
     prepare(bench, SATELLITES={"Sales.Priority": {}})
     connection = transaction.get_connection(bench.database.alias)
     with Line(bench, "Sales", "Sales.Priority", asks=False) as line:
@@ -261,19 +257,19 @@ def test_a_transaction_that_has_sent_before_it_was_asked_is_waited_for(bench: Be
             if ended_by == "rollback":
                 connection.set_rollback(True)
         assert line.ask() == {"Sales", "Sales.Priority"}
-        # Nobody was told of the first.
+        # The first one was not announced.
         send("Test.Message", {"n": 2}, to=address(bench, "Sales.Priority"))
         assert line.wait() == {"Sales.Priority"}
 
 
-def test_a_session_that_ends_asks_no_more(bench: Bench) -> None:
+def test_ended_session_requests_no_announcements(bench: Bench) -> None:
     prepare(bench)
     with Line(bench, "Sales") as gone:
         assert gone.ask() == {"Sales"}
     poll_until(lambda: execute(bench.database, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)])
 
 
-def test_a_prepared_transaction_keeps_the_receiver_from_resting(bench: Bench) -> None:
+def test_prepared_transaction_keeps_the_receiver_polling(bench: Bench) -> None:
     prepare(bench)
     with Line(bench, "Sales", asks=False) as line:
         execute(bench.database, "BEGIN")
@@ -286,7 +282,7 @@ def test_a_prepared_transaction_keeps_the_receiver_from_resting(bench: Bench) ->
         assert line.ask() == {"Sales"}
 
 
-def test_a_transaction_is_announced_once(bench: Bench) -> None:
+def test_transaction_is_announced_once(bench: Bench) -> None:
     prepare(bench)
     alias = bench.database.alias
     parameters = connections[alias].get_connection_params()
@@ -300,5 +296,5 @@ def test_a_transaction_is_announced_once(bench: Bench) -> None:
             by_insert(bench, 6)
         listener.execute("LISTEN done")
         listener.execute("NOTIFY done")
-        heard = [notification.channel for notification in listener.notifies(timeout=60, stop_after=2)]
-    assert heard == [wake_up_channel(bench.table("Sales").qualified), "done"]
+        received = [notification.channel for notification in listener.notifies(timeout=60, stop_after=2)]
+    assert received == [wake_up_channel(bench.table("Sales").qualified), "done"]

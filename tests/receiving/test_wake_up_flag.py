@@ -27,7 +27,7 @@ def flag(stop: StopSignal | None = None, *, covered: bool = True, kind: type[Wak
 
 
 class Waiting:
-    """Threads that wait, each once."""
+    """Threads that each wait once."""
 
     def __init__(self, count: int, wait: Callable[[], None]) -> None:
         self.ended: deque[int] = deque()
@@ -45,7 +45,7 @@ class Waiting:
             assert not thread.is_alive()
 
 
-def test_a_wake_up_that_came_before_the_wait_ends_it() -> None:
+def test_earlier_wake_up_ends_the_wait() -> None:
     wake_up = flag()
     wake_up.wake()
     wake_up.wait(NEVER)
@@ -53,7 +53,7 @@ def test_a_wake_up_that_came_before_the_wait_ends_it() -> None:
     wake_up.idle_wait(NEVER)
 
 
-def test_a_wake_up_is_taken_once() -> None:
+def test_wake_up_is_consumed_once() -> None:
     wake_up = flag()
     wake_up.wake()
     wake_up.wake()
@@ -61,7 +61,7 @@ def test_a_wake_up_is_taken_once() -> None:
     wake_up.wait(0.001)  # ends by itself
 
 
-def test_one_notification_wakes_one_thread_and_that_one_the_next_if_there_was_something() -> None:
+def test_notification_wakes_one_thread_and_each_find_another() -> None:
     stop = StopSignal()
     wake_up = flag(stop)
     waiting = Waiting(4, lambda: wake_up.idle_wait(1.0))
@@ -81,7 +81,7 @@ def test_one_notification_wakes_one_thread_and_that_one_the_next_if_there_was_so
     waiting.join()
 
 
-def test_all_are_woken_after_a_gap() -> None:
+def test_all_threads_wake_after_a_gap() -> None:
     wake_up = flag()
     waiting = Waiting(5, lambda: wake_up.idle_wait(1.0))
     poll_until(lambda: wake_up.waiting == 5)
@@ -89,14 +89,14 @@ def test_all_are_woken_after_a_gap() -> None:
     waiting.join()
 
 
-def test_a_gap_while_every_thread_was_at_its_poll_has_one_look_again() -> None:
+def test_gap_during_polls_causes_one_more_poll() -> None:
     wake_up = flag()
     wake_up.wake_all()
     wake_up.wait(NEVER)
 
 
 @pytest.mark.parametrize("covered", [True, False])
-def test_the_stop_ends_every_wait_before_and_after(covered: bool) -> None:
+def test_stop_ends_every_wait_before_and_after(covered: bool) -> None:
     stop = StopSignal()
     wake_up = flag(stop, covered=covered)
     waiting = Waiting(3, lambda: wake_up.idle_wait(NEVER))
@@ -108,17 +108,17 @@ def test_the_stop_ends_every_wait_before_and_after(covered: bool) -> None:
     flag(stop).idle_wait(NEVER)
 
 
-def test_a_subscriber_of_the_stop_is_told_whenever_it_came() -> None:
+def test_stop_calls_every_subscriber() -> None:
     stop = StopSignal()
-    told: list[str] = []
-    stop.subscribe(lambda: told.append("before"))
+    calls: list[str] = []
+    stop.subscribe(lambda: calls.append("before"))
     stop.set()
-    stop.subscribe(lambda: told.append("after"))
-    assert told == ["before", "after"]
+    stop.subscribe(lambda: calls.append("after"))
+    assert calls == ["before", "after"]
 
 
 class Recording(WakeUp):
-    """Waits end at once, and are noted: the clock of these tests."""
+    """Waits end at once and are recorded: the clock of these tests."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -129,7 +129,7 @@ class Recording(WakeUp):
         super()._wait(0.0)
 
 
-def test_without_the_trigger_a_rest_is_a_wait() -> None:
+def test_idle_wait_without_trigger_is_a_plain_wait() -> None:
     wake_up = flag(covered=False, kind=Recording)
     assert isinstance(wake_up, Recording)
     wake_up.idle_wait(0.4)
@@ -138,16 +138,16 @@ def test_without_the_trigger_a_rest_is_a_wait() -> None:
     assert wake_up.waited == [0.4, NEVER]
 
 
-def test_of_the_threads_that_rest_one_keeps_the_time() -> None:
+def test_one_resting_thread_keeps_the_time() -> None:
     seen: list[float | None] = []
 
-    class Noting(WakeUp):
+    class RecordingTimes(WakeUp):
         def _wait(self, seconds: float | None) -> None:
             seen.append(seconds)
             super()._wait(seconds)
 
     stop = StopSignal()
-    wake_up = flag(stop, kind=Noting)
+    wake_up = flag(stop, kind=RecordingTimes)
     waiting = Waiting(4, lambda: wake_up.idle_wait(1.0))
     poll_until(lambda: wake_up.waiting == 4)
     assert sorted(seen, key=str) == [NEVER, None, None, None]
@@ -156,8 +156,8 @@ def test_of_the_threads_that_rest_one_keeps_the_time() -> None:
     stop.set()
 
 
-def test_no_message_is_overlooked_by_threads_that_wait_for_ever() -> None:
-    """4 consumers whose waits never end by themselves, 2 producers: what is announced after it is there is found."""
+def test_threads_without_timeout_miss_no_message() -> None:
+    """4 consumers whose waits have no timeout, 2 producers: each message that is announced after its insert is found."""
     stop = StopSignal()
     wake_up = flag(stop)
     queue: deque[int] = deque()
@@ -204,7 +204,7 @@ def test_no_message_is_overlooked_by_threads_that_wait_for_ever() -> None:
 
 
 class Queue:
-    """A queue in memory for one receiver."""
+    """An in-memory queue for one receiver."""
 
     handling = False
     received = 0
@@ -256,7 +256,7 @@ def running(kind: type[Receiver], queue: Queue, *, wake_up: WakeUp, stop: StopSi
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_resting_receiver_finds_each_message_through_its_wake_up(kind: type[Receiver]) -> None:
+def test_resting_receiver_finds_each_message_by_its_wake_up(kind: type[Receiver]) -> None:
     stop, queue = StopSignal(), Queue()
     wake_up = flag(stop)
     with running(kind, queue, wake_up=wake_up, stop=stop):
@@ -269,7 +269,7 @@ def test_a_resting_receiver_finds_each_message_through_its_wake_up(kind: type[Re
             poll_until(lambda expected=number: queue.handled == expected)  # type: ignore[misc]
 
 
-def test_while_one_thread_is_busy_another_one_takes_the_rest_of_the_batch() -> None:
+def test_idle_thread_takes_the_remaining_messages() -> None:
     stop, queue = StopSignal(), Queue()
     wake_up = flag(stop)
     in_work, release = threading.Semaphore(0), threading.Event()
@@ -293,7 +293,7 @@ def test_while_one_thread_is_busy_another_one_takes_the_rest_of_the_batch() -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("covered", [True, False])
-def test_the_intervals_are_those_of_the_model_unless_everything_is_announced(kind: type[Receiver], covered: bool) -> None:
+def test_push_replaces_the_poll_intervals_of_the_model(kind: type[Receiver], covered: bool) -> None:
     stop, queue = StopSignal(), Queue()
     wake_up = Recording("Sales", '"public"."Sales"', stop)
     wake_up.push_enabled = covered
@@ -308,7 +308,7 @@ def test_the_intervals_are_those_of_the_model_unless_everything_is_announced(kin
 
 
 @pytest.mark.parametrize("kind", [FixedReceiver, AdaptiveReceiver])
-def test_a_poll_that_learnt_nothing_does_not_bring_rest(kind: type[Receiver]) -> None:
+def test_inconclusive_poll_does_not_cause_rest(kind: type[Receiver]) -> None:
     """A receive that gave way to another session, or a row that was dropped: there may be more."""
     stop, queue = StopSignal(), Queue()
     queue.knows = False
@@ -319,7 +319,7 @@ def test_a_poll_that_learnt_nothing_does_not_bring_rest(kind: type[Receiver]) ->
     assert wake_up.waited[:5] == [0.05, 0.1, 0.2, 0.4, 0.8]
 
 
-def test_a_long_rest_is_no_slow_message() -> None:
+def test_long_rest_is_not_a_slow_message() -> None:
     stop, queue = StopSignal(), Queue()
     wake_up = flag(stop)
     with running(AdaptiveReceiver, queue, wake_up=wake_up, stop=stop) as receiver:
@@ -329,7 +329,7 @@ def test_a_long_rest_is_no_slow_message() -> None:
         assert receiver.live_threads == 1
 
 
-def test_an_adaptive_queue_that_was_busy_comes_to_rest_with_one_thread() -> None:
+def test_busy_adaptive_queue_returns_to_rest_with_one_thread() -> None:
     stop, queue = StopSignal(), Queue()
     wake_up = flag(stop)
     with running(AdaptiveReceiver, queue, wake_up=wake_up, stop=stop) as receiver:
@@ -338,7 +338,7 @@ def test_an_adaptive_queue_that_was_busy_comes_to_rest_with_one_thread() -> None
             queue.messages += 5000
         wake_up.wake()
         poll_until(lambda: queue.handled == 5000, 60)
-        # At rest, and not in one of the short waits of a thread that had others beside it: those end by themselves.
+        # At rest, and not in one of the short waits of a thread with others beside it: those end by themselves.
         poll_until(lambda: receiver.live_threads == 1 and wake_up._keeps_time and wake_up.waiting == 1, 60)
         polls = queue.polls
         wake_up.wake()

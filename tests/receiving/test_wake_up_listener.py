@@ -1,4 +1,4 @@
-"""The one connection on which a worker listens: servers that are away or silent, poolers, triggers that come and go."""
+"""The one connection on which a worker listens: unavailable or silent servers, poolers, triggers created and dropped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def listened(bench: Bench) -> Iterator[tuple[WakeUp, StopSignal]]:
     stop.set()
 
 
-def test_a_server_that_is_away_at_the_start_is_waited_for(
+def test_listener_waits_for_an_unavailable_server(
     bench: Bench, postgresql_server: ThrowAwayServer, listened: tuple[WakeUp, StopSignal], events: Callable[[], list[str]]
 ) -> None:
     wake_up, stop = listened
@@ -50,13 +50,13 @@ def test_a_server_that_is_away_at_the_start_is_waited_for(
             poll_until(lambda: "wake_up_lost" in events())
         finally:
             postgresql_server.start()
-        wake_up.wait(NEVER)  # everybody looks once it listens
+        wake_up.wait(NEVER)  # each thread polls once after the listener has started
         poll_until(lambda: "wake_up_on" in events(), 60)
         by_own_send(bench, 1)
         wake_up.wait(NEVER)
 
 
-def test_the_listener_sees_a_trigger_come_and_go(
+def test_listener_detects_created_and_dropped_triggers(
     bench: Bench, listened: tuple[WakeUp, StopSignal], events: Callable[[], list[str]]
 ) -> None:
     wake_up, stop = listened
@@ -76,8 +76,8 @@ def test_the_listener_sees_a_trigger_come_and_go(
     assert events().count("wake_up_without_trigger") == 2
 
 
-def test_behind_a_pooler_nothing_rests(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pooler gives its clients numbers of its own for their sessions."""
+def test_nothing_rests_behind_a_pooler(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pooler gives its clients session numbers of its own."""
     prepare(bench)
 
     table = bench.table("Sales").qualified
@@ -88,7 +88,7 @@ def test_behind_a_pooler_nothing_rests(bench: Bench, monkeypatch: pytest.MonkeyP
         assert line.connection.channels_with_trigger({table: wake_up_channel(table)}) == frozenset()
 
 
-def test_a_stop_between_an_answer_and_its_use_does_no_harm(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_between_an_answer_and_its_use_is_harmless(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(bench)
     table = bench.table("Sales").qualified
     with Line(bench, "Sales") as line:
@@ -103,8 +103,8 @@ def test_a_stop_between_an_answer_and_its_use_does_no_harm(bench: Bench, monkeyp
         assert line.connection.channels_with_trigger({table: wake_up_channel(table)}) == {wake_up_channel(table)}
 
 
-def test_many_announcements_wake_without_an_answer_being_lost(bench: Bench) -> None:
-    """Notifications come in between the answers to the listener's own question."""
+def test_many_announcements_lose_no_answer(bench: Bench) -> None:
+    """Notifications arrive between the answers to the listener's own query."""
     prepare(bench)
     table = bench.table("Sales").qualified
     with Line(bench, "Sales") as line:
@@ -116,23 +116,21 @@ def test_many_announcements_wake_without_an_answer_being_lost(bench: Bench) -> N
 
 @pytest.fixture
 def silent_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Somebody who takes connections and says nothing."""
+    """A server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         text = f"host=127.0.0.1 port={server.getsockname()[1]} sslmode=disable gssencmode=disable"
         monkeypatch.setattr(announcements, "_conninfo", lambda alias: (text, 0.05))
         yield
 
 
-def test_a_server_that_does_not_answer_is_given_up(bench: Bench, silent_server: None) -> None:
+def test_unresponsive_server_is_given_up(bench: Bench, silent_server: None) -> None:
     line = ListeningConnection(bench.database.alias)
     with pytest.raises(ConnectionLost, match="does not answer"):
         line.open(["sqlqueue_x"])
     line.dispose()
 
 
-def test_the_stop_does_not_wait_for_a_server_that_does_not_answer(
-    bench: Bench, silent_server: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_does_not_wait_for_an_unresponsive_server(bench: Bench, silent_server: None, monkeypatch: pytest.MonkeyPatch) -> None:
     text, _ = announcements._conninfo(bench.database.alias)
     monkeypatch.setattr(announcements, "_conninfo", lambda alias: (text, NEVER))
     line = ListeningConnection(bench.database.alias)
@@ -147,7 +145,7 @@ def test_the_stop_does_not_wait_for_a_server_that_does_not_answer(
 
 @pytest.fixture
 def stalled(bench: Bench, postgresql_server: ThrowAwayServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[ListeningConnection]:
-    """A connection that listens, to a server that has ceased to answer."""
+    """A listening connection to a server that has stopped answering."""
     name = connections[bench.database.alias].settings_dict["NAME"]
     with Proxy("127.0.0.1", postgresql_server.port) as proxy:
         url = postgresql_server.url(name).replace(f":{postgresql_server.port}/", f":{proxy.port}/")
@@ -159,13 +157,13 @@ def stalled(bench: Bench, postgresql_server: ThrowAwayServer, monkeypatch: pytes
         line.dispose()
 
 
-def test_a_server_that_ceases_to_answer_is_given_up(stalled: ListeningConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_stops_answering_is_given_up(stalled: ListeningConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announcements, "ANSWER_SECONDS", 0.05)
     with pytest.raises(ConnectionLost, match=r"does not answer within 0\.05 s"):
         stalled.channels_with_trigger({})
 
 
-def test_the_stop_does_not_wait_for_a_server_that_ceases_to_answer(
+def test_stop_does_not_wait_for_a_server_that_stops_answering(
     stalled: ListeningConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announcements, "ANSWER_SECONDS", NEVER)
@@ -180,7 +178,7 @@ def test_the_stop_does_not_wait_for_a_server_that_ceases_to_answer(
         stalled.wait(NEVER)
 
 
-def test_parameters_that_cannot_be_had_count_as_a_lost_connection(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_connection_parameters_count_as_a_lost_connection(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> dict[str, Any]:
         raise RuntimeError("no token")
 
@@ -192,7 +190,7 @@ def test_parameters_that_cannot_be_had_count_as_a_lost_connection(bench: Bench, 
 
 
 class ManualClock:
-    """Seconds that pass when the test says so."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -202,16 +200,16 @@ class ManualClock:
 
 
 def asks(bench: Bench) -> bool:
-    """Whether a session asks for announcements of anything."""
+    """Return whether a session requests announcements."""
     where = "locktype = 'advisory' AND mode = 'ShareLock' AND pid <> pg_backend_pid()"
     return execute(bench.database, f"SELECT count(*) > 0 FROM pg_locks WHERE {where}") == [(True,)]
 
 
-def test_a_crowd_of_messages_is_not_announced_until_polls_find_nothing_for_a_while(bench: Bench) -> None:
+def test_bursts_are_not_announced_until_polls_find_nothing(bench: Bench) -> None:
     prepare(bench)
     stop, clock = StopSignal(), ManualClock()
     wake_up = WakeUp("Sales", bench.table("Sales").qualified, stop, clock=clock)
-    # By its clock all announcements come at once.
+    # On its clock all announcements come at once.
     with WakeUpListener(bench.database.alias, [wake_up], stop, clock=lambda: 0.0).running():
         poll_until(lambda: wake_up.push_enabled)
         for number in range(2000):
@@ -221,7 +219,7 @@ def test_a_crowd_of_messages_is_not_announced_until_polls_find_nothing_for_a_whi
         assert not wake_up.push_enabled
         poll_until(lambda: not asks(bench))
 
-        # A poll that finds nothing may come between two messages of the burst: only two with a pause between them tell.
+        # A poll may find nothing between two messages of a burst: only two empty polls with a pause between them count.
         wake_up.polled(False)
         assert not wake_up.is_quiet
         clock.now = 0.04
@@ -236,7 +234,7 @@ def test_a_crowd_of_messages_is_not_announced_until_polls_find_nothing_for_a_whi
         assert asks(bench)
 
 
-def test_an_error_of_ours_stops_the_worker_loudly(
+def test_programming_error_stops_the_worker(
     bench: Bench, listened: tuple[WakeUp, StopSignal], monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]
 ) -> None:
     wake_up, stop = listened

@@ -1,4 +1,4 @@
-"""New messages wake idle receivers on SQLite: the worker notices that another connection has changed the file."""
+"""New messages wake idle receivers on SQLite: the worker detects that another connection has changed the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def file_of(bench: Bench) -> str:
 
 
 def by_insert(bench: Bench, number: int) -> None:
-    """Of a program that knows nothing of us."""
+    """Insert from a program that does not use sqlqueue."""
     with closing(sqlite3.connect(file_of(bench))) as connection, connection:
         values = ("11111111-2222-3333-4444-555555555555", HEADERS, json.dumps({"n": number}).encode())
         connection.execute("INSERT INTO Sales (Id, Recoverable, Headers, Body) VALUES (?, 1, ?, ?)", values)
@@ -36,14 +36,14 @@ def by_insert(bench: Bench, number: int) -> None:
 
 @pytest.mark.parametrize("model", ["fixed", "adaptive", "monitor"])
 @pytest.mark.parametrize("sent", [by_command, by_insert, by_own_send])
-def test_an_idle_worker_is_woken_by_any_sender_without_any_setting(
+def test_any_sender_wakes_an_idle_worker_without_settings(
     bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp], model: str, sent: Callable[[Bench, int], None]
 ) -> None:
     bench.configure(CONCURRENCY_MODEL=model, MAX_CONCURRENCY=2)
     wakes_an_idle_worker(bench, calls, at_rest(wake_ups, 2 if model == "fixed" else 1), sent)
 
 
-def test_it_can_be_switched_off(bench: Bench, wake_ups: list[WakeUp], events: Callable[[], list[str]]) -> None:
+def test_wake_up_can_be_turned_off(bench: Bench, wake_ups: list[WakeUp], events: Callable[[], list[str]]) -> None:
     bench.configure(WAKE_UP=False)
     with Running(bench):
         poll_until(lambda: "worker_started" in events())
@@ -64,7 +64,7 @@ def watched(bench: Bench) -> Iterator[WatchedFile]:
 
 @pytest.fixture(params=["wal", "delete"])
 def writer(request: pytest.FixtureRequest, bench: Bench) -> Iterator[sqlite3.Connection]:
-    """Another connection, in this journal mode, which writes at once."""
+    """Another connection, in this journal mode, with autocommit."""
     bench.database.connection.close()
     with closing(sqlite3.connect(file_of(bench), isolation_level=None)) as connection:
         assert connection.execute(f"PRAGMA journal_mode = {request.param}").fetchone() == (request.param,)
@@ -72,13 +72,13 @@ def writer(request: pytest.FixtureRequest, bench: Bench) -> Iterator[sqlite3.Con
         yield connection
 
 
-def test_a_commit_of_another_connection_is_noticed_once(writer: sqlite3.Connection, watched: WatchedFile) -> None:
+def test_commit_of_another_connection_is_detected_once(writer: sqlite3.Connection, watched: WatchedFile) -> None:
     writer.execute("INSERT INTO other VALUES (1)")
     assert watched.wait(60) == [("a", 0), ("b", 0)]
     assert watched.wait(0) == []
 
 
-def test_what_is_not_committed_is_not_noticed(writer: sqlite3.Connection, watched: WatchedFile) -> None:
+def test_uncommitted_change_is_not_detected(writer: sqlite3.Connection, watched: WatchedFile) -> None:
     writer.execute("BEGIN IMMEDIATE")
     writer.execute("INSERT INTO other VALUES (1)")
     assert watched.wait(0) == []
@@ -86,7 +86,7 @@ def test_what_is_not_committed_is_not_noticed(writer: sqlite3.Connection, watche
     assert watched.wait(0) == []
 
 
-def test_a_file_that_is_locked_is_looked_at_again(writer: sqlite3.Connection, watched: WatchedFile) -> None:
+def test_locked_file_is_checked_again(writer: sqlite3.Connection, watched: WatchedFile) -> None:
     writer.execute("BEGIN EXCLUSIVE")
     assert watched.wait(0) == []
     writer.execute("INSERT INTO other VALUES (1)")
@@ -94,7 +94,7 @@ def test_a_file_that_is_locked_is_looked_at_again(writer: sqlite3.Connection, wa
     assert watched.wait(60) == [("a", 0), ("b", 0)]
 
 
-def test_a_wait_ends_at_once_when_it_is_interrupted(bench: Bench) -> None:
+def test_interrupt_ends_a_wait_at_once(bench: Bench) -> None:
     watched = WatchedFile(bench.database.alias)
     opened = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Any text where an address or an id is expected: no receiver stops, no row is lost, and each is handled or says why it was not."""
+"""Arbitrary text as address or id: no receiver stops, no row is lost, and each is handled or moved with a reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = 150
 ADDRESSES = ("NServiceBus.ReplyToAddress", "NServiceBus.SqlServer.CallbackQueue", "NServiceBus.SqlServer.ForwardDestination")
 SUBSCRIBERS = ("NServiceBus.ReplyToAddress", "NServiceBus.SubscriberAddress", "NServiceBus.SubscriberEndpoint")
 IDS = ("NServiceBus.MessageId", "NServiceBus.CorrelationId", "NServiceBus.ConversationId", "NServiceBus.FailedQ")
-# What is special somewhere, and parts of what is right.
+# Characters that are special somewhere, and parts of valid addresses.
 PIECES = [
     *"ab@.[]\"'-;/\\ \n\t\x1f%{}",
     "é",
@@ -36,7 +36,7 @@ NO_TEXT = ["\0", "\ud83d"]
 
 
 def wild(chance: random.Random) -> str | None:
-    """Any text, half of them of pieces of addresses; seldom none, or what no database can hold."""
+    """Random text, half of it from pieces of addresses; seldom None, or text that no database can store."""
     kind = chance.random()
     if kind < 0.05:
         return None
@@ -48,17 +48,17 @@ def wild(chance: random.Random) -> str | None:
 
 def headers_of(chance: random.Random, number: int) -> dict[str, str | None]:
     subscribes = number % 5 == 0
-    told: dict[str, str | None] = {
+    headers: dict[str, str | None] = {
         name: wild(chance) for name in (*(SUBSCRIBERS if subscribes else ADDRESSES), *IDS) if chance.random() < 0.4
     }
-    told["Number"] = str(number)
+    headers["Number"] = str(number)
     if subscribes:
-        return told | {
+        return headers | {
             "NServiceBus.ControlMessage": "True",
             "NServiceBus.MessageIntent": chance.choice(["Subscribe", "Unsubscribe"]),
             "SubscriptionMessageType": wild(chance) or "Test.Event, Test",
         }
-    return told | {"NServiceBus.EnclosedMessageTypes": chance.choice(["Test.Ask", "Test.Check"])}
+    return headers | {"NServiceBus.EnclosedMessageTypes": chance.choice(["Test.Ask", "Test.Check"])}
 
 
 @pytest.mark.parametrize(("legacy", "seed"), [(False, 1), (True, 2)])
@@ -76,11 +76,11 @@ def test_no_text_stops_a_receiver_or_loses_a_row(bench: Bench, legacy: bool, see
                 # varchar(255), in a code page or in UTF-8: some characters take several bytes
                 texts = [text and text.encode()[:255].decode(errors="ignore") for text in texts]
             columns = {"CorrelationId": texts[0], "ReplyToAddress": texts[1], "Recoverable": True}
-        told = headers_of(chance, number)
+        headers = headers_of(chance, number)
         if bench.database.vendor == "sqlserver" and lacks("NUL in a text"):
-            told = {name: value and value.replace("\0", "") for name, value in told.items()}
+            headers = {name: value and value.replace("\0", "") for name, value in headers.items()}
         row_id = f"00000000-0000-0000-0000-{number:012}"
-        insert_row(bench.database.connection, "Sales", row_id, told, b"{}", columns, escaped=True)
+        insert_row(bench.database.connection, "Sales", row_id, headers, b"{}", columns, escaped=True)
     bench.run()
 
     assert bench.rows("Sales") == []

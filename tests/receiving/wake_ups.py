@@ -1,4 +1,4 @@
-"""Messages that wake receivers, and a connection that hears of them."""
+"""Senders that wake receivers, and a connection that receives the notifications."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def by_own_send(bench: Bench, number: int) -> None:
 
 
 def by_command(bench: Bench, number: int) -> None:
-    """By another process."""
+    """Send from another process."""
     command = ["sqlqueue_send", address(bench, "Sales"), "--type", "Test.Message", "--body", json.dumps({"n": number})]
     subprocess.run([sys.executable, "-m", "django", *command], env=bench.database.child_environment(), check=True)
 
 
 def at_rest(wake_ups: list[WakeUp], threads: int = 1) -> Callable[[], bool]:
-    """Whether so many threads of each queue wait for nothing but a wake-up."""
+    """Return whether this number of threads of each queue wait for a wake-up only."""
     return lambda: bool(wake_ups) and all(each.push_enabled and each.waiting == threads for each in wake_ups)
 
 
 def wakes_an_idle_worker(bench: Bench, calls: Calls, rests: Callable[[], bool], sent: Callable[[Bench, int], None]) -> None:
-    """A worker handles each of two messages that are sent when it has come to rest."""
+    """Send two messages to a resting worker, which handles each of them."""
     with Running(bench):
         for number in (1, 2):
             poll_until(rests, 60)
@@ -58,7 +58,7 @@ def wakes_an_idle_worker(bench: Bench, calls: Calls, rests: Callable[[], bool], 
 
 
 class Line:
-    """A listening connection to the bench's database, on the channels of these queues, that asks senders to announce."""
+    """A listening connection on the channels of these queues, which asks senders to announce."""
 
     def __init__(self, bench: Bench, *queues: str, asks: bool = True) -> None:
         self._asks = asks
@@ -75,11 +75,11 @@ class Line:
         self.connection.dispose()
 
     def ask(self) -> set[str]:
-        """Have senders announce what they send: the queues for which all of them are asked."""
+        """Request announcements; returns the queues for which every sender has been asked."""
         asked = self.connection.request(self.channels.values())
         return {name for name, channel in self.channels.items() if channel in asked}
 
     def wait(self) -> set[str]:
-        """The queues that were announced next."""
-        heard = {channel for channel, _ in self.connection.wait(60)}
-        return {name for name, channel in self.channels.items() if channel in heard}
+        """Wait for the next announcements and return their queues."""
+        received = {channel for channel, _ in self.connection.wait(60)}
+        return {name for name, channel in self.channels.items() if channel in received}

@@ -52,9 +52,9 @@ ON_A_DATABASE_OF_THEIR_OWN = {
 }
 # A connection that a handler closes takes the transaction of the test along. Memory is the same everywhere.
 ONLY_IN_A_WORKER = {
-    "test_a_handler_that_closes_its_connection_fails_and_the_next_message_is_handled",
+    "test_handler_that_closes_its_connection_fails_only_its_message",
     "test_a_body_of_64_mib",
-    "test_a_body_of_64_mib_is_handled",
+    "test_body_of_64_mib_is_handled",
 }
 LEFT_OUT = FROM_ANOTHER_CONNECTION | ON_A_DATABASE_OF_THEIR_OWN | ONLY_IN_A_WORKER
 SUITES = (test_send, test_receive, test_count_and_purge, test_processing)

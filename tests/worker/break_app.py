@@ -1,4 +1,4 @@
-"""A worker process in which an error that nobody expects kills a receive thread, once: BREAK_ONCE is the file that says it has."""
+"""A worker process in which an unexpected error kills a receive thread, once: the file BREAK_ONCE records that it happened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODULE = __name__
 
 @handles("Break.Message")
 def work(message: Any, context: Any) -> None:
-    """One row per message: number, process."""
+    """Insert one row per message: number and process id."""
     with context.connection.cursor() as cursor:
         cursor.execute("INSERT INTO handled (number, pid) VALUES (%s, %s)", (message["number"], os.getpid()))
 

@@ -1,4 +1,4 @@
-"""What instances of the bench do and show."""
+"""Helpers that show the instances of a bench and wait for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlqueue_app.receiving.instances import InstanceLease, lease_instance
 from sqlqueue_app.status.overview import read_status
 from tests.support.bench import Bench
 
-# Nothing may happen meanwhile: long enough for any model to look again if it looked at all.
+# Long enough for any model to poll again, if it polled at all.
 A_MOMENT = 0.15
 
 

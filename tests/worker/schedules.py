@@ -1,4 +1,4 @@
-"""Recurring messages of a bench, and the clock by which they are sent."""
+"""Recurring messages of a bench, and a clock for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def configure(bench: Bench, **entries: Any) -> None:
 
 
 def look(clock: Clock, **more: Any) -> Schedules:
-    """A worker that has just started, and has looked once."""
+    """A worker that has just started and has checked its schedules once."""
     made = Schedules(get_settings(), "Sales", now=clock, **more)
     made.send_due()
     return made

@@ -1,4 +1,4 @@
-"""Background jobs side by side: those that wait for the database keep no other from its time."""
+"""Parallel background jobs: a job that waits for the database delays no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlqueue_app.receiving.waiting import StopSignal
 from tests.support.clocks import ProcessClock
 
 
-def test_a_job_that_needs_no_database_waits_for_none_that_does() -> None:
+def test_job_without_database_is_not_delayed_by_database_jobs() -> None:
     go_on, looked = threading.Event(), threading.Semaphore(0)
 
     def wait() -> None:
@@ -33,7 +33,7 @@ def test_a_job_that_needs_no_database_waits_for_none_that_does() -> None:
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_jobs_go_on_when_the_clock_of_the_machine_jumps(
+def test_jobs_continue_when_the_system_clock_jumps(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hours: int
 ) -> None:
     clock, called = ProcessClock(), threading.Semaphore(0)
@@ -48,13 +48,13 @@ def test_jobs_go_on_when_the_clock_of_the_machine_jumps(
             assert called.acquire(timeout=60)
     finally:
         jobs.stop()
-    told = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "clock_jumped"]
-    assert told == [
+    warnings = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "clock_jumped"]
+    assert warnings == [
         f"the clock of this machine jumped {'forward' if hours > 0 else 'back'} by 3600 s: background jobs keep their intervals"
     ]
 
 
-def test_the_timer_has_ended_before_its_jobs_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timer_ends_before_its_jobs_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     timers: list[list[str]] = []
     shutdown = BaseScheduler.shutdown
 
@@ -69,7 +69,7 @@ def test_the_timer_has_ended_before_its_jobs_are_removed(monkeypatch: pytest.Mon
     assert timers == [[]], "a timer that shifts the times of jobs after a jump of the clock would not find them"
 
 
-def test_a_timer_that_dies_is_told(monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]) -> None:
+def test_dead_timer_is_reported(monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]) -> None:
     def broken(self: object) -> None:
         raise MemoryError
 

@@ -1,4 +1,4 @@
-"""Clocks that are wrong by an hour, or jump by one: that of a process, and that of the database (docs: What happens when …)."""
+"""Clocks that are wrong by an hour, or jump by one: that of a process and that of the database (docs: What happens when …)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BOTH_WAYS = pytest.mark.parametrize("hours", [-1, 1])
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> ProcessClock:
-    """The clock of the machine that sends and works."""
+    """The clock of the machine that sends and receives."""
     clock = ProcessClock()
     clock.put(monkeypatch)
     return clock
@@ -48,7 +48,7 @@ def server(bench: Bench) -> Iterator[DatabaseClock]:
 
 @pytest.fixture
 def office(bench: Bench, server: DatabaseClock, calls: Calls) -> Bench:
-    """This process sends as Web; Sales notes the numbers of its messages."""
+    """This process sends as Web; Sales records the numbers of its messages."""
     bench.database.configure(SEND_AS="Web")
     bench.configure(routes={"Test.*": "Sales"})
     handles("Test.Message")(lambda message, context: calls.add(message["n"]) and None)
@@ -59,7 +59,7 @@ def office(bench: Bench, server: DatabaseClock, calls: Calls) -> Bench:
 
 
 @BOTH_WAYS
-def test_delays_and_lifetimes_are_counted_by_the_database(
+def test_database_clock_measures_delays_and_lifetimes(
     office: Bench, machine: ProcessClock, server: DatabaseClock, calls: Calls, hours: int
 ) -> None:
     machine.ahead = hours * HOUR
@@ -77,7 +77,7 @@ def test_delays_and_lifetimes_are_counted_by_the_database(
 
 
 @BOTH_WAYS
-def test_delayed_retries_are_counted_by_the_database(
+def test_database_clock_measures_delayed_retries(
     office: Bench, machine: ProcessClock, server: DatabaseClock, calls: Calls, hours: int
 ) -> None:
     office.configure(DELAYED_RETRIES=1, DELAYED_RETRY_INCREASE=60)
@@ -97,7 +97,7 @@ def test_delayed_retries_are_counted_by_the_database(
 
 
 @BOTH_WAYS
-def test_a_worker_stays_alive_when_its_clock_jumps(
+def test_worker_stays_alive_when_its_clock_jumps(
     bench: Bench, machine: ProcessClock, counting: object, calls: Calls, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.05)
@@ -119,7 +119,7 @@ def test_a_worker_stays_alive_when_its_clock_jumps(
 
 
 @BOTH_WAYS
-def test_requests_and_their_time_outs_know_no_wall_clock(asking: Asking, machine: ProcessClock, hours: int) -> None:
+def test_requests_and_time_outs_ignore_the_wall_clock(asking: Asking, machine: ProcessClock, hours: int) -> None:
     @handles("Test.Ask")
     def answer(message: Any, context: Any) -> None:
         context.reply(1)
@@ -137,9 +137,7 @@ def test_requests_and_their_time_outs_know_no_wall_clock(asking: Asking, machine
 # --- the clock of the database jumps ----------------------------------------------------------------------------------------------
 
 
-def test_what_waits_comes_earlier_or_later_by_the_jump_and_the_mover_goes_on(
-    office: Bench, server: DatabaseClock, calls: Calls
-) -> None:
+def test_jump_shifts_delayed_messages_and_the_mover_continues(office: Bench, server: DatabaseClock, calls: Calls) -> None:
     send("Test.Message", {"n": 1}, delay=30 * MINUTE)
     with Running(office):
         server.jump(HOUR)
@@ -154,7 +152,7 @@ def test_what_waits_comes_earlier_or_later_by_the_jump_and_the_mover_goes_on(
         assert len(calls.seen) == seen
 
 
-def test_a_lifetime_ends_earlier_or_later_by_the_jump(
+def test_jump_shifts_the_end_of_a_lifetime(
     office: Bench, server: DatabaseClock, calls: Calls, events: Callable[[], list[str]]
 ) -> None:
     send("Test.Message", {"n": 1}, time_to_be_received=30 * MINUTE)
@@ -169,7 +167,7 @@ def test_a_lifetime_ends_earlier_or_later_by_the_jump(
 
 
 @BOTH_WAYS
-def test_a_process_keeps_its_callback_queue_over_a_jump(asking: Asking, server: DatabaseClock, hours: int) -> None:
+def test_process_keeps_its_callback_queue_over_a_jump(asking: Asking, server: DatabaseClock, hours: int) -> None:
     asked = request("Test.Ask")
     server.jump(hours * HOUR)
     _of_this_process._receivers["Web"].heartbeat.beat()
@@ -180,13 +178,11 @@ def test_a_process_keeps_its_callback_queue_over_a_jump(asking: Asking, server: 
     Instance.objects.using(asking.bench.database.alias).filter(callback_queue="Web.here-2").delete()
 
 
-def test_who_starts_before_the_next_heartbeat_may_take_a_queue_over_and_the_requests_are_told(
-    asking: Asking, server: DatabaseClock
-) -> None:
+def test_new_process_may_take_over_a_queue_after_a_jump(asking: Asking, server: DatabaseClock) -> None:
     asked = request("Test.Ask")
     beat = _of_this_process._receivers["Web"].heartbeat.beat
     rows = Instance.objects.using(asking.bench.database.alias)
-    # the first beat of the process may come at any time
+    # the first heartbeat of the process may come at any time
     poll_until(lambda: rows.filter(threads={"Web.here": 1}).exists(), what="the first heartbeat")
     server.jump(HOUR)
     assert take(asking).callback_queue == "Web.here"
@@ -199,9 +195,7 @@ def test_who_starts_before_the_next_heartbeat_may_take_a_queue_over_and_the_requ
     rows.filter(pid=ELSEWHERE).delete()
 
 
-def test_the_queue_of_a_dead_process_is_free_an_hour_later_when_the_clock_was_put_back(
-    asking: Asking, server: DatabaseClock
-) -> None:
+def test_queue_of_dead_process_is_free_an_hour_after_clock_went_back(asking: Asking, server: DatabaseClock) -> None:
     rows = Instance.objects.using(asking.bench.database.alias)
     assert take(asking).callback_queue == "Web.here"
     rows.update(pid=ELSEWHERE)
@@ -230,7 +224,7 @@ def test_handled_messages_are_remembered_over_a_jump(office: Bench, server: Data
     assert calls.seen == [1]
 
 
-def test_recurring_messages_are_sent_once_for_each_tick(office: Bench, server: DatabaseClock) -> None:
+def test_recurring_messages_are_sent_once_per_tick(office: Bench, server: DatabaseClock) -> None:
     office.database.configure(SCHEDULES={"hourly": {"CRON": "0 * * * *", "SEND": "Test.Message", "BODY": {"n": 1}}})
     worker = Schedules(get_settings(), "Sales")
     assert worker.send_due() == 0
@@ -242,7 +236,7 @@ def test_recurring_messages_are_sent_once_for_each_tick(office: Bench, server: D
     assert len(office.rows("Sales")) == 2
 
 
-def test_queues_are_sampled_on_after_a_jump(office: Bench, server: DatabaseClock) -> None:
+def test_sampling_continues_after_a_jump(office: Bench, server: DatabaseClock) -> None:
     sampling = Sampling(get_settings())
     for jump in (timedelta(), HOUR, -HOUR - 10 * MINUTE, HOUR):
         server.jump(jump)

@@ -1,4 +1,4 @@
-"""`run_sqlqueue_worker` as a stranger meets it, and with the rights that a service has."""
+"""`run_sqlqueue_worker` for a new user, and with the rights of a service account."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tests.support.bench import Bench
 from tests.support.worker_processes import address, handled, prepare, worker_command, worker_process
 
 
-def test_help_says_what_it_does_its_signals_and_its_exit_codes(bench: Bench) -> None:
+def test_help_describes_signals_and_exit_codes(bench: Bench) -> None:
     result = worker_command(bench, "--help")
     assert result.returncode == 0
-    for said in (
+    for expected in (
         "--endpoint",
         "--max-concurrency",
         "--until-empty",
@@ -22,11 +22,11 @@ def test_help_says_what_it_does_its_signals_and_its_exit_codes(bench: Bench) -> 
         "exit codes:",
         "examples:",
     ):
-        assert said in result.stdout
+        assert expected in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--endpoint", "Sale"], "endpoint 'Sale' is not in SQLQUEUE[\"ENDPOINTS\"]"),
         (["--max-concurrency", "0"], "expected at least 1, got 0"),
@@ -36,10 +36,10 @@ def test_help_says_what_it_does_its_signals_and_its_exit_codes(bench: Bench) -> 
         (["--nonsense"], "unrecognized arguments: --nonsense"),
     ],
 )
-def test_a_bad_argument_is_one_line_and_exit_code_2(bench: Bench, arguments: list[str], said: str) -> None:
+def test_bad_argument_is_one_line_and_exit_code_2(bench: Bench, arguments: list[str], expected: str) -> None:
     result = worker_command(bench, *arguments)
     assert result.returncode == 2
-    assert said in result.stderr
+    assert expected in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
 
 
@@ -51,14 +51,14 @@ def test_wrong_settings_are_one_line_and_exit_code_2(bench: Bench) -> None:
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_a_missing_table_is_exit_code_1(bench: Bench) -> None:
+def test_missing_table_is_exit_code_1(bench: Bench) -> None:
     bench.database.configure(ENDPOINTS={"Nowhere": {"CALLBACKS": False}})
     result = worker_command(bench)
     assert result.returncode == 1
     assert "run sqlqueue_install" in result.stderr.strip().splitlines()[-1]
 
 
-def test_a_worker_needs_no_more_than_to_read_and_to_write(postgresql_bench: Bench) -> None:
+def test_worker_needs_only_rights_to_read_and_write(postgresql_bench: Bench) -> None:
     bench = postgresql_bench
     prepare(bench, CALLBACKS=True, INSTANCE="here", CALLBACK_QUEUES=1, IMMEDIATE_RETRIES=1)
     send("Worker.Count", {"number": 1}, to=address(bench, "Sales"))

@@ -1,4 +1,4 @@
-"""What a project sets on the alias of the queues, and a worker on a real PostgreSQL: docs/howto/connections.md says the same."""
+"""Settings of the queue alias, with a worker on a real PostgreSQL; docs/howto/connections.md documents the results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def backend(context: Any) -> int:
 
 
 def is_there(bench: Bench, pid: int) -> bool:
-    """Whether the server still has the session, asked by another one."""
+    """Return whether the server still has the session, by a query of another one."""
     provider: Any = bench.database.provider
     with provider.server.connect() as session:
         return bool(session.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone())
@@ -47,9 +47,9 @@ def send_numbers(bench: Bench, count: int) -> None:
     send_many("Test.Message", [{"n": n} for n in range(count)], to=address(bench, "Sales"))
 
 
-# Three receive threads, with the monitor of that model; the mover of delayed messages; the jobs; the listener of PostgreSQL.
+# Three receive threads, plus the monitor in that model; the mover of delayed messages; the jobs; the listener of PostgreSQL.
 @pytest.mark.parametrize(("model", "held"), [("fixed", 3 + 2), ("adaptive", 3 + 2), ("monitor", 4 + 2)])
-def test_a_worker_holds_a_session_for_each_receive_thread_and_two_or_three(
+def test_worker_holds_one_session_per_receive_thread_and_few_more(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, model: str, held: int
 ) -> None:
     if bench.database.vendor == "sqlite":
@@ -86,7 +86,7 @@ def test_a_worker_holds_a_session_for_each_receive_thread_and_two_or_three(
 
 
 @pytest.mark.parametrize("age", [0, 600, None])
-def test_a_worker_keeps_its_connection_whatever_conn_max_age_says(
+def test_worker_keeps_its_connection_with_any_conn_max_age(
     postgresql_bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch, age: int | None
 ) -> None:
     bench = postgresql_bench
@@ -100,7 +100,7 @@ def test_a_worker_keeps_its_connection_whatever_conn_max_age_says(
 
 
 @pytest.mark.parametrize("age", [0, None])
-def test_a_connection_that_was_cut_between_two_messages_is_renewed(
+def test_connection_cut_between_two_messages_is_renewed(
     postgresql_bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]], age: int | None
 ) -> None:
     bench = postgresql_bench
@@ -119,7 +119,7 @@ def test_a_connection_that_was_cut_between_two_messages_is_renewed(
     assert events().count("receive_failed") <= 1
 
 
-def test_a_durable_atomic_inside_a_handler_fails_the_message(postgresql_bench: Bench, calls: Calls) -> None:
+def test_durable_atomic_inside_a_handler_fails_the_message(postgresql_bench: Bench, calls: Calls) -> None:
     bench = postgresql_bench
     bench.configure(IMMEDIATE_RETRIES=1)
 
@@ -137,7 +137,7 @@ def test_a_durable_atomic_inside_a_handler_fails_the_message(postgresql_bench: B
     assert "durable atomic block cannot be nested within another atomic block" in headers["NServiceBus.ExceptionInfo.Message"]
 
 
-def test_in_mode_none_a_handler_may_open_a_durable_atomic(postgresql_bench: Bench, calls: Calls) -> None:
+def test_handler_may_open_a_durable_atomic_in_mode_none(postgresql_bench: Bench, calls: Calls) -> None:
     bench = postgresql_bench
     bench.configure(TRANSACTION_MODE="none")
 
@@ -152,7 +152,7 @@ def test_in_mode_none_a_handler_may_open_a_durable_atomic(postgresql_bench: Benc
     assert bench.rows("error") == []
 
 
-def test_a_session_cut_by_idle_in_transaction_session_timeout_gives_the_message_back_and_counts_the_attempt(
+def test_session_cut_by_idle_timeout_returns_the_message_and_counts_the_attempt(
     postgresql_bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]
 ) -> None:
     bench = postgresql_bench
@@ -171,11 +171,11 @@ def test_a_session_cut_by_idle_in_transaction_session_timeout_gives_the_message_
     assert events().count("transaction_lost") == 2
     assert bench.rows("Sales") == []
     (headers,) = bench.headers("error")
-    # nothing was written and nothing raised in the handler: the commit says what happened
+    # the handler wrote nothing and raised nothing: the commit reports the loss
     assert headers["NServiceBus.ExceptionInfo.Message"]
 
 
-def test_a_statement_timeout_fails_the_handler_and_not_the_receive(
+def test_statement_timeout_fails_the_handler_and_not_the_receive(
     postgresql_bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = postgresql_bench
@@ -196,7 +196,7 @@ def test_a_statement_timeout_fails_the_handler_and_not_the_receive(
     assert "statement timeout" in headers["NServiceBus.ExceptionInfo.Message"]
 
 
-def test_a_lock_timeout_fails_the_handler_that_waits_for_somebody_elses_lock(
+def test_lock_timeout_fails_only_the_waiting_handler(
     postgresql_bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = postgresql_bench
@@ -221,10 +221,10 @@ def test_a_lock_timeout_fails_the_handler_that_waits_for_somebody_elses_lock(
     assert "lock timeout" in headers["NServiceBus.ExceptionInfo.Message"]
 
 
-def test_a_pooler_that_forgets_prepared_statements_costs_a_new_connection_and_no_message(
+def test_pooler_without_prepared_statements_loses_no_message(
     postgresql_bench: Bench, calls: Calls, events: Callable[[], list[str]]
 ) -> None:
-    """What a receive meets behind a pooler in transaction mode: the session of the EXECUTE is not the one of the PREPARE."""
+    """As behind a pooler in transaction mode: the session of the EXECUTE is not that of the PREPARE."""
     bench = postgresql_bench
     bench.configure(MAX_CONCURRENCY=1)
 
@@ -241,10 +241,10 @@ def test_a_pooler_that_forgets_prepared_statements_costs_a_new_connection_and_no
     assert "receive_failed" in events()
 
 
-def test_a_handler_of_minutes_keeps_its_row_and_the_heartbeat(
+def test_long_handler_keeps_its_row_and_the_heartbeat(
     postgresql_bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]
 ) -> None:
-    """Nothing of ours counts the time of a handler in the database: the row is locked, not leased, however long it takes."""
+    """The database has no time limit for a handler: the row is locked, not leased, for as long as the handler runs."""
     bench = postgresql_bench
     monkeypatch.setattr("sqlqueue_app.receiving.instances.HEARTBEAT_SECONDS", 0.05)
     bench.configure(MAX_CONCURRENCY=4)

@@ -21,14 +21,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is nothin
 
 @pytest.fixture
 def name() -> str:
-    """Of the claims, so that workers of other tests take none."""
+    """The name of the claims; a unique one, so that workers of other tests take none."""
     return f"test-{uuid.uuid4()}"
 
 
 @pytest.mark.parametrize(
     ("text", "processors"), [("auto", ()), ("0", (0,)), ("0,2-4", (0, 2, 3, 4)), ("3,1,3", (3, 1)), (" 1 , 2-2", (1, 2))]
 )
-def test_processors_are_named_as_taskset_takes_them(text: str, processors: tuple[int, ...]) -> None:
+def test_processors_have_the_format_of_taskset(text: str, processors: tuple[int, ...]) -> None:
     assert CpuAffinity.parse(text) == CpuAffinity(processors)
 
 
@@ -38,23 +38,23 @@ def test_other_text_is_refused(text: str) -> None:
         CpuAffinity.parse(text)
 
 
-def test_a_processor_that_may_not_be_used_is_refused() -> None:
+def test_forbidden_processor_is_refused() -> None:
     allowed = os.sched_getaffinity(0)
     with pytest.raises(ConfigurationError, match="names the processors 99998, 99999, which this process may not use"):
         CpuAffinity((min(allowed), 99998, 99999)).check()
 
 
-def test_a_system_that_refuses_is_told_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_of_the_system_is_reported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    told = r"processor \d+ \(.*not permitted\): omit --cpu-affinity"
-    with pytest.raises(ConfigurationError, match=told), CpuAffinity().held(0, name=name):
+    reason = r"processor \d+ \(.*not permitted\): omit --cpu-affinity"
+    with pytest.raises(ConfigurationError, match=reason), CpuAffinity().held(0, name=name):
         pass
 
 
-def test_threads_that_are_started_inside_stay_there_too(name: str) -> None:
+def test_threads_started_inside_stay_on_the_processor(name: str) -> None:
     before, seen = os.sched_getaffinity(0), []
     with CpuAffinity().held(0, name=name) as number:
         thread = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
@@ -64,14 +64,14 @@ def test_threads_that_are_started_inside_stay_there_too(name: str) -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_processors_that_are_named_are_taken_in_turn(name: str) -> None:
+def test_named_processors_are_taken_in_turn(name: str) -> None:
     allowed = sorted(os.sched_getaffinity(0))
     for process in range(len(allowed) + 1):
         with CpuAffinity(allowed).held(process, name=name) as number:
             assert number == allowed[process % len(allowed)]
 
 
-def test_workers_find_a_processor_that_no_other_one_stays_on(name: str) -> None:
+def test_each_worker_takes_a_free_processor(name: str) -> None:
     allowed = os.sched_getaffinity(0)
     found: list[int] = []
     with ExitStack() as stack:
@@ -80,7 +80,7 @@ def test_workers_find_a_processor_that_no_other_one_stays_on(name: str) -> None:
             # The next one is another process, which may use all of them.
             os.sched_setaffinity(0, allowed)
         with CpuAffinity().held(1, name=name) as shared:
-            # All are taken: it shares one, by its number.
+            # All are taken: it shares one, selected by its number.
             assert shared == sorted(allowed)[1 % len(allowed)]
     assert sorted(found) == sorted(allowed)
     with CpuAffinity().held(0, name=name) as free_again:
@@ -88,7 +88,7 @@ def test_workers_find_a_processor_that_no_other_one_stays_on(name: str) -> None:
 
 
 @pytest.mark.once
-def test_each_process_of_a_worker_says_where_it_stays(bench: Bench) -> None:
+def test_each_process_logs_its_processor(bench: Bench) -> None:
     bench.configure()
     processor = min(os.sched_getaffinity(0))
     result = worker_command(bench, "--processes", "2", "--cpu-affinity", str(processor), "--until-empty")
@@ -98,15 +98,15 @@ def test_each_process_of_a_worker_says_where_it_stays(bench: Bench) -> None:
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    ("text", "said"), [("many", "'many' names no processors"), ("99999", "which this process may not use: expected some of ")]
+    ("text", "expected"), [("many", "'many' names no processors"), ("99999", "which this process may not use: expected some of ")]
 )
-def test_a_wrong_processor_is_one_line_and_exit_code_2(bench: Bench, text: str, said: str) -> None:
+def test_wrong_processor_is_one_line_and_exit_code_2(bench: Bench, text: str, expected: str) -> None:
     result = worker_command(bench, "--cpu-affinity", text)
     assert (result.returncode, len(result.stderr.strip().splitlines())) == (2, 1)
-    assert said in result.stderr
+    assert expected in result.stderr
 
 
-def test_code_that_calls_the_command_may_run_everywhere_afterwards(sqlite_bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_affinity_is_restored_after_call_command(sqlite_bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     before = os.sched_getaffinity(0)
     sqlite_bench.configure()
     call_command("run_sqlqueue_worker", cpu_affinity=str(min(before)), until_empty=True)

@@ -1,4 +1,4 @@
-"""What goes wrong on the first day: each mistake has a message that names its cause (docs: What happens when …)."""
+"""Mistakes of the first day: each has a message that names its cause (docs: What happens when …)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.bench import Bench, Calls
 
 
 def refusal(code: int = 2, **options: Any) -> str:
-    """The one line with which a worker ends."""
+    """Return the one line with which a worker ends."""
     with pytest.raises(CommandError) as caught:
         call_command("run_sqlqueue_worker", until_empty=True, **options)
     assert (caught.value.returncode, str(caught.value).count("\n")) == (code, 0)
     return str(caught.value)
 
 
-def test_an_endpoint_without_handlers_is_a_warning_with_the_remedy(
+def test_endpoint_without_handlers_logs_a_warning_with_the_remedy(
     bench: Bench, events: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.configure(HANDLERS=[])
@@ -37,34 +37,34 @@ def test_an_endpoint_without_handlers_is_a_warning_with_the_remedy(
     assert headers["NServiceBus.ExceptionInfo.Message"].endswith("its types are 'Test.Message'; this endpoint handles nothing")
 
 
-def test_a_message_without_a_handler_names_those_that_there_are(bench: Bench, counting: object) -> None:
+def test_message_without_handler_names_the_existing_ones(bench: Bench, counting: object) -> None:
     bench.put_message("Test.Massage")
     bench.run()
     (headers,) = bench.headers("error")
     assert headers["NServiceBus.ExceptionInfo.Message"].endswith("its types are 'Test.Massage'; this endpoint handles Test.Message")
 
 
-def test_a_module_of_handlers_that_does_not_exist_is_named(bench: Bench) -> None:
+def test_missing_handler_module_is_named(bench: Bench) -> None:
     bench.configure(HANDLERS=["shop.hanlders"])
     expected = "HANDLERS names the module 'shop.hanlders', which does not exist: write the dotted path of a Python module"
     assert refusal() == expected
 
 
 @pytest.mark.parametrize(
-    ("code", "error", "said"),
+    ("code", "error", "expected"),
     [
         ("import no_such_package", ModuleNotFoundError, "No module named 'no_such_package'"),
         ("def handler(message, context) pass", SyntaxError, "expected ':'"),
     ],
 )
-def test_an_error_in_a_module_of_handlers_comes_with_its_own_traceback(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, error: type[Exception], said: str
+def test_error_in_a_handler_module_keeps_its_traceback(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, error: type[Exception], expected: str
 ) -> None:
     (tmp_path / "first_mistakes.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     bench.configure(HANDLERS=["first_mistakes"])
     try:
-        with pytest.raises(error, match=said) as caught:
+        with pytest.raises(error, match=expected) as caught:
             call_command("run_sqlqueue_worker", until_empty=True)
     finally:
         sys.modules.pop("first_mistakes", None)
@@ -73,7 +73,7 @@ def test_an_error_in_a_module_of_handlers_comes_with_its_own_traceback(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "options", "said"),
+    ("wrong", "options", "expected"),
     [
         ({"ENDPOINTS": {}}, {}, 'no endpoint to run: SQLQUEUE["ENDPOINTS"] is empty; add one, such as "ENDPOINTS": {"Sales": {}}'),
         ({}, {"endpoint": ["Slaes"]}, "endpoint 'Slaes' is not in SQLQUEUE[\"ENDPOINTS\"]: did you mean 'Sales'?"),
@@ -92,15 +92,15 @@ def test_an_error_in_a_module_of_handlers_comes_with_its_own_traceback(
         ),
     ],
 )
-def test_a_wrong_setting_or_argument_ends_the_worker_with_one_line(
-    bench: Bench, wrong: dict[str, Any], options: dict[str, Any], said: str
+def test_wrong_setting_or_argument_ends_the_worker_with_one_line(
+    bench: Bench, wrong: dict[str, Any], options: dict[str, Any], expected: str
 ) -> None:
     bench.database.configure(**wrong)
-    assert said in refusal(**options)
+    assert expected in refusal(**options)
 
 
-def test_debug_costs_no_memory(bench: Bench, calls: Calls) -> None:
-    """Django keeps the text of each statement while DEBUG is True; a worker forgets it after each message."""
+def test_debug_mode_uses_no_extra_memory(bench: Bench, calls: Calls) -> None:
+    """Django keeps the text of each statement while DEBUG is True; a worker clears the list after each message."""
     bench.configure(MAX_CONCURRENCY=1, CONCURRENCY_MODEL="fixed")
     bench.database.settings.DEBUG = True
 

@@ -1,4 +1,4 @@
-"""The memory of rows in work, without processes: who is counted, what is forgotten, what it costs."""
+"""The in-flight registry, without processes: crash counts, forgotten rows, costs."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def held(memory: InFlightMemory, process: int = 0) -> set[uuid.UUID]:
 
 
 def die_at(memory: InFlightMemory, counts: CrashCounter, row_id: uuid.UUID, *, process: int = 0, exit_code: int = -9) -> int:
-    """A process that begins this row and dies."""
+    """Begin this row in a process that then dies."""
     memory.hold(memory.slots(process).start, row_id.bytes)
     return counts.process_died(process, exit_code)[row_id]
 
 
-def test_a_row_is_held_from_its_begin_to_its_end(memory: InFlightMemory) -> None:
+def test_row_is_held_from_begin_to_end(memory: InFlightMemory) -> None:
     work = InFlightRegistry(memory, 0)
     assert work.begin(ONE) is None
     assert held(memory) == {ONE}
@@ -49,7 +49,7 @@ def test_a_row_is_held_from_its_begin_to_its_end(memory: InFlightMemory) -> None
     work.end()
 
 
-def test_of_several_rows_in_one_transaction_only_the_one_that_is_being_handled_is_held(memory: InFlightMemory) -> None:
+def test_only_the_current_row_of_a_transaction_is_held(memory: InFlightMemory) -> None:
     work = InFlightRegistry(memory, 0)
     for row_id in (ONE, TWO, THREE):
         work.begin(row_id)
@@ -57,7 +57,7 @@ def test_of_several_rows_in_one_transaction_only_the_one_that_is_being_handled_i
     assert CrashCounter(memory).process_died(0, -signal.SIGKILL) == {THREE: 1}
 
 
-def test_every_thread_has_a_slot_of_its_own_and_gives_it_back(memory: InFlightMemory) -> None:
+def test_each_thread_has_its_own_slot_and_releases_it(memory: InFlightMemory) -> None:
     work = InFlightRegistry(memory, 1)
     both = threading.Barrier(3)
 
@@ -80,7 +80,7 @@ def test_every_thread_has_a_slot_of_its_own_and_gives_it_back(memory: InFlightMe
     assert held(memory, 1) == set()
 
 
-def test_a_thread_that_finds_no_slot_is_not_watched_and_works_all_the_same(memory: InFlightMemory) -> None:
+def test_thread_without_a_slot_works_unobserved(memory: InFlightMemory) -> None:
     work = InFlightRegistry(memory, 0)
     work._free.clear()
     assert work.begin(ONE) is None
@@ -88,7 +88,7 @@ def test_a_thread_that_finds_no_slot_is_not_watched_and_works_all_the_same(memor
     work.end()
 
 
-def test_the_third_death_is_the_last(memory: InFlightMemory, counts: CrashCounter) -> None:
+def test_third_crash_is_the_last(memory: InFlightMemory, counts: CrashCounter) -> None:
     for expected in range(1, MAX_CRASHES + 1):
         work = InFlightRegistry(memory, 0)
         assert work.begin(ONE) is None
@@ -101,20 +101,20 @@ def test_the_third_death_is_the_last(memory: InFlightMemory, counts: CrashCounte
     assert again.begin(TWO) is None
 
 
-def test_a_row_that_was_ended_after_all_is_forgotten_by_all(memory: InFlightMemory, counts: CrashCounter) -> None:
+def test_finished_row_is_forgotten_by_all_processes(memory: InFlightMemory, counts: CrashCounter) -> None:
     for _ in range(MAX_CRASHES):
         die_at(memory, counts, ONE)
     other = InFlightRegistry(memory, 1)
     assert other.begin(ONE) is not None
     other.end()
-    # Retried from the error queue it is a message like any other, in each process.
+    # Retried from the error queue it is an ordinary message, in each process.
     assert InFlightRegistry(memory, 0).begin(ONE) is None
     assert other.begin(ONE) is None
     other.end()
     assert die_at(memory, counts, ONE) == 1
 
 
-def test_the_rows_of_a_batch_are_survived_when_their_transaction_is_over(memory: InFlightMemory, counts: CrashCounter) -> None:
+def test_batch_rows_are_cleared_when_their_transaction_ends(memory: InFlightMemory, counts: CrashCounter) -> None:
     for _ in range(MAX_CRASHES):
         die_at(memory, counts, ONE)
     die_at(memory, counts, TWO)
@@ -122,7 +122,7 @@ def test_the_rows_of_a_batch_are_survived_when_their_transaction_is_over(memory:
     work = InFlightRegistry(memory, 1)
     assert [work.begin(row_id) is None for row_id in batch] == [False, True, True]
     assert held(memory, 1) == {THREE}
-    # The third one kills the process: the move of the first one into the error queue is undone with it.
+    # The third one kills the process, which also rolls back the move of the first one into the error queue.
     assert counts.process_died(1, -9) == {THREE: 1}
     again = InFlightRegistry(memory, 1, suspect_wait_seconds=60)
     assert [again.begin(row_id) is None for row_id in batch] == [False, True, True]
@@ -130,7 +130,7 @@ def test_the_rows_of_a_batch_are_survived_when_their_transaction_is_over(memory:
     assert [die_at(memory, counts, row_id) for row_id in batch] == [1, 1, 1]
 
 
-def test_suspects_are_handled_one_at_a_time_and_others_beside_them(memory: InFlightMemory, counts: CrashCounter) -> None:
+def test_suspects_run_one_at_a_time_beside_other_rows(memory: InFlightMemory, counts: CrashCounter) -> None:
     for row_id in (ONE, TWO):
         die_at(memory, counts, row_id)
     work = InFlightRegistry(memory, 1, suspect_wait_seconds=60)
@@ -155,7 +155,7 @@ def test_suspects_are_handled_one_at_a_time_and_others_beside_them(memory: InFli
     join_all([second, third])
 
 
-def test_a_suspect_waits_for_its_turn_no_longer_than_it_must(memory: InFlightMemory, counts: CrashCounter) -> None:
+def test_suspect_waits_only_for_a_limited_time(memory: InFlightMemory, counts: CrashCounter) -> None:
     for row_id in (ONE, TWO):
         die_at(memory, counts, row_id)
     work = InFlightRegistry(memory, 1, suspect_wait_seconds=0.01)
@@ -173,8 +173,8 @@ def test_a_suspect_waits_for_its_turn_no_longer_than_it_must(memory: InFlightMem
     work.end()
 
 
-def test_a_death_that_is_not_counted_yet_is_waited_for(memory: InFlightMemory, counts: CrashCounter) -> None:
-    """The database gives the row of a dead process to another one before the supervisor has seen the end."""
+def test_uncounted_crash_is_awaited(memory: InFlightMemory, counts: CrashCounter) -> None:
+    """The database gives the row of a dead process to another one before the supervisor has detected the end."""
     for _ in range(MAX_CRASHES - 1):
         die_at(memory, counts, ONE)
     memory.hold(memory.slots(0).start, ONE.bytes)
@@ -182,19 +182,19 @@ def test_a_death_that_is_not_counted_yet_is_waited_for(memory: InFlightMemory, c
     assert impatient.begin(ONE) is None
     impatient.abandon()
 
-    told: list[object] = []
+    answers: list[object] = []
     work = InFlightRegistry(memory, 1, suspect_wait_seconds=60)
-    thread = threading.Thread(target=lambda: told.append(work.begin(ONE)))
+    thread = threading.Thread(target=lambda: answers.append(work.begin(ONE)))
     thread.start()
     thread.join(0.1)
     assert thread.is_alive()
     counts.process_died(0, -signal.SIGKILL)
     join_all([thread])
-    assert f"the process died {MAX_CRASHES} times" in str(told[0])
+    assert f"the process died {MAX_CRASHES} times" in str(answers[0])
     assert held(memory, 1) == set()
 
 
-def test_an_end_on_purpose_leaves_nothing_to_count(memory: InFlightMemory, counts: CrashCounter) -> None:
+def test_intended_exit_counts_no_crash(memory: InFlightMemory, counts: CrashCounter) -> None:
     work = InFlightRegistry(memory, 0)
     work.begin(ONE)
     work.abandon()
@@ -202,7 +202,7 @@ def test_an_end_on_purpose_leaves_nothing_to_count(memory: InFlightMemory, count
     assert not memory.has_suspects()
 
 
-def test_the_memory_of_deaths_is_bounded_and_forgets_the_longest_ago(memory: InFlightMemory) -> None:
+def test_crash_memory_is_bounded_and_drops_the_oldest(memory: InFlightMemory) -> None:
     counts = CrashCounter(memory, size=2)
     die_at(memory, counts, ONE)
     die_at(memory, counts, TWO)
@@ -211,7 +211,7 @@ def test_the_memory_of_deaths_is_bounded_and_forgets_the_longest_ago(memory: InF
     assert memory.has_suspects()
     assert memory.crashes(TWO) is None
     assert memory.crashes(ONE) == CrashCount(2, -9)
-    # A row that was survived gives its place to a new one, before any is forgotten.
+    # A new row first replaces a row that has finished; only then is another one dropped.
     memory.forget(THREE)
     die_at(memory, counts, FOUR)
     assert memory.has_suspects()
@@ -219,12 +219,12 @@ def test_the_memory_of_deaths_is_bounded_and_forgets_the_longest_ago(memory: InF
     assert memory.crashes(FOUR) == CrashCount(1, -9)
 
 
-def test_a_list_that_is_being_written_is_not_read(memory: InFlightMemory, counts: CrashCounter) -> None:
+def test_list_being_written_is_not_read(memory: InFlightMemory, counts: CrashCounter) -> None:
     die_at(memory, counts, ONE)
     reader = InFlightMemory(os.dup(memory.descriptor))
     try:
         assert reader.has_suspects()
-        # As if the supervisor had come as far as the new number, and not to the ids.
+        # As if the supervisor had written the new number, but not yet the ids.
         memory._mapped[:4] = (2).to_bytes(4, "little")
         assert reader.has_suspects()
         assert reader.crashes(ONE) == CrashCount(1, -9)
@@ -236,7 +236,7 @@ def test_a_list_that_is_being_written_is_not_read(memory: InFlightMemory, counts
         reader.close()
 
 
-def test_another_process_sees_it_and_it_outlives_a_kill(memory: InFlightMemory, counts: CrashCounter) -> None:
+def test_other_process_sees_the_memory_and_it_outlives_a_kill(memory: InFlightMemory, counts: CrashCounter) -> None:
     reading, writing = os.pipe()
     if not (child := os.fork()):
         InFlightRegistry(InFlightMemory(memory.descriptor), 1).begin(ONE)
@@ -255,7 +255,7 @@ def test_another_process_sees_it_and_it_outlives_a_kill(memory: InFlightMemory, 
     assert held(memory, 1) == set()
 
 
-def test_without_memfd_an_unlinked_file_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlinked_file_replaces_missing_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     memory = InFlightMemory.create(1)
     try:
@@ -267,7 +267,8 @@ def test_without_memfd_an_unlinked_file_does(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "said"), [(-9, "SIGKILL"), (-11, "SIGSEGV"), (0, "exit code 0"), (137, "exit code 137"), (-40, "signal 40")]
+    ("exit_code", "description"),
+    [(-9, "SIGKILL"), (-11, "SIGSEGV"), (0, "exit code 0"), (137, "exit code 137"), (-40, "signal 40")],
 )
-def test_an_end_in_words(exit_code: int, said: str) -> None:
-    assert describe_exit(exit_code) == said
+def test_exit_code_is_described_in_words(exit_code: int, description: str) -> None:
+    assert describe_exit(exit_code) == description

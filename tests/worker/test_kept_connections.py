@@ -1,4 +1,4 @@
-"""Connections that background jobs hand on: which are kept, which are closed, and that none is left."""
+"""The connection pool of the background jobs: which connections are kept, which are closed, and that none is left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def session(alias: str) -> int:
 
 
 class Jobs:
-    """Work in threads that end, one after the other or at the same time."""
+    """Work in threads that end, in sequence or in parallel."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
@@ -31,7 +31,7 @@ class Jobs:
         self.sessions: list[int] = []
 
     def run(self, *works: Callable[[], Any]) -> list[int]:
-        """The sessions of the works, which run side by side."""
+        """Run the works in parallel and return their sessions."""
         sessions: list[int] = []
         together = threading.Barrier(len(works))
 
@@ -59,11 +59,11 @@ def jobs(postgresql_database: QueueDatabase) -> Any:
     jobs.pool.close()
 
 
-def test_one_after_the_other_share_one(jobs: Jobs) -> None:
+def test_sequential_jobs_share_one_connection(jobs: Jobs) -> None:
     assert len({pid for _ in range(5) for pid in jobs.run(nothing)}) == 1
 
 
-def test_side_by_side_each_has_its_own_and_what_is_not_needed_later_is_closed(jobs: Jobs) -> None:
+def test_parallel_jobs_have_their_own_and_idle_ones_are_closed(jobs: Jobs) -> None:
     both = jobs.run(nothing, nothing)
     assert len(set(both)) == 2
     (last,) = jobs.run(nothing)
@@ -73,7 +73,7 @@ def test_side_by_side_each_has_its_own_and_what_is_not_needed_later_is_closed(jo
     assert len(jobs.pool._idle) == 1
 
 
-def test_after_an_error_it_is_a_new_one(jobs: Jobs) -> None:
+def test_connection_is_replaced_after_an_error(jobs: Jobs) -> None:
     def fail() -> None:
         with pytest.raises(DatabaseError), connections[jobs.alias].cursor() as cursor:
             cursor.execute("SELECT 1 / 0 FROM nowhere")
@@ -81,7 +81,7 @@ def test_after_an_error_it_is_a_new_one(jobs: Jobs) -> None:
     assert jobs.run(fail) != jobs.run(nothing)
 
 
-def test_a_transaction_that_is_left_open_is_rolled_back(jobs: Jobs) -> None:
+def test_open_transaction_is_rolled_back(jobs: Jobs) -> None:
     def leave() -> None:
         transaction.atomic(using=jobs.alias).__enter__()
         with connections[jobs.alias].cursor() as cursor:
@@ -97,7 +97,7 @@ def test_a_transaction_that_is_left_open_is_rolled_back(jobs: Jobs) -> None:
     jobs.run(look)
 
 
-def test_jobs_that_come_often_share_one_and_those_that_come_seldom_have_new_ones(postgresql_database: QueueDatabase) -> None:
+def test_frequent_jobs_share_a_connection_and_rare_ones_get_new_ones(postgresql_database: QueueDatabase) -> None:
     often: list[int] = []
     seldom: list[int] = []
     enough, once = threading.Event(), threading.Event()

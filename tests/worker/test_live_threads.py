@@ -1,4 +1,4 @@
-"""How many receive threads live: counted by the operating system, and as `sqlqueue_status` and the admin show them."""
+"""The number of live receive threads: by the operating system, by `sqlqueue_status` and in the admin."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SATELLITES = ("Sales.Retries", "Sales.Timeouts", "Sales.TimeoutsDispatcher")
 
 
 def started(process: subprocess.Popen[str]) -> None:
-    """Until the worker says that it receives; from then on what it logs is read and forgotten, so that it never waits for us."""
+    """Wait until the worker receives. From then on its log is read and discarded, so that it never blocks."""
     wait_for_event(process, "worker_started")
     stderr = process.stderr
     assert stderr is not None
@@ -46,17 +46,17 @@ def started(process: subprocess.Popen[str]) -> None:
 
 
 def receive_threads(bench: Bench, process: subprocess.Popen[str]) -> Counter[str]:
-    """The receive threads of each queue that the operating system has for the worker; asked by a message."""
+    """The receive threads of each queue that the operating system has for the worker; a message asks for them."""
     send("Worker.Threads", {}, to=address(bench, "Sales"))
     (line,) = read_until(process, process.stdout, lambda _: True, what="the handler tells the threads")
-    told = json.loads(line)
-    tasks = set(map(int, os.listdir(f"/proc/{told['pid']}/task")))
-    names = [name for name, number in told["threads"].items() if number in tasks]
+    reported = json.loads(line)
+    tasks = set(map(int, os.listdir(f"/proc/{reported['pid']}/task")))
+    names = [name for name, number in reported["threads"].items() if number in tasks]
     return Counter(name.removeprefix("sqlqueue-Sales-").rpartition("-")[0] for name in names if name.startswith("sqlqueue-Sales-"))
 
 
 @pytest.mark.parametrize("callbacks", [False, True])
-def test_fixed_at_level_10_has_40_live_receive_threads_and_41_with_callbacks(postgresql_bench: Bench, callbacks: bool) -> None:
+def test_fixed_model_runs_the_configured_number_of_threads(postgresql_bench: Bench, callbacks: bool) -> None:
     bench = postgresql_bench
     prepare(bench, HANDLERS=[MODULE], LEGACY_SATELLITES=True, CALLBACKS=callbacks, INSTANCE="here", CALLBACK_QUEUES=1)
     wanted = {"Sales": 10, **dict.fromkeys(SATELLITES, 10), **({"Sales.here": 1} if callbacks else {})}
@@ -68,35 +68,33 @@ def test_fixed_at_level_10_has_40_live_receive_threads_and_41_with_callbacks(pos
         assert found.total() == 40 + callbacks
         assert shown(bench) == wanted
         if callbacks:
-            # Without a restart, by the operating system's count too.
+            # Without a restart, also by the count of the operating system.
             assert set_concurrency("Sales", 3) == 1
             fewer = {name: 1 if name == "Sales.here" else 3 for name in wanted}
             poll_until(lambda: receive_threads(bench, process) == fewer, deadline=60, what=f"{fewer} live")
 
 
 @pytest.mark.parametrize(("model", "idle"), [("adaptive", 1), ("monitor", 0)])
-def test_idle_the_adaptive_model_has_one_thread_a_queue_and_the_monitor_none_but_its_own(
-    bench: Bench, model: str, idle: int
-) -> None:
+def test_idle_models_run_the_minimum_of_threads(bench: Bench, model: str, idle: int) -> None:
     prepare(bench, HANDLERS=[MODULE], LEGACY_SATELLITES=True, MAX_CONCURRENCY=10)
     with worker_process(bench, "--model", model, "--log-format", "json") as process:
         started(process)
         found = receive_threads(bench, process)
-        # Our question was received by a second thread in the monitor model, or by more: who peeks again meanwhile sees it still.
+        # In the monitor model two or more threads received our message: a second peek still sees it.
         assert found.pop("Sales") >= 2 - idle
-        # One of each idle queue: the only polling thread, or the monitor, which peeks and takes nothing.
+        # One for each idle queue: the only polling thread, or the monitor, which peeks and takes nothing.
         assert found == dict.fromkeys(SATELLITES, 1)
         assert {name: shown(bench)[name] for name in SATELLITES} == dict.fromkeys(SATELLITES, idle)
 
 
 def shown(bench: Bench) -> dict[str, int]:
-    """What `sqlqueue_status` says as soon as there is a heartbeat: the live threads of the queues that have any."""
+    """The live threads in `sqlqueue_status` after the first heartbeat, for queues that have any."""
 
-    def told() -> dict[str, int]:
+    def reported() -> dict[str, int]:
         queues = status_document(read_status())["queues"]
         return {each["name"]: each["threads"] for each in queues if each["threads"] is not None}
 
-    return poll_until(told, deadline=60, what="a heartbeat")
+    return poll_until(reported, deadline=60, what="a heartbeat")
 
 
 @pytest.mark.parametrize(("model", "sales", "fast"), [("fixed", 4, 1), ("adaptive", 1, 1), ("monitor", 1, 0)])
@@ -104,7 +102,7 @@ def test_status_and_admin_show_the_live_threads_of_every_model(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, model: str, sales: int, fast: int
 ) -> None:
     monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.1)
-    # At the second tick the adaptive model starts another thread beside a handler that takes long.
+    # At the second tick the adaptive model starts another thread beside a slow handler.
     monkeypatch.setattr("sqlqueue_app.receiving.background.SLOW_TASK_TICK_SECONDS", 3600.0)
     bench.configure(MAX_CONCURRENCY=4, SATELLITES={"Sales.Fast": {"MAX_CONCURRENCY": 1}})
     go_on = threading.Event()
@@ -135,7 +133,7 @@ def test_status_and_admin_show_the_live_threads_of_every_model(
             go_on.set()
 
 
-def test_the_threads_of_dead_instances_do_not_count(bench: Bench) -> None:
+def test_threads_of_dead_instances_do_not_count(bench: Bench) -> None:
     lease(bench).heartbeat({"Sales": 3})
     lease(bench).heartbeat({"Sales": 4, "Sales.Fast": 1})
     assert shown(bench) == {"Sales": 7}
@@ -143,9 +141,7 @@ def test_the_threads_of_dead_instances_do_not_count(bench: Bench) -> None:
     assert shown(bench) == {"Sales": 4}
 
 
-def test_a_heartbeat_follows_the_number_in_the_row_and_the_row_follows_the_program(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_heartbeat_applies_the_number_in_the_row_and_vice_versa(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     held = lease(bench)
     with (
         running(FixedReceiver, Script(), maximum=2) as (main, _),
@@ -165,7 +161,7 @@ def test_a_heartbeat_follows_the_number_in_the_row_and_the_row_follows_the_progr
     assert [record.levelname for record in caplog.records if getattr(record, "event", "") == "concurrency_refused"] == ["ERROR"]
 
 
-def test_asking_for_what_cannot_be_is_refused_by_name(bench: Bench) -> None:
+def test_invalid_request_is_refused_with_its_value(bench: Bench) -> None:
     with pytest.raises(ConfigurationError, match="the concurrency of 'Sales' cannot be 0: expected an integer of at least 1"):
         set_concurrency("Sales", 0)
     with pytest.raises(ConfigurationError, match="the concurrency of 'Sales' cannot be '4': expected an integer of at least 1"):

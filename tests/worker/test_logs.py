@@ -37,7 +37,7 @@ def logged(form: str) -> str:
     return stream.getvalue()
 
 
-def test_text_lines_begin_with_the_local_time_and_its_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_lines_begin_with_local_time_and_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     time.tzset()
     try:
@@ -48,9 +48,7 @@ def test_text_lines_begin_with_the_local_time_and_its_offset(monkeypatch: pytest
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+05:30 ERROR ", text)
 
 
-def test_a_worker_logs_once_a_minute_what_its_endpoints_have_handled(
-    sqlite_database: QueueDatabase, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_worker_logs_handled_messages_once_a_minute(sqlite_database: QueueDatabase, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="sqlqueue")
     sqlite_database.configure(ENDPOINTS={"Sales": {}, "Billing": {}})
     endpoints = endpoints_of(get_settings(), None)
@@ -72,7 +70,7 @@ def test_a_worker_logs_once_a_minute_what_its_endpoints_have_handled(
     ]
 
 
-def test_json_lines_hold_the_fields_and_the_exception() -> None:
+def test_json_lines_contain_fields_and_exception() -> None:
     (line,) = logged("json").splitlines()
     found = json.loads(line)
     assert found["message"] == "it failed"
@@ -81,12 +79,12 @@ def test_json_lines_hold_the_fields_and_the_exception() -> None:
     assert "ValueError: ☃" in found["exception"]
 
 
-def test_text_lines_hold_the_fields_behind_the_sentence() -> None:
+def test_text_lines_end_with_the_fields() -> None:
     first = logged("text").splitlines()[0]
     assert first.endswith("ERROR sqlqueue.receive it failed [event=some_event queue=Sales message_id=1]")
 
 
-def test_a_projects_own_handler_is_left_alone() -> None:
+def test_handler_of_the_project_is_left_alone() -> None:
     own = logging.NullHandler()
     logging.getLogger("sqlqueue").addHandler(own)
     try:
@@ -96,9 +94,7 @@ def test_a_projects_own_handler_is_left_alone() -> None:
         logging.getLogger("sqlqueue").removeHandler(own)
 
 
-def test_a_collector_at_the_root_hears_of_a_worker_that_python_code_runs(
-    sqlite_bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_root_collector_gets_the_log_of_a_worker_in_process(sqlite_bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="sqlqueue")
     call_command("run_sqlqueue_worker", until_empty=True, log_level="error")
 
@@ -109,7 +105,7 @@ def test_a_collector_at_the_root_hears_of_a_worker_that_python_code_runs(
 
 
 @pytest.mark.parametrize(("retries", "event"), [(0, "moved_to_error_queue"), (1, "delayed_retry")])
-def test_a_failed_attempt_is_one_record_whose_traceback_begins_in_the_handler(
+def test_failed_attempt_is_one_record_with_a_short_traceback(
     bench: Bench, caplog: pytest.LogCaptureFixture, retries: int, event: str
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="sqlqueue")
@@ -133,9 +129,7 @@ def test_a_failed_attempt_is_one_record_whose_traceback_begins_in_the_handler(
     assert "processing.py" not in trace
 
 
-def test_an_attempt_whose_transaction_is_lost_is_one_record_with_a_traceback(
-    postgresql_bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lost_transaction_is_one_record_with_a_traceback(postgresql_bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="sqlqueue")
 
     @handles("Test.Message")

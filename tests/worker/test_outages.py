@@ -1,4 +1,4 @@
-"""The database goes away, or is not there yet: the worker waits for it and goes on."""
+"""The database becomes unavailable, or is not available yet: the worker waits for it and continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.tables import execute
 from tests.support.waiting import poll_until
 
 
-def test_the_worker_survives_a_restart_of_the_server(
+def test_worker_survives_a_restart_of_the_server(
     postgresql_bench: Bench, postgresql_server: ThrowAwayServer, calls: Calls, counting: object, events: Callable[[], list[str]]
 ) -> None:
     bench = postgresql_bench
@@ -36,7 +36,7 @@ def test_the_worker_survives_a_restart_of_the_server(
     assert events().count("receive_failed") == 1
 
 
-def test_a_connection_cut_inside_a_handler_gives_the_message_back_and_counts_the_attempt(
+def test_connection_cut_in_a_handler_returns_the_message_and_counts_the_attempt(
     postgresql_bench: Bench, calls: Calls, events: Callable[[], list[str]]
 ) -> None:
     bench = postgresql_bench
@@ -56,7 +56,7 @@ def test_a_connection_cut_inside_a_handler_gives_the_message_back_and_counts_the
     assert events().count("transaction_lost") == 3
 
 
-def test_a_database_that_is_down_at_the_start_is_waited_for(
+def test_worker_waits_for_an_unavailable_database_at_start(
     postgresql_bench: Bench,
     postgresql_server: ThrowAwayServer,
     calls: Calls,
@@ -75,7 +75,7 @@ def test_a_database_that_is_down_at_the_start_is_waited_for(
     assert "database 'postgresql' cannot be used yet, trying again in " in caplog.text
 
 
-def test_a_stop_ends_the_wait_for_a_database_at_once(
+def test_stop_ends_the_wait_for_a_database_at_once(
     postgresql_bench: Bench, postgresql_server: ThrowAwayServer, events: Callable[[], list[str]]
 ) -> None:
     connections.close_all()
@@ -87,14 +87,14 @@ def test_a_stop_ends_the_wait_for_a_database_at_once(
         postgresql_server.start()
 
 
-def test_missing_tables_end_the_start_with_their_names_and_the_remedy(bench: Bench) -> None:
+def test_missing_tables_end_the_start_with_names_and_remedy(bench: Bench) -> None:
     bench.database.configure(ENDPOINTS={"Nowhere": {"CALLBACKS": False, "ERROR_QUEUE": "lost"}})
     with pytest.raises(QueueNotFound, match=r"Nowhere.*does not exist.*lost.*does not exist.*run sqlqueue_install"):
         bench.run()
 
 
 @pytest.mark.parametrize("install", [False, True])
-def test_the_tables_of_the_app_are_made_by_migrate(bench: Bench, install: bool) -> None:
+def test_missing_app_tables_are_reported_with_migrate(bench: Bench, install: bool) -> None:
     execute(bench.database, "DROP TABLE sqlqueue_app_instance")
     bench.database.configure(SEND_AS="Sales", ENDPOINTS={"Sales": FAST})
     expected = r"failed to register an instance of 'Sales': .*sqlqueue_app_instance.*; run migrate, which makes the tables of"
@@ -105,13 +105,13 @@ def test_the_tables_of_the_app_are_made_by_migrate(bench: Bench, install: bool) 
         request("Test.Ask", to="Sales")
 
 
-def test_install_makes_them(bench: Bench) -> None:
+def test_install_creates_missing_queue_tables(bench: Bench) -> None:
     bench.database.configure(ENDPOINTS={"Nowhere": {"CALLBACKS": False, "ERROR_QUEUE": "lost"}})
     assert bench.run(install=True) == 0
     assert bench.table("lost").exists()
 
 
-def test_an_error_queue_that_goes_missing_keeps_the_message(bench: Bench, calls: Calls, events: Callable[[], list[str]]) -> None:
+def test_dropped_error_queue_keeps_the_message(bench: Bench, calls: Calls, events: Callable[[], list[str]]) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         calls.add(context.attempt)
@@ -130,7 +130,7 @@ def test_an_error_queue_that_goes_missing_keeps_the_message(bench: Bench, calls:
         assert worker.error is None
 
 
-def test_an_unknown_endpoint_and_no_endpoint_are_said_in_one_line(bench: Bench) -> None:
+def test_unknown_or_missing_endpoint_is_reported_in_one_line(bench: Bench) -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'Sales'"):
         bench.run(endpoints=["Sale"])
     bench.database.configure(ENDPOINTS={})
@@ -138,7 +138,7 @@ def test_an_unknown_endpoint_and_no_endpoint_are_said_in_one_line(bench: Bench) 
         bench.run()
 
 
-def test_until_empty_does_not_end_because_a_receive_gave_way(
+def test_until_empty_continues_after_a_deadlock(
     bench: Bench, calls: Calls, counting: object, events: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gave_way: list[int] = []

@@ -1,4 +1,4 @@
-"""An endpoint is told to receive nothing for a while: what is being handled is finished, the rest waits, replies do not."""
+"""A paused endpoint: messages in progress are finished, the rest waits, replies still arrive."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def looks(script: Script) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("kind", RECEIVERS)
-def test_what_is_being_handled_is_finished_and_nothing_more_is_received(kind: type[Receiver]) -> None:
+def test_message_in_progress_is_finished_and_no_other_is_received(kind: type[Receiver]) -> None:
     handlers = Handlers()
     with running(kind, Script(ENDLESS, work=handlers.work), maximum=3, **more(kind)) as (receiver, _):
         try:
@@ -56,11 +56,11 @@ def test_what_is_being_handled_is_finished_and_nothing_more_is_received(kind: ty
 
 
 @pytest.mark.parametrize("kind", RECEIVERS)
-def test_a_paused_receiver_does_not_look_and_one_that_goes_on_misses_nothing(kind: type[Receiver]) -> None:
+def test_paused_receiver_does_not_poll_and_misses_nothing_afterwards(kind: type[Receiver]) -> None:
     script = Script()
     with running(kind, script, maximum=4, **more(kind)) as (receiver, _):
         receiver.pause()
-        threads = 4 if kind is FixedReceiver else 1  # of the monitor model the monitor itself
+        threads = 4 if kind is FixedReceiver else 1  # for the monitor model the monitor itself
         poll_until(lambda: receiver.gate.waiting == threads, what="every thread sits out the pause")
         assert receiver.live_threads == 0
         script.put(20)
@@ -70,7 +70,7 @@ def test_a_paused_receiver_does_not_look_and_one_that_goes_on_misses_nothing(kin
 
 
 @pytest.mark.parametrize("kind", RECEIVERS)
-def test_a_stop_ends_a_paused_receiver(kind: type[Receiver]) -> None:
+def test_stop_ends_a_paused_receiver(kind: type[Receiver]) -> None:
     stop = StopSignal()
     options = ReceiverOptions(maximum=2, new_poller=Script(5), stop=stop, name="sqlqueue-test")
     receiver: Receiver = kind("Sales", options, **more(kind))
@@ -82,7 +82,7 @@ def test_a_stop_ends_a_paused_receiver(kind: type[Receiver]) -> None:
 
 
 @pytest.mark.parametrize("kind", RECEIVERS)
-def test_the_number_of_threads_can_change_during_a_pause(kind: type[Receiver]) -> None:
+def test_number_of_threads_can_change_during_a_pause(kind: type[Receiver]) -> None:
     handlers = Handlers()
     with running(kind, Script(ENDLESS, work=handlers.work), maximum=4, **more(kind)) as (receiver, _):
         try:
@@ -95,7 +95,7 @@ def test_the_number_of_threads_can_change_during_a_pause(kind: type[Receiver]) -
             handlers.finish_all()
 
 
-def test_the_gate_holds_everybody_back_until_it_opens_and_says_whether_it_moved() -> None:
+def test_gate_blocks_all_threads_and_reports_whether_it_moved() -> None:
     gate = PauseGate(StopSignal())
     assert (gate.close(), gate.close(), gate.is_closed) == (True, False, True)
     threads = [threading.Thread(target=gate.wait) for _ in range(3)]
@@ -106,7 +106,7 @@ def test_the_gate_holds_everybody_back_until_it_opens_and_says_whether_it_moved(
     join_all(threads)
 
 
-def test_the_gate_of_a_worker_that_stops_is_open() -> None:
+def test_gate_of_a_stopping_worker_is_open() -> None:
     stop = StopSignal()
     gate = PauseGate(stop)
     gate.close()
@@ -119,7 +119,7 @@ def test_the_gate_of_a_worker_that_stops_is_open() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_paused_endpoint_leaves_its_queues_alone_but_not_its_replies(
+def test_paused_endpoint_stops_receiving_except_replies(
     bench: Bench, calls: Calls, counting: object, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
     monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.1)
@@ -130,7 +130,7 @@ def test_a_paused_endpoint_leaves_its_queues_alone_but_not_its_replies(
         poll_until(lambda: states(bench) == ["alive"], what="a worker")
         assert pause("Sales") == 1
         poll_until(lambda: states(bench) == ["paused"], what="the worker has paused")
-        # Who was just receiving may have got past the gate before it was closed.
+        # A thread that was just receiving may have passed the gate before it closed.
         poll_until(lambda: bench_threads(bench).keys() <= {"Sales.here"}, what="the threads sit out the pause")
         for queue in ("Sales", "Sales.Priority", "Sales.here"):
             send("Test.Message", {"to": queue}, to=address(bench, queue))
@@ -142,7 +142,7 @@ def test_a_paused_endpoint_leaves_its_queues_alone_but_not_its_replies(
         poll_until(lambda: states(bench) == ["alive"], what="the worker says that it receives")
 
 
-def test_status_and_admin_show_what_was_asked_and_what_has_followed(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_status_and_admin_show_requested_and_actual_state(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="sqlqueue")
     held = lease(bench)
     with running(FixedReceiver, Script(), maximum=2) as (main, _), running(FixedReceiver, Script(), maximum=1) as (callback, _):
@@ -164,7 +164,7 @@ def test_status_and_admin_show_what_was_asked_and_what_has_followed(bench: Bench
     assert events == ["receiving_paused", "receiving_resumed"]
 
 
-def test_who_takes_over_the_row_of_a_paused_process_is_not_paused(bench: Bench) -> None:
+def test_process_that_takes_over_a_paused_row_is_not_paused(bench: Bench) -> None:
     bench.configure(CALLBACKS=True, INSTANCE="here", CALLBACK_QUEUES=1)
     dead = lease(bench)
     pause("Sales")
@@ -175,16 +175,16 @@ def test_who_takes_over_the_row_of_a_paused_process_is_not_paused(bench: Bench) 
     assert states(bench) == ["alive"]
 
 
-def test_a_process_that_does_not_run_cannot_be_paused(bench: Bench) -> None:
+def test_unregistered_process_cannot_be_paused(bench: Bench) -> None:
     for command in (pause, resume):
         with pytest.raises(ConfigurationError, match="no process of endpoint 'Sales', process 1 is registered"):
             command("Sales", pid=1)
 
 
-def test_a_worker_that_ends_when_nothing_is_left_waits_for_the_end_of_its_pause(
+def test_worker_until_empty_waits_for_the_end_of_its_pause(
     postgresql_bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Not on SQLite: nobody else writes there while a handler runs, so that no command reaches the worker in between.
+    # Not on SQLite: while a handler runs, no other process can write, so that no command reaches the worker.
     bench = postgresql_bench
     monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.1)
     bench.configure(MAX_CONCURRENCY=1)
@@ -217,7 +217,7 @@ def test_a_worker_that_ends_when_nothing_is_left_waits_for_the_end_of_its_pause(
     assert received == 2
 
 
-def test_busy_threads_are_told_by_the_heartbeat(postgresql_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_reports_busy_threads(postgresql_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     # On SQLite no heartbeat is written while a handler runs.
     bench = postgresql_bench
     monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.1)
@@ -228,16 +228,16 @@ def test_busy_threads_are_told_by_the_heartbeat(postgresql_bench: Bench, monkeyp
     def handler(message: Any, context: Any) -> None:
         assert go_on.wait(60)
 
-    def told() -> list[Any]:
+    def busy_threads() -> list[Any]:
         return [each["busy"] for each in status_document(read_status())["instances"]]
 
     for n in range(2):
         send("Test.Message", {"n": n}, to=address(bench, "Sales"))
     with Running(bench):
         try:
-            poll_until(lambda: told() == [{"Sales": 2}], what="two are busy")
+            poll_until(lambda: busy_threads() == [{"Sales": 2}], what="two are busy")
             (line,) = [line.split() for line in status_lines(read_status()) if " alive " in line]
             assert line[-5:-2] == ["3", "2", "3"], "threads, busy, at once"
         finally:
             go_on.set()
-        poll_until(lambda: told() == [{"Sales": 0}], what="nobody is busy")
+        poll_until(lambda: busy_threads() == [{"Sales": 0}], what="nobody is busy")

@@ -1,4 +1,4 @@
-"""A message that kills its process: real processes, real deaths."""
+"""Messages that kill their process: real processes, real crashes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ PROCESS_DIED = "sqlqueue_app.messages.errors.ProcessDied"
 
 
 def supervisor(bench: Bench, stop: StopSignal, *arguments: str, processes: int = 1) -> Supervisor:
-    """One that does not wait long before it starts a process again."""
+    """A supervisor with short pauses between restarts."""
     command = [sys.executable, "-W", "error", "-m", "django", "run_sqlqueue_worker", *arguments]
     return Supervisor(command, processes, stop, environment=bench.database.child_environment(), restart_seconds=0.01)
 
 
 def send_deadly(bench: Bench, directory: Path, way: str, *, wait_for: int = 0) -> Path:
-    """A message whose handler ends the process; the file that has a line for each try."""
+    """Send a message whose handler ends the process; returns the file that has a line for each try."""
     tries = directory / "tries"
     body = {"tries": str(tries), "way": way, "beside": str(directory / "beside"), "wait_for": wait_for}
     send("Worker.Die", body, to=address(bench, "Sales"), headers={"Shop.Trace": "kept"})
@@ -44,52 +44,50 @@ def send_deadly(bench: Bench, directory: Path, way: str, *, wait_for: int = 0) -
 
 def reason(bench: Bench) -> str:
     (headers,) = bench.headers("error")
-    said = headers["NServiceBus.ExceptionInfo.Message"]
+    found = headers["NServiceBus.ExceptionInfo.Message"]
     assert headers["NServiceBus.EnclosedMessageTypes"] == "Worker.Die"
     assert headers["NServiceBus.ExceptionInfo.ExceptionType"] == PROCESS_DIED
-    assert headers["NServiceBus.ExceptionInfo.StackTrace"].startswith(f"{PROCESS_DIED}: {said}\n")
+    assert headers["NServiceBus.ExceptionInfo.StackTrace"].startswith(f"{PROCESS_DIED}: {found}\n")
     assert headers["NServiceBus.FailedQ"] == address(bench, "Sales")
     assert headers["NServiceBus.ProcessingEndpoint"] == "Sales"
     assert headers["NServiceBus.TimeOfFailure"]
     assert headers["Shop.Trace"] == "kept"
-    return str(said)
+    return str(found)
 
 
-def test_after_three_deaths_the_message_is_in_the_error_queue_and_the_others_are_handled(
-    postgresql_bench: Bench, tmp_path: Path
-) -> None:
-    """By the command itself, with its pauses of 1, 2 and 4 seconds; the tests below have shorter ones, on every database."""
+def test_deadly_message_moves_after_three_crashes_and_others_are_handled(postgresql_bench: Bench, tmp_path: Path) -> None:
+    """Runs the command itself, with its pauses of 1, 2 and 4 seconds; the tests below have shorter ones, on every database."""
     bench = postgresql_bench
     prepare(bench)
     send_many("Worker.Count", [{"number": number} for number in range(20)], to=address(bench, "Sales"))
     tries = send_deadly(bench, tmp_path, "SIGKILL")
     send_many("Worker.Count", [{"number": number} for number in range(20, 40)], to=address(bench, "Sales"))
     with worker_process(bench, "--processes", "1", "--until-empty", "--log-format", "json") as process:
-        _, said = process.communicate(timeout=120)
-        assert process.returncode == 0, said
+        _, found = process.communicate(timeout=120)
+        assert process.returncode == 0, found
     assert reason(bench) == "the process died 3 times while it handled this message, the last time by SIGKILL"
     assert lines(str(tries)) == 3
     assert [number for number, _ in handled(bench)] == list(range(40))
     assert bench.rows("Sales") == []
-    events = [json.loads(line) for line in said.splitlines()]
+    events = [json.loads(line) for line in found.splitlines()]
     deaths = [event["message"] for event in events if event.get("event") == "process_died"]
     assert [f"(deaths with it: {count})" in text for count, text in enumerate(deaths, 1)] == [True] * 3
     assert "died by SIGKILL" in deaths[0]
     assert [event["message"] for event in events if event.get("event") == "moved_to_error_queue"]
 
 
-@pytest.mark.parametrize(("way", "said"), [("SIGSEGV", "SIGSEGV"), ("0", "exit code 0"), ("1", "exit code 1")])
-def test_whatever_way_it_dies(bench: Bench, tmp_path: Path, way: str, said: str) -> None:
+@pytest.mark.parametrize(("way", "found"), [("SIGSEGV", "SIGSEGV"), ("0", "exit code 0"), ("1", "exit code 1")])
+def test_every_kind_of_process_exit_counts(bench: Bench, tmp_path: Path, way: str, found: str) -> None:
     prepare(bench, MAX_CONCURRENCY=1)
     tries = send_deadly(bench, tmp_path, way)
     send("Worker.Count", {"number": 1}, to=address(bench, "Sales"))
     assert supervisor(bench, StopSignal(), "--until-empty").run() == 0
-    assert reason(bench) == f"the process died 3 times while it handled this message, the last time by {said}"
+    assert reason(bench) == f"the process died 3 times while it handled this message, the last time by {found}"
     assert lines(str(tries)) == 3
     assert [number for number, _ in handled(bench)] == [1]
 
 
-def test_the_deaths_of_several_processes_are_counted_together(bench: Bench, tmp_path: Path) -> None:
+def test_crashes_of_several_processes_are_counted_together(bench: Bench, tmp_path: Path) -> None:
     prepare(bench)
     send_many("Worker.Count", [{"number": number} for number in range(100)], to=address(bench, "Sales"))
     tries = send_deadly(bench, tmp_path, "SIGKILL")
@@ -100,7 +98,7 @@ def test_the_deaths_of_several_processes_are_counted_together(bench: Bench, tmp_
     assert [number for number, _ in handled(bench)] == list(range(200))
 
 
-def test_two_deadly_messages_of_one_batch_die_three_times_each_and_the_rest_of_it_is_handled(
+def test_two_deadly_messages_of_a_batch_crash_three_times_each(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     prepare(bench, BATCH_SIZE=20, MAX_CONCURRENCY=1)
@@ -114,19 +112,19 @@ def test_two_deadly_messages_of_one_batch_die_three_times_each_and_the_rest_of_i
     assert [lines(str(path)) for path in tries] == [3, 3]
     assert [headers["NServiceBus.ExceptionInfo.ExceptionType"] for headers in bench.headers("error")] == [PROCESS_DIED] * 2
     assert [number for number, _ in handled(bench)] == [1, 2, 3, 4, 5, 6]
-    # Of all rows of the transaction only the one that was being handled is held against it.
+    # Of all rows of the transaction only the current one is blamed.
     deaths = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "process_died"]
     assert [text.count("(deaths with it:") for text in deaths] == [1] * 6
 
 
-def test_messages_beside_the_deadly_one_are_not_taken_for_it(postgresql_bench: Bench, tmp_path: Path) -> None:
+def test_messages_beside_the_deadly_one_are_not_blamed(postgresql_bench: Bench, tmp_path: Path) -> None:
     bench = postgresql_bench
     prepare(bench, MAX_CONCURRENCY=4, CONCURRENCY_MODEL="fixed")
     tries = send_deadly(bench, tmp_path, "SIGKILL", wait_for=3)
     beside = tmp_path / "beside"
     for number in range(3):
         send("Worker.Slow", {"number": number, "tries": str(tmp_path / f"slow-{number}")}, to=address(bench, "Sales"))
-    # The first death comes when all three are in their handlers.
+    # The first crash comes when all three are in their handlers.
     stop = StopSignal()
     thread = threading.Thread(target=supervisor(bench, stop, "--until-empty").run)
     thread.start()
@@ -142,7 +140,7 @@ def test_messages_beside_the_deadly_one_are_not_taken_for_it(postgresql_bench: B
     assert [number for number, _ in handled(bench)] == [0, 1, 2]
 
 
-def test_ends_on_purpose_are_no_deaths(bench: Bench, tmp_path: Path) -> None:
+def test_intended_exits_are_no_crashes(bench: Bench, tmp_path: Path) -> None:
     prepare(bench)
     released, tries = tmp_path / "released", tmp_path / "tries"
     send("Worker.Hang", {"number": 1, "released": str(released), "tries": str(tries)}, to=address(bench, "Sales"))
@@ -153,7 +151,7 @@ def test_ends_on_purpose_are_no_deaths(bench: Bench, tmp_path: Path) -> None:
         for number in range(1, 5):
             poll_until(lambda number=number: lines(str(tries)) == number, deadline=60, what=f"try {number} has begun")  # type: ignore[misc]
             process = int(tries.read_text().split()[-1])
-            # Two numbers, since two signals of one number that arrive together are one.
+            # Two different signals, since two equal ones that arrive together are one.
             os.kill(process, signal.SIGTERM)
             os.kill(process, signal.SIGINT)
         poll_until(lambda: lines(str(tries)) == 5, deadline=60, what="it is tried once more than deaths are allowed")
@@ -169,8 +167,8 @@ def _are(rows: QuerySet[Instance], number: int) -> bool:
     return rows.count() == number
 
 
-def test_the_callback_queues_of_killed_processes_keep_no_other_from_working(bench: Bench) -> None:
-    """Each is held for 40 seconds; a process that finds none free ended the supervisor, and with it all others."""
+def test_callback_queues_of_killed_processes_block_no_other(bench: Bench) -> None:
+    """Each is held for 40 seconds; a process that found none free used to end the supervisor, and with it all others."""
     prepare(bench, CALLBACKS=True, CALLBACK_QUEUES=1, INSTANCE="here")
     held = Instance.objects.using(bench.database.alias)
     with worker_process(bench, "--processes", "2") as process:
@@ -185,7 +183,7 @@ def test_the_callback_queues_of_killed_processes_keep_no_other_from_working(benc
     assert queues == ["Sales.here", *(f"Sales.here-{number}" for number in range(2, 7))]
 
 
-def test_a_signal_to_the_whole_service_is_one_stop_and_not_two(bench: Bench, tmp_path: Path) -> None:
+def test_signal_to_the_whole_service_is_a_single_stop(bench: Bench, tmp_path: Path) -> None:
     prepare(bench)
     released, tries = tmp_path / "released", tmp_path / "tries"
     send("Worker.Hang", {"number": 1, "released": str(released), "tries": str(tries)}, to=address(bench, "Sales"))
@@ -199,7 +197,7 @@ def test_a_signal_to_the_whole_service_is_one_stop_and_not_two(bench: Bench, tmp
     assert [number for number, _ in handled(bench)] == [1]
 
 
-def test_programs_that_a_handler_starts_are_no_children_of_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_started_by_a_handler_do_not_belong_to_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = InFlightMemory.create(1)
     reading, writing = os.pipe()
     for descriptor in (reading, memory.descriptor):
@@ -218,15 +216,13 @@ def test_programs_that_a_handler_starts_are_no_children_of_the_supervisor(monkey
         os.close(writing)
 
 
-def test_python_code_that_calls_the_command_gets_no_other_process(
-    bench: Bench, calls: Calls, counting: Callable[..., None]
-) -> None:
+def test_call_command_starts_no_other_process(bench: Bench, calls: Calls, counting: Callable[..., None]) -> None:
     bench.put_message("Test.Message", {"a": 1})
     call_command("run_sqlqueue_worker", "--until-empty", "--log-level", "error")
     assert calls.seen == [{"a": 1}]
 
 
-def test_a_process_that_cannot_be_started_is_tried_again(events: Callable[[], list[str]]) -> None:
+def test_failed_start_of_a_process_is_retried(events: Callable[[], list[str]]) -> None:
     stop = StopSignal()
     codes: list[int] = []
     supervised = Supervisor(["/no/such/program"], 1, stop, environment={}, restart_seconds=0.01)
@@ -240,7 +236,7 @@ def test_a_process_that_cannot_be_started_is_tried_again(events: Callable[[], li
     assert codes == [0]
 
 
-def test_the_pause_before_a_restart_grows_and_is_short_again_after_a_long_life(caplog: pytest.LogCaptureFixture) -> None:
+def test_restart_pause_grows_and_resets_after_a_long_life(caplog: pytest.LogCaptureFixture) -> None:
     times = iter([0.0, 1.0, 2.0, 3.0, 100.0, 131.0])
     command = [sys.executable, "-c", "import os; os._exit(3)"]
     stop = StopSignal()
@@ -252,10 +248,10 @@ def test_the_pause_before_a_restart_grows_and_is_short_again_after_a_long_life(c
         return now
 
     Supervisor(command, 1, stop, restart_seconds=0.01, clock=clock).run()
-    said = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "process_died"]
-    assert [text.partition("again in ")[2] for text in said] == [
+    found = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "process_died"]
+    assert [text.partition("again in ")[2] for text in found] == [
         "0.01 s; it was handling nothing",
         "0.02 s; it was handling nothing",
         "0.01 s; it was handling nothing",
     ]
-    assert "died by exit code 3" in said[0]
+    assert "died by exit code 3" in found[0]

@@ -1,4 +1,4 @@
-"""Real worker processes: killed, stopped, racing each other."""
+"""Real worker processes: killed, stopped, competing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.worker_processes import (
 )
 
 
-def test_kill_9_in_the_middle_of_a_handler_loses_nothing_and_repeats_no_row(bench: Bench, tmp_path: Path) -> None:
+def test_kill_9_inside_a_handler_loses_nothing_and_repeats_no_row(bench: Bench, tmp_path: Path) -> None:
     prepare(bench)
     released = tmp_path / "released"
     send("Worker.Hang", {"number": 1, "released": str(released)}, to=address(bench, "Sales"))
@@ -41,7 +41,7 @@ def test_kill_9_in_the_middle_of_a_handler_loses_nothing_and_repeats_no_row(benc
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_finishes_the_message_at_hand_and_takes_no_more(bench: Bench, tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_finishes_the_current_message_and_takes_no_more(bench: Bench, tmp_path: Path, number: signal.Signals) -> None:
     prepare(bench, MAX_CONCURRENCY=1)
     released = tmp_path / "released"
     send("Worker.Hang", {"number": 1, "released": str(released)}, to=address(bench, "Sales"))
@@ -56,7 +56,7 @@ def test_a_signal_finishes_the_message_at_hand_and_takes_no_more(bench: Bench, t
     assert len(bench.rows("Sales")) == 1
 
 
-def test_a_second_signal_aborts_and_the_message_is_in_its_queue_again(bench: Bench, tmp_path: Path) -> None:
+def test_second_signal_aborts_and_returns_the_message(bench: Bench, tmp_path: Path) -> None:
     prepare(bench)
     send("Worker.Hang", {"number": 1, "released": str(tmp_path / "never")}, to=address(bench, "Sales"))
     with worker_process(bench, "--log-format", "json") as process:
@@ -70,10 +70,10 @@ def test_a_second_signal_aborts_and_the_message_is_in_its_queue_again(bench: Ben
     assert len(bench.rows("Sales")) == 1, "the message is in its queue again"
 
 
-def test_two_processes_empty_20_000_messages_exactly_once_and_share_them(postgresql_bench: Bench) -> None:
+def test_two_processes_share_20_000_messages_exactly_once(postgresql_bench: Bench) -> None:
     bench = postgresql_bench
     prepare(bench, MAX_CONCURRENCY=8)
-    # Both are running before the first message is there, so that a slow start is no unfair share.
+    # Both run before the first message exists, so that a slow start is no unfair share.
     with worker_process(bench, "--log-format", "json") as one, worker_process(bench, "--log-format", "json") as two:
         for process in (one, two):
             wait_for_event(process, "worker_started")

@@ -1,4 +1,4 @@
-"""Expired messages are deleted in batches while a worker runs, and everything at its start where the settings ask for it."""
+"""Expired messages are deleted in batches while a worker runs, and all messages at its start if the settings require it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def put(bench: Bench, queue: str, *, expired: int, alive: int) -> None:
 
 
 def paused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Running:
-    """A worker that is to receive nothing: what vanishes from its queues then was purged."""
+    """A worker that receives nothing: messages that vanish from its queues were purged."""
     monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.1)
     return Running(bench)
 
@@ -41,7 +41,7 @@ def until_it_receives_nothing(bench: Bench) -> None:
     poll_until(lambda: states(bench) == ["paused"] and not bench_threads(bench), what="the worker has paused")
 
 
-def test_a_worker_purges_what_has_expired_from_all_its_queues_and_nothing_else(
+def test_worker_purges_expired_messages_of_all_its_queues(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]
 ) -> None:
     bench.configure(PURGE_EXPIRED_EVERY=0.1, PURGE_EXPIRED_BATCH=2, SATELLITES=SATELLITES)
@@ -54,7 +54,7 @@ def test_a_worker_purges_what_has_expired_from_all_its_queues_and_nothing_else(
     assert "expired_purged" in events()
 
 
-def test_with_0_nothing_is_purged(bench: Bench, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]) -> None:
+def test_zero_disables_purging(bench: Bench, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]) -> None:
     bench.configure(PURGE_EXPIRED_EVERY=0)
     endpoint = ReceivingEndpoint(get_settings(), "Sales")
     assert endpoint.purge_jobs(endpoint.receiving_queues(None)) == []
@@ -65,9 +65,7 @@ def test_with_0_nothing_is_purged(bench: Bench, monkeypatch: pytest.MonkeyPatch,
     assert "expired_purged" not in events()
 
 
-def test_a_purge_goes_on_in_batches_until_nothing_is_left_and_says_how_much_it_was(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_purge_runs_in_batches_and_logs_the_total(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="sqlqueue")
     bench.configure(PURGE_EXPIRED_EVERY=timedelta(minutes=7), PURGE_EXPIRED_BATCH=2, SATELLITES=SATELLITES)
     endpoint = ReceivingEndpoint(get_settings(), "Sales")
@@ -86,9 +84,7 @@ def test_a_purge_goes_on_in_batches_until_nothing_is_left_and_says_how_much_it_w
 
 
 @pytest.mark.parametrize("purged", [False, True])
-def test_everything_is_purged_at_the_start_where_the_settings_ask_for_it(
-    bench: Bench, calls: Calls, events: Callable[[], list[str]], purged: bool
-) -> None:
+def test_setting_purges_all_messages_at_start(bench: Bench, calls: Calls, events: Callable[[], list[str]], purged: bool) -> None:
     bench.configure(PURGE_ON_STARTUP=purged, SATELLITES=SATELLITES)
 
     @handles("Test.Message")

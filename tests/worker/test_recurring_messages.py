@@ -1,4 +1,4 @@
-"""Recurring messages: one for each tick, however many workers run, and what becomes of a tick at which none did."""
+"""Recurring messages: one per tick with any number of workers, and the handling of ticks without a worker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.waiting import join_all, poll_until
 from tests.worker.schedules import HOUR, HOURLY, MINUTE, NOON, Clock, configure, look, scheduled_for, ticks
 
 
-def test_a_message_is_sent_at_each_tick_by_the_routes_as_the_endpoint_of_the_worker(bench: Bench) -> None:
+def test_message_is_sent_at_each_tick_as_the_workers_endpoint(bench: Bench) -> None:
     configure(bench)
     clock = Clock(NOON - MINUTE)
     worker = look(clock)
@@ -45,13 +45,13 @@ def test_a_message_is_sent_at_each_tick_by_the_routes_as_the_endpoint_of_the_wor
     assert ticks(bench) == [NOON, NOON + HOUR]
 
 
-def test_of_many_that_compete_for_a_tick_one_sends(bench: Bench) -> None:
+def test_one_of_many_competing_workers_sends_a_tick(bench: Bench) -> None:
     configure(bench, hourly=HOURLY, also={**HOURLY, "SEND": "Test.Also"})
     rounds, workers = 5, 6
     clock = Clock(NOON)
     look(clock)
     sent: list[int] = []
-    # Who comes last puts the clock forward; then all look at once.
+    # The last thread advances the clock; then all check at once.
     together = threading.Barrier(workers, action=lambda: setattr(clock, "now", clock.now + HOUR))
 
     def work() -> None:
@@ -74,7 +74,7 @@ def test_of_many_that_compete_for_a_tick_one_sends(bench: Bench) -> None:
     assert sorted(found) == sorted((name, f"{each:%Y-%m-%d %H:%M}") for name in ("hourly", "also") for each in wanted)
 
 
-def test_a_tick_and_its_message_are_written_together_or_not_at_all(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_tick_and_its_message_are_written_together(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     configure(bench)
     bench.database.configure(ROUTES={"Test.*": "Elsewhere"})
     clock = Clock(NOON - MINUTE)
@@ -92,7 +92,7 @@ def test_a_tick_and_its_message_are_written_together_or_not_at_all(bench: Bench,
     assert ticks(bench) == [NOON]
 
 
-def test_one_that_cannot_be_sent_keeps_no_other_from_it(bench: Bench) -> None:
+def test_unsendable_schedule_does_not_block_others(bench: Bench) -> None:
     configure(bench, wrong={**HOURLY, "SEND": "Nobody.Knows"}, hourly=HOURLY)
     clock = Clock(NOON - MINUTE)
     worker = look(clock)
@@ -101,10 +101,10 @@ def test_one_that_cannot_be_sent_keeps_no_other_from_it(bench: Bench) -> None:
     assert [each.name for each in schedules_without_route(get_settings())] == ["wrong"]
 
 
-def test_a_message_without_a_route_goes_to_the_endpoint_that_handles_it(bench: Bench, calls: Calls) -> None:
+def test_unrouted_message_goes_to_the_endpoint_that_handles_it(bench: Bench, calls: Calls) -> None:
     handles("Nobody.Routes")(lambda message, context: calls.add(message))
     configure(bench, unrouted={**HOURLY, "SEND": "Nobody.Routes"})
-    # Of a time to come: the worker below goes by the clock of the database, and must find nothing to make up for.
+    # A future time: the worker below uses the clock of the database and must find no missed tick.
     noon = NOON.replace(year=2096)
     clock = Clock(noon - MINUTE)
     worker = look(clock, handled_by={"Nobody.Routes": "Sales"})
@@ -116,7 +116,7 @@ def test_a_message_without_a_route_goes_to_the_endpoint_that_handles_it(bench: B
     assert schedules_without_route(get_settings()) == []
 
 
-def test_ticks_at_which_no_worker_ran_are_made_up_for_once(bench: Bench) -> None:
+def test_missed_ticks_are_sent_once(bench: Bench) -> None:
     configure(bench)
     clock = Clock(NOON - MINUTE)
     look(clock)
@@ -125,7 +125,7 @@ def test_ticks_at_which_no_worker_ran_are_made_up_for_once(bench: Bench) -> None
     assert scheduled_for(bench) == ["2026-11-21 17:00"], "the last of six"
 
 
-def test_a_tick_is_made_up_for_within_a_day_and_not_later(bench: Bench) -> None:
+def test_missed_tick_is_sent_within_a_day(bench: Bench) -> None:
     configure(bench, daily={**HOURLY, "CRON": "0 12 * * 6"})
     clock = Clock(NOON - MINUTE)
     look(clock)
@@ -137,7 +137,7 @@ def test_a_tick_is_made_up_for_within_a_day_and_not_later(bench: Bench) -> None:
     assert scheduled_for(bench) == ["2026-11-21 12:00"]
 
 
-def test_a_schedule_that_is_new_makes_up_for_nothing(bench: Bench) -> None:
+def test_new_schedule_has_no_missed_ticks(bench: Bench) -> None:
     configure(bench)
     clock = Clock(NOON + MINUTE)
     look(clock)
@@ -148,7 +148,7 @@ def test_a_schedule_that_is_new_makes_up_for_nothing(bench: Bench) -> None:
     assert scheduled_for(bench) == ["2026-11-21 13:00"]
 
 
-def test_a_worker_that_could_not_look_for_long_sends_as_soon_as_it_can(bench: Bench) -> None:
+def test_delayed_worker_sends_as_soon_as_it_can(bench: Bench) -> None:
     configure(bench)
     clock = Clock(NOON - MINUTE)
     worker = look(clock)
@@ -157,7 +157,7 @@ def test_a_worker_that_could_not_look_for_long_sends_as_soon_as_it_can(bench: Be
     assert scheduled_for(bench) == ["2026-11-21 15:00"]
 
 
-def test_a_clock_that_jumps_sends_nothing_twice(bench: Bench) -> None:
+def test_jumping_clock_sends_nothing_twice(bench: Bench) -> None:
     configure(bench)
     clock = Clock(NOON - MINUTE)
     workers = [look(clock), look(clock)]
@@ -169,7 +169,7 @@ def test_a_clock_that_jumps_sends_nothing_twice(bench: Bench) -> None:
 
 
 class CountingZone(tzinfo):
-    """UTC that counts how often it is asked."""
+    """UTC that counts its calls."""
 
     asked = 0
 
@@ -184,7 +184,7 @@ class CountingZone(tzinfo):
         return "UTC"
 
 
-def test_a_worker_at_rest_looks_at_no_minute_twice(bench: Bench) -> None:
+def test_idle_worker_computes_no_minute_twice(bench: Bench) -> None:
     configure(bench, yearly={**HOURLY, "CRON": "0 0 29 2 *"})
     clock, zone = Clock(NOON), CountingZone()
     worker = look(clock, zone=zone)
@@ -195,7 +195,7 @@ def test_a_worker_at_rest_looks_at_no_minute_twice(bench: Bench) -> None:
     assert zone.asked < 20
 
 
-def test_a_clock_that_was_far_ahead_for_a_while_costs_no_tick(bench: Bench) -> None:
+def test_clock_far_ahead_for_a_while_loses_no_tick(bench: Bench) -> None:
     configure(bench, weekly={**HOURLY, "CRON": "0 12 * * 6"})
     clock = Clock(NOON - HOUR)
     worker = look(clock)
@@ -216,10 +216,10 @@ def test_projects_on_one_database_may_use_the_same_name(bench: Bench) -> None:
     assert (ours.send_due(), theirs.send_due()) == (1, 1)
 
 
-def test_the_times_are_in_the_time_zone_of_the_project(bench: Bench, settings: Any) -> None:
+def test_times_are_in_the_time_zone_of_the_project(bench: Bench, settings: Any) -> None:
     settings.TIME_ZONE = "America/New_York"
     configure(bench, nightly={**HOURLY, "CRON": "30 2 * * *"})
-    # On 8 March 2026 it is 3:00 there as soon as it is 2:00.
+    # On 8 March 2026 the clock there goes from 2:00 to 3:00.
     clock = Clock(datetime(2026, 3, 8, 6, 59, tzinfo=UTC))
     worker = look(clock)
     assert worker.send_due() == 0
@@ -231,7 +231,7 @@ def test_the_times_are_in_the_time_zone_of_the_project(bench: Bench, settings: A
     assert status.next_tick.astimezone(ZoneInfo("America/New_York")).hour == 2
 
 
-def test_old_ticks_are_forgotten_and_the_last_one_is_not(bench: Bench) -> None:
+def test_old_ticks_are_deleted_except_the_last(bench: Bench) -> None:
     configure(bench)
     clock = Clock(NOON)
     worker = look(clock)
@@ -241,7 +241,7 @@ def test_old_ticks_are_forgotten_and_the_last_one_is_not(bench: Bench) -> None:
     assert ticks(bench) == [NOON + 2 * HOUR, NOON + KEPT + HOUR]
 
 
-def test_with_the_ticks_in_another_database_one_message_is_sent(bench: Bench, settings: Any) -> None:
+def test_ticks_in_another_database_send_one_message(bench: Bench, settings: Any) -> None:
     settings.DATABASE_ROUTERS = []
     configure(bench)
     clock = Clock(NOON - MINUTE)
@@ -252,7 +252,7 @@ def test_with_the_ticks_in_another_database_one_message_is_sent(bench: Bench, se
     assert len(bench.rows("Sales")) == 1
 
 
-def test_on_sqlite_a_tick_waits_for_a_writer_that_takes_long(sqlite_bench: Bench) -> None:
+def test_tick_waits_for_a_slow_writer_on_sqlite(sqlite_bench: Bench) -> None:
     bench = sqlite_bench
     configure(bench)
     clock = Clock(NOON - MINUTE)
@@ -280,11 +280,11 @@ def test_on_sqlite_a_tick_waits_for_a_writer_that_takes_long(sqlite_bench: Bench
         go_on.set()
         join_all([writer])
     assert worker.send_due() == 1
-    # The error and the frames that it came through hold each other, and the cursor, and that the file.
+    # The error and its frames hold each other, the cursor, and thereby the file.
     gc.collect()
 
 
-def test_a_worker_sends_and_handles_them(bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_sends_and_handles_recurring_messages(bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(NOON - MINUTE)
     monkeypatch.setattr(schedules, "database_now", lambda alias: clock())
     monkeypatch.setattr(schedules, "EVERY_SECONDS", 0.05)
@@ -303,7 +303,7 @@ def test_a_worker_sends_and_handles_them(bench: Bench, calls: Calls, monkeypatch
     assert calls.seen == ["12:00", "13:00"]
 
 
-def test_the_clock_is_that_of_the_database(bench: Bench) -> None:
+def test_clock_is_that_of_the_database(bench: Bench) -> None:
     before = database_now(bench.database.alias)
     assert before.tzinfo is UTC
     assert abs(before - datetime.now(UTC)) < HOUR

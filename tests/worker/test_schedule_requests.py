@@ -1,4 +1,4 @@
-"""What operators say of recurring messages: run now, once however many workers look; disable, enable; why one cannot be sent."""
+"""Operations on recurring messages: run now, once with any number of workers; disable, enable; the reason of a failed send."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def _one_clock(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
 
 
 def at(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Operators look at the same clock as the workers."""
+    """Let operators use the clock of the workers."""
     monkeypatch.setattr("sqlqueue_app.status.schedules.database_now", lambda _alias: clock())
     return clock
 
 
-def test_a_run_that_is_asked_for_is_sent_at_the_next_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requested_run_is_sent_at_the_next_check(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = at(Clock(NOON + MINUTE), monkeypatch)
     worker = look(clock)
     assert request_run(*KEY)
@@ -52,16 +52,16 @@ def test_a_run_that_is_asked_for_is_sent_at_the_next_look(bench: Bench, monkeypa
     assert headers["SqlQueue.Schedule"] == "hourly"
     assert headers["SqlQueue.RunByHand"] == "True"
     assert headers["SqlQueue.ScheduledFor"] == "2026-11-21 12:01:00:000000 Z"
-    said = row(bench)
-    assert (said.run_requested_at, said.ran_at, said.ran_endpoint) == (None, clock.now, "Sales")
-    assert said.ran_message_id == headers["NServiceBus.MessageId"]
+    schedule_row = row(bench)
+    assert (schedule_row.run_requested_at, schedule_row.ran_at, schedule_row.ran_endpoint) == (None, clock.now, "Sales")
+    assert schedule_row.ran_message_id == headers["NServiceBus.MessageId"]
     assert ticks(bench) == [], "it is no tick"
     clock.now = NOON + HOUR
     assert worker.send_due() == 1, "the ticks go on as they did"
     assert "SqlQueue.RunByHand" not in bench.headers("Sales")[1]
 
 
-def test_of_many_workers_one_runs_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_many_workers_sends_the_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = at(Clock(NOON + MINUTE), monkeypatch)
     look(clock)
     rounds, workers = 5, 5
@@ -75,7 +75,7 @@ def test_of_many_workers_one_runs_it(bench: Bench, monkeypatch: pytest.MonkeyPat
             for _ in range(rounds):
                 together.wait(60)
                 sent.append(mine.send_due())
-                # the next request must not come before all have looked
+                # the next request must not come before all have checked
                 together_again.wait(60)
         finally:
             connections.close_all()
@@ -91,7 +91,7 @@ def test_of_many_workers_one_runs_it(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert row(bench).run_requested_at is None
 
 
-def test_a_request_can_be_taken_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_can_be_cancelled(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = at(Clock(NOON + MINUTE), monkeypatch)
     worker = look(clock)
     request_run(*KEY)
@@ -99,22 +99,22 @@ def test_a_request_can_be_taken_back(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert worker.send_due() == 0
 
 
-def test_a_run_that_cannot_be_sent_stays_asked_for_and_says_why(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsendable_run_stays_requested_with_its_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.database.configure(ROUTES={"Test.*": "Elsewhere"})
     clock = at(Clock(NOON + MINUTE), monkeypatch)
     worker = look(clock)
     request_run(*KEY)
     assert [worker.send_due(), worker.send_due()] == [0, 0]
-    said = row(bench)
-    assert said.run_requested_at == clock.now
-    assert said.failed_at == clock.now
-    assert "Elsewhere" in said.error
+    schedule_row = row(bench)
+    assert schedule_row.run_requested_at == clock.now
+    assert schedule_row.failed_at == clock.now
+    assert "Elsewhere" in schedule_row.error
     bench.install_queues("Elsewhere")
     assert worker.send_due() == 1
     assert status(clock).error == ""
 
 
-def test_a_tick_that_cannot_be_sent_says_why_until_one_is(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsendable_tick_shows_its_error_until_one_is_sent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.database.configure(ROUTES={"Test.*": "Elsewhere"})
     clock = at(Clock(NOON - MINUTE), monkeypatch)
     worker = look(clock)
@@ -127,7 +127,7 @@ def test_a_tick_that_cannot_be_sent_says_why_until_one_is(bench: Bench, monkeypa
     assert (status(clock).error, status(clock).late_since) == ("", None)
 
 
-def test_what_is_disabled_is_not_sent_nor_made_up_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_schedule_sends_nothing_and_makes_up_for_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = at(Clock(NOON - MINUTE), monkeypatch)
     worker = look(clock)
     assert set_enabled(*KEY, enabled=False, actor=ANNA)
@@ -148,7 +148,7 @@ def test_what_is_disabled_is_not_sent_nor_made_up_for(bench: Bench, monkeypatch:
     assert row(bench).changed_by == "anna"
 
 
-def test_what_is_disabled_can_be_run_by_hand(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_schedule_can_be_run_by_hand(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = at(Clock(NOON - MINUTE), monkeypatch)
     worker = look(clock)
     set_enabled(*KEY, enabled=False, actor=ANNA)
@@ -158,7 +158,7 @@ def test_what_is_disabled_can_be_run_by_hand(bench: Bench, monkeypatch: pytest.M
     assert ticks(bench) == []
 
 
-def test_a_request_makes_nobody_forget_a_tick_that_was_missed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_does_not_hide_a_missed_tick(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = at(Clock(NOON - MINUTE), monkeypatch)
     look(clock)
     clock.now = NOON + 30 * MINUTE
@@ -167,7 +167,7 @@ def test_a_request_makes_nobody_forget_a_tick_that_was_missed(bench: Bench, monk
     assert sorted(scheduled_for(bench)) == ["2026-11-21 12:00", "2026-11-21 12:30"]
 
 
-def test_one_of_others_is_known_by_its_ticks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedule_of_another_project_is_known_by_its_ticks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = at(Clock(NOON), monkeypatch)
     look(clock)
     ScheduleTick.objects.using(bench.database.alias).create(
@@ -183,7 +183,7 @@ def test_one_of_others_is_known_by_its_ticks(bench: Bench, monkeypatch: pytest.M
     assert [each.name for each in read_schedules(get_settings(), clock.now)] == ["hourly"]
 
 
-def test_many_schedules_cost_few_statements(bench: Bench, django_assert_max_num_queries: object) -> None:
+def test_many_schedules_need_few_statements(bench: Bench, django_assert_max_num_queries: object) -> None:
     configure(bench, **{f"s{number}": {**HOURLY, "SEND": f"Test.S{number}"} for number in range(60)})
     clock = Clock(NOON - MINUTE)
     worker = look(clock)
@@ -194,7 +194,7 @@ def test_many_schedules_cost_few_statements(bench: Bench, django_assert_max_num_
     assert {each.last_tick for each in found} == {NOON}
 
 
-def test_a_worker_follows_while_it_runs(bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_worker_follows_requests(bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedules, "EVERY_SECONDS", 0.05)
     configure(bench, hourly={**HOURLY, "CRON": "0 0 29 2 *"})
 

@@ -1,4 +1,4 @@
-"""What ServiceControl is told, compared with what the plug-ins of a real endpoint wrote."""
+"""Messages to ServiceControl, compared with those of a real endpoint's plug-ins."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def broken() -> None:
 
 
 @pytest.fixture
-def told(bench: Bench) -> Bench:
-    """Sales tells ServiceControl, whose queue is there, and has three checks."""
+def reporting_bench(bench: Bench) -> Bench:
+    """Sales with three checks; it reports to ServiceControl, whose queue is not installed yet."""
     address = QUEUE if bench.database.vendor != "postgresql" else f'"{QUEUE}"'
     checks = {
         "Disk space": {"CHECK": "tests.worker.test_service_control.full", "CATEGORY": "Storage", "EVERY": 300},
@@ -62,7 +62,7 @@ def recorded(kind: str) -> dict[str, Any]:
 
 
 def written(bench: Bench) -> list[tuple[str, dict[str, Any], float | None]]:
-    """The short name of the type, the body and the life in seconds of each message."""
+    """The short type name, the body and the remaining lifetime in seconds of each message."""
     found = []
     for row in bench.rows(QUEUE):
         headers = json.loads(row.headers or "{}")
@@ -75,13 +75,13 @@ def written(bench: Bench) -> list[tuple[str, dict[str, Any], float | None]]:
     return found
 
 
-def test_it_is_told_of_the_start_once_and_of_life_each_time(told: Bench) -> None:
-    told.install_queues(QUEUE)
+def test_start_is_reported_once_and_life_each_time(reporting_bench: Bench) -> None:
+    reporting_bench.install_queues(QUEUE)
     speaker = service_control()
     speaker.beat()
     speaker.beat()
 
-    messages = written(told)
+    messages = written(reporting_bench)
     assert [kind for kind, _, _ in messages] == ["RegisterEndpointStartup", "EndpointHeartbeat", "EndpointHeartbeat"]
     start, beat = messages[0][1], messages[1][1]
     assert (start["Endpoint"], start["StartedAt"]) == ("Sales", "2026-11-20T12:14:21.868724Z")
@@ -92,26 +92,29 @@ def test_it_is_told_of_the_start_once_and_of_life_each_time(told: Bench) -> None
         assert HEARTBEAT_SECONDS < life <= 4 * HEARTBEAT_SECONDS
 
 
-def test_a_check_is_told_with_its_reason(told: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    told.install_queues(QUEUE)
+def test_check_is_reported_with_its_reason(reporting_bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    reporting_bench.install_queues(QUEUE)
     checks = get_settings().endpoint("Sales").custom_checks
     for name, function in (("Disk space", full), ("Well", well), ("Broken", broken)):
         service_control().report(checks[name], function)
 
-    results = [(body["CustomCheckId"], body["Category"], body["HasFailed"], body["FailureReason"]) for _, body, _ in written(told)]
+    results = [
+        (body["CustomCheckId"], body["Category"], body["HasFailed"], body["FailureReason"])
+        for _, body, _ in written(reporting_bench)
+    ]
     assert results == [
         ("Disk space", "Storage", True, "the disk is full"),
         ("Well", "Custom", False, None),
         ("Broken", "Custom", True, "OSError: no disk"),
     ]
-    lives = [timedelta(seconds=round(life or 0, -1)) for _, _, life in written(told)]
+    lives = [timedelta(seconds=round(life or 0, -1)) for _, _, life in written(reporting_bench)]
     assert lives == [timedelta(minutes=20), timedelta(minutes=4), timedelta(minutes=1)]
     assert [getattr(record, "event", None) for record in caplog.records if record.levelno >= logging.ERROR] == [
         "custom_check_failed"
     ]
 
 
-def test_the_admin_shows_it_as_well(told: Bench) -> None:
+def test_admin_shows_the_check_results(reporting_bench: Bench) -> None:
     checks = get_settings().endpoint("Sales").custom_checks
     for _ in range(2):
         service_control().report(checks["Disk space"], full)
@@ -124,56 +127,58 @@ def test_the_admin_shows_it_as_well(told: Bench) -> None:
     assert CheckResult.objects.get(failing=True).details == {"text": "the disk is full"}
 
 
-def test_a_registered_check_is_exported_and_shown_once(told: Bench) -> None:
-    told.install_queues(QUEUE)
+def test_registered_check_is_exported_and_shown_once(reporting_bench: Bench) -> None:
+    reporting_bench.install_queues(QUEUE)
     health_check("disk space")(full)
     try:
         service_control().report(get_settings().endpoint("Sales").custom_checks["Disk space"], full)
     finally:
         registry.remove("disk space")
 
-    assert [body["FailureReason"] for _, body, _ in written(told)] == ["the disk is full"]
+    assert [body["FailureReason"] for _, body, _ in written(reporting_bench)] == ["the disk is full"]
     assert not CheckResult.objects.exists(), "the worker that runs it for all keeps its result"
 
 
 @pytest.mark.parametrize(("answer", "reason"), [("", None), (" ", None), (7, "has returned 7: expected None if all is well")])
-def test_an_answer_means_the_same_as_of_a_registered_check(told: Bench, answer: object, reason: str | None) -> None:
-    told.install_queues(QUEUE)
+def test_check_result_means_the_same_as_that_of_a_registered_check(
+    reporting_bench: Bench, answer: object, reason: str | None
+) -> None:
+    reporting_bench.install_queues(QUEUE)
     service_control().report(get_settings().endpoint("Sales").custom_checks["Well"], lambda: answer)
 
-    ((_, body, _),) = written(told)
+    ((_, body, _),) = written(reporting_bench)
     assert body["HasFailed"] is (reason is not None)
     assert (reason or "") in (body["FailureReason"] or "")
 
 
-def test_while_its_queue_is_missing_nothing_is_sent_and_that_is_said_once(told: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_queue_is_logged_once_and_nothing_is_sent(reporting_bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     speaker = service_control()
     speaker.beat()
     speaker.beat()
-    said = [record for record in caplog.records if getattr(record, "event", None) == "service_control_missing"]
-    assert len(said) == 1
-    assert QUEUE in said[0].getMessage()
+    records = [record for record in caplog.records if getattr(record, "event", None) == "service_control_missing"]
+    assert len(records) == 1
+    assert QUEUE in records[0].getMessage()
 
-    told.install_queues(QUEUE)
+    reporting_bench.install_queues(QUEUE)
     speaker.beat()
-    assert [kind for kind, _, _ in written(told)] == ["RegisterEndpointStartup", "EndpointHeartbeat"]
+    assert [kind for kind, _, _ in written(reporting_bench)] == ["RegisterEndpointStartup", "EndpointHeartbeat"]
 
 
-def test_a_worker_tells_it(told: Bench) -> None:
-    told.install_queues(QUEUE)
-    told.run()
+def test_worker_reports_to_service_control(reporting_bench: Bench) -> None:
+    reporting_bench.install_queues(QUEUE)
+    reporting_bench.run()
 
-    kinds = {kind for kind, _, _ in written(told)}
+    kinds = {kind for kind, _, _ in written(reporting_bench)}
     assert kinds == {"RegisterEndpointStartup", "EndpointHeartbeat", "ReportCustomCheckResult"}
 
 
-def test_without_the_setting_there_is_nothing_to_do(bench: Bench) -> None:
+def test_nothing_runs_without_the_setting(bench: Bench) -> None:
     bench.configure(CUSTOM_CHECKS={"Well": {"CHECK": "tests.worker.test_service_control.well"}})
     (endpoint,) = endpoints_of(get_settings(), None)
     assert service_control_jobs(endpoint) == []
 
 
-def test_a_check_that_cannot_be_imported_is_named(bench: Bench) -> None:
+def test_check_that_cannot_be_imported_is_named(bench: Bench) -> None:
     bench.configure(SERVICE_CONTROL_QUEUE="any", CUSTOM_CHECKS={"Gone": {"CHECK": "tests.gone"}})
     (endpoint,) = endpoints_of(get_settings(), None)
     with pytest.raises(ConfigurationError, match=r"CUSTOM_CHECKS of endpoint 'Sales' names 'tests\.gone'"):

@@ -1,4 +1,4 @@
-"""Signals reach a worker wherever its main thread is."""
+"""Signals reach a worker at any point of its main thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlqueue_app.worker.run import stop_on_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_sets_the_stop(number: signal.Signals) -> None:
+def test_signal_sets_the_stop(number: signal.Signals) -> None:
     stop = StopSignal()
     before = signal.getsignal(number)
     with stop_on_signals(stop):
@@ -24,7 +24,7 @@ def test_a_signal_sets_the_stop(number: signal.Signals) -> None:
     assert signal.getsignal(number) is before
 
 
-def test_a_signal_that_comes_while_the_main_thread_holds_the_lock_of_the_stop_signal_is_no_deadlock() -> None:
+def test_signal_during_the_stop_signals_lock_is_no_deadlock() -> None:
     stop = StopSignal()
     with stop_on_signals(stop):
         with stop._event._cond:  # type: ignore[attr-defined]  # as inside of its wait, where a signal may come at any step
@@ -33,20 +33,21 @@ def test_a_signal_that_comes_while_the_main_thread_holds_the_lock_of_the_stop_si
         assert stop.wait(60)
 
 
-def test_a_signal_that_another_thread_takes_stops_a_main_thread_that_waits() -> None:
-    """Python calls its handlers in the main thread alone, and a wait for a lock does not end for a signal that came elsewhere or a
-    moment before it began."""
+def test_signal_to_another_thread_stops_a_waiting_main_thread() -> None:
+    """Python runs signal handlers in the main thread only, and a lock wait does not end for a signal that another thread took,
+    or that came a moment before the wait.
+    """
     stop = StopSignal()
     with stop_on_signals(stop):
         thread = threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
         thread.start()
-        # The main thread may be anywhere in the wait; without a timeout it would be there for ever.
+        # The main thread may be anywhere in the wait; without a timeout it would wait without end.
         assert stop.wait(60)
         thread.join(60)
     assert not thread.is_alive()
 
 
-# The clock is asked once for each signal. The second SIGTERM comes 0.9 s after the first, the third one after a second.
+# The clock is read once per signal. The second SIGTERM comes 0.9 s after the first, the third one after a second.
 REPEATS = """
 import os, signal, sys, threading
 import django
@@ -74,7 +75,7 @@ with stop_on_signals(StopSignal(), clock=clock):
     [([signal.SIGTERM] * 3, 2), ([signal.SIGINT, signal.SIGTERM], 1)],
     ids=["a repeat within a second is the same signal", "another signal is the second one"],
 )
-def test_the_second_signal_aborts(numbers: list[signal.Signals], survived: int) -> None:
+def test_second_signal_aborts(numbers: list[signal.Signals], survived: int) -> None:
     command = [sys.executable, "-c", REPEATS, *(str(int(each)) for each in numbers)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
 
@@ -85,7 +86,7 @@ def test_the_second_signal_aborts(numbers: list[signal.Signals], survived: int) 
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_signal_to_a_forked_child_ends_the_child_and_stops_nobody_else() -> None:
+def test_signal_to_a_forked_child_ends_only_the_child() -> None:
     stop = StopSignal()
     reading, writing = os.pipe()
     with stop_on_signals(stop):
@@ -105,7 +106,7 @@ def test_a_signal_to_a_forked_child_ends_the_child_and_stops_nobody_else() -> No
     os.close(writing)
 
 
-def test_without_a_signal_its_thread_ends() -> None:
+def test_signal_thread_ends_without_a_signal() -> None:
     stop = StopSignal()
     with stop_on_signals(stop):
         assert "sqlqueue-signals" in {thread.name for thread in threading.enumerate()}
@@ -113,7 +114,7 @@ def test_without_a_signal_its_thread_ends() -> None:
     assert not stop.is_set()
 
 
-def test_in_another_thread_than_the_main_one_signals_are_left_alone() -> None:
+def test_signals_are_left_alone_outside_the_main_thread() -> None:
     before = signal.getsignal(signal.SIGTERM)
     seen: list[object] = []
 

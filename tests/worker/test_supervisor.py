@@ -29,7 +29,7 @@ def pids(bench: Bench) -> set[int]:
     return set(Instance.objects.using(bench.database.alias).values_list("pid", flat=True))
 
 
-def test_several_processes_share_the_work_and_end_when_nothing_is_left(bench: Bench) -> None:
+def test_several_processes_share_the_work_and_end_when_empty(bench: Bench) -> None:
     prepare(bench)
     send_many("Worker.Count", [{"number": number} for number in range(200)], to=address(bench, "Sales"))
     with worker_process(bench, "--processes", "3", "--until-empty") as process:
@@ -39,7 +39,7 @@ def test_several_processes_share_the_work_and_end_when_nothing_is_left(bench: Be
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_process_that_dies_is_started_again_and_a_signal_stops_all_in_order(bench: Bench, processes: int) -> None:
+def test_dead_process_is_restarted_and_a_signal_stops_all(bench: Bench, processes: int) -> None:
     prepare(bench)
     with worker_process(bench, "--processes", str(processes), "--log-format", "json") as process:
         wait_for_event(process, "worker_started", processes)
@@ -50,12 +50,12 @@ def test_a_process_that_dies_is_started_again_and_a_signal_stops_all_in_order(be
         poll_until(lambda: len(pids(bench) - first) == 1, deadline=60, what="another process was started")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-    # The killed one could not take its own row away.
+    # The killed one could not delete its own row.
     assert pids(bench) <= {min(first)}
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_the_children_end_with_a_supervisor_that_is_killed_and_lose_nothing(bench: Bench, tmp_path: Path, processes: int) -> None:
+def test_children_end_with_a_killed_supervisor_and_lose_nothing(bench: Bench, tmp_path: Path, processes: int) -> None:
     prepare(bench)
     released = tmp_path / "released"
     send("Worker.Hang", {"number": 1, "released": str(released)}, to=address(bench, "Sales"))
@@ -75,7 +75,7 @@ def test_the_children_end_with_a_supervisor_that_is_killed_and_lose_nothing(benc
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_second_signal_aborts_all(bench: Bench, tmp_path: Path, processes: int) -> None:
+def test_second_signal_aborts_all(bench: Bench, tmp_path: Path, processes: int) -> None:
     prepare(bench)
     send("Worker.Hang", {"number": 1, "released": str(tmp_path / "never")}, to=address(bench, "Sales"))
     with worker_process(bench, "--processes", str(processes), "--log-format", "json") as process:
@@ -88,26 +88,26 @@ def test_a_second_signal_aborts_all(bench: Bench, tmp_path: Path, processes: int
     assert len(bench.rows("Sales")) == 1, "the message is in its queue again"
 
 
-def test_a_process_of_which_a_thread_died_is_started_again(sqlite_bench: Bench, tmp_path: Path) -> None:
-    """It ends in order, with nothing in its hand; but its queue is not empty."""
+def test_process_with_a_dead_thread_is_restarted(sqlite_bench: Bench, tmp_path: Path) -> None:
+    """It exits cleanly without a message in progress, but its queue is not empty."""
     bench = sqlite_bench
     prepare(bench, HANDLERS=[BREAKING])
     send("Break.Message", {"number": 1}, to=address(bench, "Sales"))
     once = tmp_path / "once"
     with worker_process(bench, "--until-empty", BREAK_ONCE=str(once)) as process:
-        _, said = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=120)
         assert process.returncode == 3
-    assert "start the worker again" in said
+    assert "start the worker again" in errors
     once.unlink()
     with worker_process(bench, "--processes", "1", "--until-empty", BREAK_ONCE=str(once)) as process:
-        _, said = process.communicate(timeout=120)
-        assert process.returncode == 0, said
-    assert "died by exit code 3" in said
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert "died by exit code 3" in errors
     assert [number for number, _ in handled(bench)] == [1]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_missing_table_ends_all_with_exit_code_1(bench: Bench, processes: int) -> None:
+def test_missing_table_ends_all_with_exit_code_1(bench: Bench, processes: int) -> None:
     bench.database.configure(ENDPOINTS={"Nowhere": {"CALLBACKS": False}})
     with worker_process(bench, "--processes", str(processes)) as process:
         assert process.wait(60) == 1

@@ -1,4 +1,4 @@
-"""A handler of worker processes that says which threads its process has: names, and their numbers at the operating system."""
+"""A handler of worker processes that prints the threads of its process: names and operating system ids."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if "HEARTBEAT_SECONDS" in os.environ:
 
 
 @handles("Worker.Threads")
-def tell(message: Any, context: Any) -> None:
-    """One line: the process and its threads as Python knows them."""
+def print_threads(message: Any, context: Any) -> None:
+    """Print one line: the process id and its threads as Python knows them."""
     threads = {thread.name: thread.native_id for thread in threading.enumerate()}
     sys.stdout.write(json.dumps({"pid": os.getpid(), "threads": threads}) + "\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`desk`: queues on a real database, and what stands in them afterwards; `sqlite_desk`, `postgresql_desk`: on one product alone."""
+"""`desk`: queues on a real database, with readers for their rows; `sqlite_desk`, `postgresql_desk`: on one product only."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Desk:
         return self.database.alias
 
     def configure(self, **sqlqueue: Any) -> None:
-        """Settings for the test; the tables stay."""
+        """Change the settings for the test; the tables stay."""
         self.database.configure(**{"ROUTES": ROUTES, **sqlqueue})
 
     def install(self, name: str, schema: str | None = None) -> QueueTable:
-        """A queue table of that literal name."""
+        """Create a queue table with this literal name."""
         address = QueueAddress(name, schema or dialect(self.database.vendor).default_schema, form=self.database.vendor)
         install_tables(self.alias, [PlannedTable(TableKind.QUEUE, address)])
         return QueueTable(self.alias, address)
@@ -91,7 +91,7 @@ def postgresql_desk(postgresql_database: QueueDatabase) -> Desk:
 
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """The texts that sending has warned with; what it has warned of in tests before is forgotten."""
+    """Return the warnings of sending since the start of the test."""
     sender._warned.clear()
     caplog.set_level(logging.WARNING, logger="sqlqueue.send")
     return lambda: [record.getMessage() for record in caplog.records if record.name == "sqlqueue.send"]

@@ -1,6 +1,6 @@
-"""Readers of every version, from the description of the wire (docs/internals/wire.md), not from our code.
+"""Readers of every version, written from the description of the wire (docs/internals/wire.md), not from our code.
 
-Each takes a row as it stands in the table, and says what an endpoint of that version makes of it.
+Each takes a row as it is in the table, and returns what an endpoint of that version reads from it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Place = tuple[str, str | None, str | None]
 
 @dataclass(frozen=True)
 class Seen:
-    """What a reader takes from a row. `seconds_left` until it drops the message, None: never."""
+    """The values that a reader takes from a row. `seconds_left`: seconds until it drops the message; None: never."""
 
     message_id: str
     correlation_id: str | None
@@ -32,17 +32,17 @@ def header(row: RawRow, name: str) -> str | None:
 
 
 def message_id(row: RawRow) -> str:
-    """3.0 and later: any text of the header, else the id of the row."""
+    """3.0 and later: the text of the header, else the id of the row."""
     return header(row, "MessageId") or str(row.id)
 
 
 def guid(row: RawRow) -> str:
-    """1.x and 2.x: the same, but it is read as a GUID as soon as the message is passed on."""
+    """1.x and 2.x: the same, but parsed as a GUID as soon as the message is passed on."""
     return str(uuid.UUID(message_id(row)))
 
 
 def cut(text: str | None) -> Place | None:
-    """1.x and 2.x: the queue is what stands before the first @; its schema is a matter of settings."""
+    """1.x and 2.x: the queue is the part before the first @; settings define its schema."""
     return (text.split("@")[0], None, None) if text else None
 
 
@@ -58,7 +58,7 @@ def two_parts(text: str | None) -> Place | None:
 
 
 def parts(form: str) -> Callable[[str | None], Place | None]:
-    """3.1 and later, PostgreSQL: the parsers that are compared with recorded addresses in tests/messages/test_addresses.py."""
+    """3.1 and later, PostgreSQL: the parsers that tests/messages/test_addresses.py compares with recorded addresses."""
 
     def read(text: str | None) -> Place | None:
         if not text:
@@ -73,7 +73,7 @@ three_parts, postgresql_parts = parts("sqlserver"), parts("postgresql")
 
 
 def version_1(row: RawRow) -> Seen:
-    """Reply-to and correlation are columns; no header says them."""
+    """Reply-to and correlation are columns; no header has them."""
     return Seen(guid(row), row.correlation_id, cut(row.reply_to_address), row.seconds_left)
 
 
@@ -84,7 +84,7 @@ def version_2(row: RawRow) -> Seen:
 
 
 def version_2_2_2(row: RawRow) -> Seen:
-    """As before, with the milliseconds that are left counted by the database, in an int: more would block the queue (error 535)."""
+    """As before, but the database counts the remaining milliseconds in an int: a larger value would block the queue (error 535)."""
     seen = version_2(row)
     assert seen.seconds_left is None or abs(round(seen.seconds_left * 1000)) <= INT32, "DATEDIFF overflows"
     return seen
@@ -101,12 +101,12 @@ def column_first(read: Callable[[str | None], Place | None]) -> Callable[[RawRow
 
 
 def version_7(row: RawRow) -> Seen:
-    """7.0 to 8.0: headers alone."""
+    """7.0 to 8.0: headers only."""
     return column_first(three_parts)(replace(row, reply_to_address=None))
 
 
 def headers_alone(read: Callable[[str | None], Place | None]) -> Callable[[RawRow], Seen]:
-    """8.1 and later: nobody looks for the callback queue of 2.x any more."""
+    """8.1 and later: the callback queue of 2.x is ignored."""
 
     def reader(row: RawRow) -> Seen:
         return Seen(message_id(row), header(row, "CorrelationId"), read(header(row, "ReplyToAddress")), row.seconds_left)
@@ -127,5 +127,5 @@ POSTGRESQL_READERS: dict[str, Callable[[RawRow], Seen]] = {"PostgreSQL": headers
 
 
 def readers_of(vendor: str) -> dict[str, Callable[[RawRow], Seen]]:
-    """The versions that can read rows of that product; SQLite has the table of SQL Server."""
+    """Return the versions that can read rows of that product; SQLite has the table of SQL Server."""
     return POSTGRESQL_READERS if vendor == "postgresql" else SQL_SERVER_READERS

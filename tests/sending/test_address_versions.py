@@ -1,7 +1,7 @@
-"""Addresses of three parts in both directions: what each version sees in ours, and where our answer to theirs goes.
+"""Addresses of three parts in both directions: how each version reads ours, and where our reply to theirs goes.
 
-SQL Server cannot be asked here: what would be written there is composed with its address book, and compared as rows. On PostgreSQL
-replies are really delivered into other schemas.
+SQL Server is not available here: rows for it are composed with its address book and compared. On PostgreSQL replies are really
+delivered into other schemas.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def composer(book: AddressBook, endpoint: str = "Sales") -> Composer:
 
 
 def on_sql_server(sender: Composer, headers: dict[str, str | None] | None = None) -> RawRow:
-    """The row of a message as it would stand in a table of SQL Server."""
+    """Return the row of a message as it would be in a table of SQL Server."""
     row = new_row(sender.compose("Out.Message", {}, SendOptions(to="Peer", headers=headers)), keep_id=True)
-    row_id, correlation_id, reply_to, told, body = values_of([row], COLUMNS, "sqlserver")
-    return RawRow(uuid.UUID(row_id), correlation_id, reply_to, True, None, json.loads(told), body)
+    row_id, correlation_id, reply_to, sent_headers, body = values_of([row], COLUMNS, "sqlserver")
+    return RawRow(uuid.UUID(row_id), correlation_id, reply_to, True, None, json.loads(sent_headers), body)
 
 
-# --- ours, seen by them ---------------------------------------------------------------------------------------------------------
+# --- ours, read by them ---------------------------------------------------------------------------------------------------------
 
 OURS = [
     # endpoint, schema, catalog, and what 3.0 takes for the schema
@@ -51,13 +51,13 @@ OURS = [
     ("Sales", "[quoted]", "[nsb]", "[quoted]"),
     ("Sa[les", "x[y", "c[d", "x[y"),
     ("Sales", "dbo", "c@d", "dbo"),
-    # 3.0 splits at every @, also inside of brackets: no schema with one can be told to it.
+    # 3.0 splits at every @, also inside brackets: it cannot address a schema with one.
     ("Sales", "my@schema", "nsb", "[my"),
 ]
 
 
 @pytest.mark.parametrize(("endpoint", "schema", "catalog", "seen_by_3_0"), OURS)
-def test_our_reply_to_address_is_safe_for_every_reader(endpoint: str, schema: str, catalog: str, seen_by_3_0: str) -> None:
+def test_every_reader_understands_our_reply_to_address(endpoint: str, schema: str, catalog: str, seen_by_3_0: str) -> None:
     row = on_sql_server(composer(AddressBook("sqlserver", schema, catalog), endpoint))
     seen: dict[str, Place | None] = {versions: reader(row).reply_to for versions, reader in SQL_SERVER_READERS.items()}
     assert seen == {
@@ -68,15 +68,15 @@ def test_our_reply_to_address_is_safe_for_every_reader(endpoint: str, schema: st
     assert row.reply_to_address == row.headers["NServiceBus.ReplyToAddress"]
 
 
-def test_a_name_that_a_varchar_column_may_lose_is_read_from_the_header() -> None:
+def test_header_keeps_a_name_that_a_varchar_column_may_lose() -> None:
     row = on_sql_server(composer(AddressBook("sqlserver", "dbo", "nsb"), "Lager.注文"))
     seen = {versions: (reader(row).reply_to or [None])[0] for versions, reader in SQL_SERVER_READERS.items()}
-    # 1.x looks into no header
+    # 1.x reads no header
     assert seen == {versions: None if versions == "1.x" else "Lager.注文" for versions in SQL_SERVER_READERS}
 
 
-def test_the_legacy_callback_header_hides_the_schema_from_3_0_to_8_0() -> None:
-    """They put its bare name in place of the address; 2.x looks for its schema by the reply-to address, later ones not at all."""
+def test_legacy_callback_header_hides_the_schema_from_3_0_to_8_0() -> None:
+    """They replace the address by its bare name; 2.x takes the schema from the reply-to address, later versions do not."""
     book = AddressBook("sqlserver", "sales", "nsb")
     row = on_sql_server(composer(book, "Web.here"), {"NServiceBus.SqlServer.CallbackQueue": "Web.here"})
     seen = {versions: reader(row).reply_to for versions, reader in SQL_SERVER_READERS.items()}
@@ -88,7 +88,7 @@ def test_the_legacy_callback_header_hides_the_schema_from_3_0_to_8_0() -> None:
 
 DEFAULT: Place = ("Peer", "dbo", "nsb")
 THEIRS = [
-    # the text of the reply-to address, where the answer goes; with LEGACY_ADDRESSES
+    # the text of the reply-to address, where the reply goes; with LEGACY_ADDRESSES
     ("Peer", DEFAULT, DEFAULT),
     ("Peer@HOST", ("Peer", "HOST", "nsb"), DEFAULT),
     ("Peer@[dbo]", DEFAULT, DEFAULT),
@@ -98,7 +98,7 @@ THEIRS = [
     ("Peer@[]@[other]", ("Peer", "dbo", "other"), DEFAULT),
     ("Peer.Orders@[my.schema]@[my.catalog]", ("Peer.Orders", "my.schema", "my.catalog"), ("Peer.Orders", "dbo", "nsb")),
     ("Peer@[a]]b]@[c]]d]", ("Peer", "a]b", "c]d"), DEFAULT),
-    # as 3.0 prints it, which does not double the bracket
+    # as printed by 3.0, which does not double the bracket
     ("Peer@[a]b]", ("Peer", "a]b", "nsb"), DEFAULT),
     ("Peer@[my@schema]@[my@catalog]", ("Peer", "my@schema", "my@catalog"), DEFAULT),
     ('Peer@[it\'s]@[say "x"]', ("Peer", "it's", 'say "x"'), DEFAULT),
@@ -109,9 +109,9 @@ THEIRS = [
 
 
 def answered(book: AddressBook, *, column: str | None = None, **headers: str | None) -> Place:
-    """Where the reply to a message of a peer goes."""
-    told = {f"NServiceBus.{name.replace('_', '.')}": value for name, value in headers.items()}
-    incoming = IncomingMessage(uuid.uuid4(), told, b"{}", None, column)
+    """Return where the reply to a message of a peer goes."""
+    sent_headers = {f"NServiceBus.{name.replace('_', '.')}": value for name, value in headers.items()}
+    incoming = IncomingMessage(uuid.uuid4(), sent_headers, b"{}", None, column)
     sender = composer(book)
     to = sender.reply_address(incoming)
     sent = sender.compose("Out.Answer", {}, SendOptions(to=to), incoming=incoming, intent=Intent.REPLY)
@@ -120,7 +120,7 @@ def answered(book: AddressBook, *, column: str | None = None, **headers: str | N
 
 
 @pytest.mark.parametrize(("text", "expected", "cut"), THEIRS)
-def test_where_the_answer_to_an_address_goes(text: str, expected: Place, cut: Place) -> None:
+def test_reply_goes_to_the_expected_address(text: str, expected: Place, cut: Place) -> None:
     settings: dict[str, Any] = {"schema_for_queue": {"Moved": "new"}, "catalog_for_queue": {"Moved": "far"}}
     for cuts, place in ((False, expected), (True, cut)):
         book = AddressBook("sqlserver", "dbo", "nsb", cuts_received=cuts, **settings)
@@ -129,7 +129,7 @@ def test_where_the_answer_to_an_address_goes(text: str, expected: Place, cut: Pl
         assert answered(book, column=text, ReplyToAddress="Another@[x]") == place
 
 
-def test_the_callback_queue_of_2_x_is_in_the_schema_and_catalog_beside_it() -> None:
+def test_callback_queue_of_2_x_has_schema_and_catalog_of_the_reply_address() -> None:
     book = AddressBook("sqlserver", "dbo", "nsb")
     place = answered(book, column="Peer@[sales]@[other]", SqlServer_CallbackQueue="Peer.HOST")
     assert place == ("Peer.HOST", "sales", "other")
@@ -143,7 +143,7 @@ def test_the_callback_queue_of_2_x_is_in_the_schema_and_catalog_beside_it() -> N
         ("Peer@[it's]@[x; DROP TABLE y]", "[x; DROP TABLE y].[it's].[Peer]"),
     ],
 )
-def test_another_catalog_is_part_of_the_name_of_the_table(text: str, qualified: str) -> None:
+def test_table_name_includes_another_catalog(text: str, qualified: str) -> None:
     assert AddressBook("sqlserver", "dbo", "nsb").parse(text).qualified(None) == qualified
 
 
@@ -171,7 +171,7 @@ def queue_in(bench: Bench, schema: str, queue: str) -> QueueAddress:
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
-def test_a_reply_arrives_in_another_schema(office: Bench, schema: str) -> None:
+def test_reply_arrives_in_another_schema(office: Bench, schema: str) -> None:
     elsewhere = queue_in(office, schema, "Peer.Orders")
     office.put_message("Test.Ask", **{"NServiceBus.ReplyToAddress": elsewhere.full(None)})
     office.run()
@@ -180,7 +180,7 @@ def test_a_reply_arrives_in_another_schema(office: Bench, schema: str) -> None:
     assert office.rows("Peer.Orders") == office.rows("error") == []
 
 
-def test_a_dot_splits_an_address_that_nobody_has_quoted(office: Bench) -> None:
+def test_dot_splits_an_unquoted_address(office: Bench) -> None:
     elsewhere = queue_in(office, "sales", "Orders")
     office.put_message("Test.Ask", **{"NServiceBus.ReplyToAddress": "sales.Orders"})
     office.run()
@@ -188,12 +188,12 @@ def test_a_dot_splits_an_address_that_nobody_has_quoted(office: Bench) -> None:
 
 
 @pytest.mark.parametrize("way", ["forward", "send_on"])
-def test_a_message_goes_on_into_another_schema_with_its_reply_to_address(office: Bench, way: str) -> None:
+def test_forwarded_message_keeps_its_reply_to_address(office: Bench, way: str) -> None:
     elsewhere = queue_in(office, "my.schema", "Peer")
     handles("Test.Message")(lambda message, context: context.forward(elsewhere.full(None)))
-    told = {"NServiceBus.ReplyToAddress": '"their"."Peer"'}
+    sent_headers = {"NServiceBus.ReplyToAddress": '"their"."Peer"'}
     forward = {"NServiceBus.SqlServer.ForwardDestination": elsewhere.full(None)} if way == "send_on" else {}
-    office.put_message("Test.Message", **told, **forward)
+    office.put_message("Test.Message", **sent_headers, **forward)
     office.run()
     (row,) = queue_table(office.database.alias, elsewhere).peek(10)
     assert json.loads(row.headers or "")["NServiceBus.ReplyToAddress"] == '"their"."Peer"'

@@ -1,4 +1,4 @@
-"""What cannot be sent: one clear error at the call, and nothing written."""
+"""Messages that cannot be sent: one clear error at the call, and nothing written."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_refused_in_clear_words_and_nothing_is_written(sqlite_desk: Desk, case: str) -> None:
+def test_invalid_call_is_refused_and_nothing_is_written(sqlite_desk: Desk, case: str) -> None:
     act, kind, words = CASES[case]
 
     with pytest.raises(kind, match=words):
@@ -142,13 +142,13 @@ def test_it_is_refused_in_clear_words_and_nothing_is_written(sqlite_desk: Desk, 
     assert sqlite_desk.rows() == []
 
 
-def test_a_name_that_is_too_long_for_the_database_is_told(postgresql_desk: Desk) -> None:
-    """PostgreSQL would cut it and look for another table."""
+def test_too_long_name_is_refused(postgresql_desk: Desk) -> None:
+    """PostgreSQL would truncate it and use another table."""
     with pytest.raises(SqlQueueError, match=r"x{64}"):
         send(PlaceOrder("1"), to="x" * 64)
 
 
-def test_a_message_that_cannot_be_encoded_does_not_break_the_next_one(desk: Desk) -> None:
+def test_encoding_error_does_not_affect_the_next_message(desk: Desk) -> None:
     with pytest.raises(MessageBodyError):
         send("Sending.A", {"a": math.nan})
 

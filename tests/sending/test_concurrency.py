@@ -1,4 +1,4 @@
-"""Many threads at once, and callers of the asynchronous kind."""
+"""Many threads at once, and asynchronous callers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EACH = 30
 
 
 def test_ten_threads_send_at_once(desk: Desk) -> None:
-    """None has sent before: they look up settings, table and columns together. Each third one is rolled back."""
+    """None has sent before: they read settings, table and columns together. Every third transaction is rolled back."""
     forget_tables()
     together = threading.Barrier(THREADS)
     errors: list[BaseException] = []
@@ -59,7 +59,7 @@ def test_ten_threads_send_at_once(desk: Desk) -> None:
 
 @pytest.mark.parametrize("warm", [False, True], ids=["first", "later"])
 @pytest.mark.parametrize("many", [False, True], ids=["send", "send_many"])
-def test_an_asynchronous_caller_gets_djangos_error_and_nothing_is_sent(desk: Desk, warm: bool, many: bool) -> None:
+def test_asynchronous_caller_gets_djangos_error_and_sends_nothing(desk: Desk, warm: bool, many: bool) -> None:
     if warm:
         send(PlaceOrder("before"))
 
@@ -75,7 +75,7 @@ def test_an_asynchronous_caller_gets_djangos_error_and_nothing_is_sent(desk: Des
     assert len(desk.rows()) == warm
 
 
-def test_an_asynchronous_caller_may_send_in_a_thread(desk: Desk) -> None:
+def test_asynchronous_caller_may_send_in_a_thread(desk: Desk) -> None:
     def work() -> str:
         try:
             return send(PlaceOrder("42"))

@@ -1,4 +1,4 @@
-"""Sending with a delay: what stands in the delayed table, when it is due, what is refused before anything is written."""
+"""Delayed sends: the rows in the delayed table, their due times, and arguments that are refused before anything is written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORWARD = "NServiceBus.SqlServer.ForwardDestination"
 
 @pytest.fixture
 def web(desk: Desk) -> Desk:
-    """A process that sends as Web; the installer has made its table of delayed messages."""
+    """A process that sends as Web; its delayed table is installed."""
     desk.configure(SEND_AS="Web")
     install_tables(desk.alias, planned_tables(get_settings(), desk.database.vendor))
     return desk
@@ -60,7 +60,7 @@ def due_in(desk: Desk) -> float:
 
 @contextmanager
 def session_in(desk: Desk, zone: str) -> Iterator[None]:
-    """PostgreSQL: what this thread sends comes from a session in this time zone."""
+    """On PostgreSQL: sends of this thread use a session in this time zone."""
     with desk.database.connection.cursor() as cursor:
         cursor.execute(f"SET TIME ZONE '{zone}'")
     yield
@@ -74,7 +74,7 @@ def rolled_back(desk: Desk) -> Iterator[None]:
         transaction.set_rollback(True, using=desk.alias)
 
 
-def test_a_delayed_message_waits_in_the_table_of_its_sender_with_the_headers_of_a_real_endpoint(web: Desk) -> None:
+def test_delayed_message_has_the_headers_of_a_real_endpoint(web: Desk) -> None:
     message_id = send(PlaceOrder("42"), delay=timedelta(minutes=5))
 
     assert web.rows() == []
@@ -90,7 +90,7 @@ def test_a_delayed_message_waits_in_the_table_of_its_sender_with_the_headers_of_
     assert headers[FORWARD] == book.canonical(book.of_queue("Sales"))
 
 
-def test_a_time_to_deliver_at_is_kept_as_it_is(web: Desk) -> None:
+def test_deliver_at_is_kept_exactly(web: Desk) -> None:
     at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=3)
     send(PlaceOrder("42"), deliver_at=at.astimezone(timezone(timedelta(hours=-7))))
 
@@ -100,7 +100,7 @@ def test_a_time_to_deliver_at_is_kept_as_it_is(web: Desk) -> None:
 
 
 @pytest.mark.parametrize("days", [1, 24, 25, 400, 100_000])
-def test_a_long_delay_is_counted_to_the_end(web: Desk, days: int) -> None:
+def test_long_delay_is_kept_exactly(web: Desk, days: int) -> None:
     send(PlaceOrder("42"), delay=timedelta(days=days, milliseconds=1))
     assert days * 86_400 - 60 < due_in(web) <= days * 86_400 + 1
 
@@ -115,13 +115,13 @@ def test_a_long_delay_is_counted_to_the_end(web: Desk, days: int) -> None:
         {"deliver_at": datetime(1, 1, 1, tzinfo=UTC)},
     ],
 )
-def test_what_is_due_already_is_due_at_once(web: Desk, when: dict[str, Any]) -> None:
+def test_past_due_time_is_due_immediately(web: Desk, when: dict[str, Any]) -> None:
     send(PlaceOrder("42"), **when)
     assert due_in(web) < 0.01  # SQLite counts in days, to some 40 microseconds
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/New_York", "UTC"])
-def test_the_due_time_is_right_whatever_the_time_zone_of_the_session(postgresql_desk: Desk, zone: str) -> None:
+def test_due_time_is_independent_of_the_session_time_zone(postgresql_desk: Desk, zone: str) -> None:
     postgresql_desk.configure(SEND_AS="Web")
     install_tables(postgresql_desk.alias, planned_tables(get_settings(), "postgresql"))
     with session_in(postgresql_desk, zone):
@@ -130,7 +130,7 @@ def test_the_due_time_is_right_whatever_the_time_zone_of_the_session(postgresql_
     assert [round(seconds / 60) for _, seconds in delayed(postgresql_desk)] == [1, 2]
 
 
-def test_a_day_of_summer_time_has_24_hours(postgresql_desk: Desk) -> None:
+def test_day_with_time_change_has_24_hours(postgresql_desk: Desk) -> None:
     postgresql_desk.configure(SEND_AS="Web")
     install_tables(postgresql_desk.alias, planned_tables(get_settings(), "postgresql"))
     with session_in(postgresql_desk, "America/New_York"):
@@ -138,13 +138,13 @@ def test_a_day_of_summer_time_has_24_hours(postgresql_desk: Desk) -> None:
     assert round(due_in(postgresql_desk) / 3600) == 200 * 24
 
 
-def test_a_rollback_drops_it(web: Desk) -> None:
+def test_rollback_drops_a_delayed_message(web: Desk) -> None:
     with rolled_back(web):
         send(PlaceOrder("42"), delay=timedelta(hours=1))
     assert delayed(web) == []
 
 
-def test_many_are_delayed_with_few_statements(web: Desk) -> None:
+def test_many_messages_are_delayed_together(web: Desk) -> None:
     ids = send_many([PlaceOrder(str(number)) for number in range(1_000)], delay=timedelta(hours=1))
 
     found = delayed(web)
@@ -154,7 +154,7 @@ def test_many_are_delayed_with_few_statements(web: Desk) -> None:
 
 
 @pytest.mark.parametrize("delay", [3600, 3600.0, timedelta(hours=1)])
-def test_a_delay_is_seconds_or_a_timedelta_as_it_is_of_a_retry(web: Desk, delay: float | timedelta) -> None:
+def test_delay_is_seconds_or_a_timedelta_in_every_call(web: Desk, delay: float | timedelta) -> None:
     context = FakeContext()
     context.send("Sending.Ping", {}, to="Sales", delay=delay)
     send("Sending.Ping", {}, delay=delay)
@@ -163,11 +163,11 @@ def test_a_delay_is_seconds_or_a_timedelta_as_it_is_of_a_retry(web: Desk, delay:
     assert all(3_500 < seconds < 3_601 for _, seconds in delayed(web))
     assert_sent("Sending.Ping", delay=delay, count=2)
     assert RetryLater(delay).delay == timedelta(hours=1)
-    # By the headers, where times are written to the second or less.
+    # From the headers, whose times have a precision of at most a second.
     assert [abs(message.delay - timedelta(hours=1)) <= timedelta(seconds=1) for message in context.sent] == [True]
 
 
-def test_many_are_all_delayed_or_none(web: Desk) -> None:
+def test_all_messages_are_delayed_or_none(web: Desk) -> None:
     with pytest.raises(SqlQueueError, match=r"messages\[700\]"):
         send_many([*(PlaceOrder(str(number)) for number in range(700)), object()], delay=timedelta(hours=1))
     assert delayed(web) == []
@@ -190,7 +190,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("when", "error", "text"), REFUSED)
-def test_what_cannot_be_is_refused_before_anything_is_written(
+def test_invalid_delay_is_refused_before_anything_is_written(
     web: Desk, when: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
@@ -202,14 +202,14 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     assert (web.rows(), delayed(web)) == ([], [])
 
 
-def test_a_process_that_is_no_endpoint_is_told_of_send_as(desk: Desk) -> None:
+def test_error_names_send_as_without_an_endpoint(desk: Desk) -> None:
     for call in (lambda: send(PlaceOrder("42"), delay=timedelta(1)), lambda: send_many([PlaceOrder("42")], delay=timedelta(1))):
         with pytest.raises(ConfigurationError, match=r'SQLQUEUE\["SEND_AS"\]'):
             call()
     assert desk.rows() == []
 
 
-def test_a_process_that_is_no_endpoint_uses_the_table_of_the_first_one(web: Desk) -> None:
+def test_process_without_send_as_uses_the_first_endpoints_table(web: Desk) -> None:
     web.configure(SEND_AS=None, ENDPOINTS={"Web": {}, "Sales": {}})
 
     send(PlaceOrder("1"), delay=timedelta(1))
@@ -218,13 +218,13 @@ def test_a_process_that_is_no_endpoint_uses_the_table_of_the_first_one(web: Desk
     assert (len(delayed(web)), web.rows()) == (2, [])
 
 
-def test_a_missing_table_is_an_error_that_says_what_to_do(desk: Desk) -> None:
+def test_missing_delayed_table_is_reported(desk: Desk) -> None:
     desk.configure(SEND_AS="Web")
     with pytest.raises(QueueNotFound, match=r"Web\.Delayed"):
         send(PlaceOrder("42"), delay=timedelta(1))
 
 
-def test_a_message_of_another_database_in_atomic_is_delayed_at_its_commit(postgresql_desk: Desk) -> None:
+def test_message_in_another_databases_transaction_is_delayed_at_its_commit(postgresql_desk: Desk) -> None:
     postgresql_desk.configure(SEND_AS="Web")
     install_tables(postgresql_desk.alias, planned_tables(get_settings(), "postgresql"))
     with transaction.atomic(using="default"):
@@ -242,7 +242,7 @@ def dispatcher(desk: Desk, kind: type[Dispatcher] = Dispatcher) -> Dispatcher:
     return kind(desk.alias, get_settings().address_book(desk.database.vendor), endpoint="Web")
 
 
-def test_a_dispatch_writes_delayed_and_other_messages_together_or_none(web: Desk) -> None:
+def test_dispatch_writes_delayed_and_other_messages_together(web: Desk) -> None:
     mixed = [message(web, 1), message(web, 2, delay=timedelta(hours=1)), message(web, 3), message(web, 4, delay=timedelta(hours=2))]
     with transaction.atomic(using=web.alias):
         dispatcher(web).dispatch(mixed, begun=True)
@@ -255,7 +255,7 @@ def test_a_dispatch_writes_delayed_and_other_messages_together_or_none(web: Desk
     assert len(delayed(web)) == 2
 
 
-def test_a_message_that_was_delayed_before_gets_the_headers_of_its_new_delay(web: Desk) -> None:
+def test_message_delayed_again_gets_new_headers(web: Desk) -> None:
     again = message(web, 1, delay=timedelta(hours=1))
     again.headers.update({DELIVER_AT: "2020-01-01 00:00:00:000000 Z", FORWARD: "Elsewhere"})
     dispatcher(web).dispatch([again])
@@ -265,7 +265,7 @@ def test_a_message_that_was_delayed_before_gets_the_headers_of_its_new_delay(web
     assert again.headers[FORWARD] == "Elsewhere"
 
 
-def test_copies_that_wait_for_the_same_time_are_one(web: Desk) -> None:
+def test_copies_with_the_same_due_time_are_written_once(web: Desk) -> None:
     hour, day = timedelta(hours=1), timedelta(days=1)
     dispatcher(web).dispatch(
         [message(web, 1, delay=hour), message(web, 1, delay=hour), message(web, 1, delay=day), message(web, 1)]
@@ -274,7 +274,7 @@ def test_copies_that_wait_for_the_same_time_are_one(web: Desk) -> None:
     assert len(web.rows()) == 1
 
 
-def test_a_separate_dispatcher_commits_on_its_own(postgresql_desk: Desk) -> None:
+def test_separate_dispatcher_commits_independently(postgresql_desk: Desk) -> None:
     postgresql_desk.configure(SEND_AS="Web")
     install_tables(postgresql_desk.alias, planned_tables(get_settings(), "postgresql"))
     separate = dispatcher(postgresql_desk, SeparateDispatcher)
@@ -284,18 +284,18 @@ def test_a_separate_dispatcher_commits_on_its_own(postgresql_desk: Desk) -> None
     assert len(delayed(postgresql_desk)) == 1
 
 
-def test_who_waits_for_due_times_hears_of_a_delay_when_it_is_committed(web: Desk) -> None:
-    heard: list[float] = []
-    with notified_of_delays(web.alias, heard.append):
+def test_subscriber_is_notified_of_delays_at_commit(web: Desk) -> None:
+    notified: list[float] = []
+    with notified_of_delays(web.alias, notified.append):
         send(PlaceOrder("1"), delay=timedelta(seconds=7))
-        assert heard == [7.0]
+        assert notified == [7.0]
         with transaction.atomic(using=web.alias):
             send_many([PlaceOrder("2"), PlaceOrder("3")], delay=timedelta(seconds=8))
-            assert heard == [7.0]
-        assert heard == [7.0, 8.0]
+            assert notified == [7.0]
+        assert notified == [7.0, 8.0]
         with rolled_back(web):
             send(PlaceOrder("4"), delay=timedelta(seconds=9))
         send(PlaceOrder("5"))
     send(PlaceOrder("6"), delay=timedelta(seconds=10))
-    assert heard == [7.0, 8.0]
+    assert notified == [7.0, 8.0]
     connections[web.alias].close()

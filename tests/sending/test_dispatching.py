@@ -1,4 +1,4 @@
-"""What handlers have sent, written together: grouped by queue, in few statements, all or none."""
+"""Sends of handlers, written together: grouped by queue, in few statements, all or none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def outgoing(desk: Desk, queue: str, body: str, message_id: str | None = None) -
     return OutgoingMessage(QueueAddress(queue, form=desk.database.vendor), headers, b'"%s"' % body.encode(), timedelta(days=1))
 
 
-def test_one_message_of_a_handler_costs_one_statement(desk: Desk) -> None:
+def test_one_message_of_a_handler_needs_one_statement(desk: Desk) -> None:
     chosen = dispatcher(desk)
     chosen.dispatch([outgoing(desk, "Sales", "the columns are looked up once")])
 
@@ -36,7 +36,7 @@ def test_one_message_of_a_handler_costs_one_statement(desk: Desk) -> None:
     assert seen == (["DECLARE"] if desk.database.vendor == "sqlserver" else ["INSERT"])
 
 
-def test_the_messages_to_each_queue_go_into_one_statement(desk: Desk) -> None:
+def test_messages_for_each_queue_need_one_statement(desk: Desk) -> None:
     chosen = dispatcher(desk)
     chosen.dispatch([outgoing(desk, "Sales", "looked up"), outgoing(desk, "Billing", "looked up")])
     mixed = [outgoing(desk, ("Sales", "Billing")[number % 2], str(number)) for number in range(40)]
@@ -49,7 +49,7 @@ def test_the_messages_to_each_queue_go_into_one_statement(desk: Desk) -> None:
     assert desk.bodies("Billing")[1:] == [str(number) for number in range(1, 40, 2)]
 
 
-def test_with_a_transaction_that_the_caller_undoes_there_is_no_savepoint(desk: Desk) -> None:
+def test_no_savepoint_is_taken_if_the_caller_rolls_back(desk: Desk) -> None:
     chosen = dispatcher(desk)
     messages = [outgoing(desk, "Sales", "1"), outgoing(desk, "Billing", "2")]
     chosen.dispatch(messages)
@@ -60,7 +60,7 @@ def test_with_a_transaction_that_the_caller_undoes_there_is_no_savepoint(desk: D
     assert len(seen) == 2
 
 
-def test_two_messages_of_one_id_are_one(desk: Desk) -> None:
+def test_messages_with_the_same_id_are_written_once(desk: Desk) -> None:
     same = str(uuid.uuid4())
     dispatcher(desk).dispatch(
         [outgoing(desk, "Sales", "1", same), outgoing(desk, "Billing", "2", same), outgoing(desk, "Sales", "3"),
@@ -72,7 +72,7 @@ def test_two_messages_of_one_id_are_one(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside a transaction"])
-def test_a_missing_queue_leaves_nothing_in_the_others(desk: Desk, inside: bool) -> None:
+def test_missing_queue_leaves_nothing_in_the_others(desk: Desk, inside: bool) -> None:
     chosen = dispatcher(desk)
     messages = [outgoing(desk, "Sales", "1"), outgoing(desk, "Nowhere", "2")]
 
@@ -88,7 +88,7 @@ def test_a_missing_queue_leaves_nothing_in_the_others(desk: Desk, inside: bool) 
     assert desk.bodies("Sales") == (["after"] if inside else [])
 
 
-def test_nothing_is_written_for_no_messages(desk: Desk) -> None:
+def test_empty_dispatch_writes_nothing(desk: Desk) -> None:
     with statements(desk.database) as seen:
         dispatcher(desk).dispatch([])
 

@@ -1,4 +1,4 @@
-"""The public names: there without Django's settings, and each under the name that `__all__` gives."""
+"""Public names: importable without Django's settings, each under the name in `__all__`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.databases import ROOT
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter without Django settings."""
+    """Run a fresh interpreter without Django settings."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DJANGO")}
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -32,20 +32,20 @@ def test_each_name_is_importable_without_settings(name: str) -> None:
     assert (answer.returncode, answer.stderr) == (0, "")
 
 
-def test_the_package_alone_imports_no_django() -> None:
+def test_package_alone_imports_no_django() -> None:
     answer = python("import sys, sqlqueue_app; print([name for name in sys.modules if name.startswith('django')])")
 
     assert answer.stdout.strip() == "[]"
 
 
-def test_a_star_import_gives_exactly_all() -> None:
+def test_star_import_gives_exactly_all() -> None:
     found: dict[str, object] = {}
     exec("from sqlqueue_app import *", found)
 
     assert {name for name in found if not name.startswith("__")} == set(sqlqueue_app.__all__)
 
 
-def test_names_are_the_things_themselves() -> None:
+def test_names_are_the_original_objects() -> None:
     from sqlqueue_app.health_checks import health_check
     from sqlqueue_app.messages.errors import QueueNotFound, SqlQueueError, Unrecoverable
     from sqlqueue_app.messages.types import message_type
@@ -70,12 +70,12 @@ def test_names_are_the_things_themselves() -> None:
     assert set(sqlqueue_app.__all__) <= set(dir(sqlqueue_app))
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'sqlqueue_app' has no attribute 'sent'"):
         sqlqueue_app.sent  # noqa: B018
 
 
-def test_sending_without_settings_says_so() -> None:
+def test_send_without_settings_is_improperly_configured() -> None:
     answer = python("import sqlqueue_app; sqlqueue_app.send('Sales.PlaceOrder', {})")
 
     assert answer.returncode == 1

@@ -1,4 +1,4 @@
-"""`send_many()` of any iterable: read while messages are written, few of them in memory, all or none whatever goes wrong."""
+"""`send_many()` with any iterable: read while messages are written, few of them in memory, all or none in any failure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def count(desk: Desk, name: str = "Sales") -> int:
 
 
 def peak_of_sending(messages: Iterable[object]) -> int:
-    """The most bytes that Python held during the call beyond those it held before."""
+    """Return the peak of additional Python memory during the call, in bytes."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -61,7 +61,7 @@ def to_two_queues(number: int) -> tuple[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("make", [to_one_queue, to_two_queues])
-def test_memory_grows_by_the_ids_alone(desk: Desk, make: Callable[[int], object]) -> None:
+def test_memory_grows_only_by_the_ids(desk: Desk, make: Callable[[int], object]) -> None:
     desk.configure(ROUTES={"Sending.PlaceOrder": "Sales", "Sending.Bill": "Billing"})
     peak_of_sending(make(number) for number in range(200))  # fills caches
 
@@ -69,13 +69,13 @@ def test_memory_grows_by_the_ids_alone(desk: Desk, make: Callable[[int], object]
     many = peak_of_sending(make(number) for number in range(20_000))
 
     grown = (many - few) / 16_000
-    # A text of 36 characters takes 85 bytes, its place in the list 8; headers and body of a message take 1,500 here.
+    # A text of 36 characters takes 85 bytes, its list entry 8; headers and body of a message take 1,500 here.
     assert grown < 200, f"{grown:.0f} bytes a message ({few:,} bytes for 4,000 messages, {many:,} for 20,000)"
     assert count(desk, "Sales") + count(desk, "Billing") == 24_200
 
 
-def test_large_messages_wait_for_no_full_statement(desk: Desk) -> None:
-    """Three hundred of 128 KiB would be 38 MiB; those of four megabytes are in memory, and what the driver makes of them."""
+def test_large_messages_are_written_in_small_statements(desk: Desk) -> None:
+    """Three hundred messages of 128 KiB would be 38 MiB; only four megabytes are in memory, plus the copies of the driver."""
     peak = peak_of_sending(("Sending.Large", {"order_id": "x" * 131_072}) for _ in range(300))
 
     assert peak < 8 * queue.SEND_BYTES_PER_STATEMENT
@@ -85,7 +85,7 @@ def test_large_messages_wait_for_no_full_statement(desk: Desk) -> None:
 # --- order, ids, time ---------------------------------------------------------------------------------------------------------
 
 
-def test_many_statements_keep_the_order_of_each_queue_and_of_the_ids(desk: Desk) -> None:
+def test_many_statements_keep_the_order_of_queues_and_ids(desk: Desk) -> None:
     desk.configure(ROUTES={"Sending.PlaceOrder": "Sales", "Sending.Bill": "Billing"})
 
     ids = send_many(PlaceOrder(str(n)) if n % 3 else ("Sending.Bill", {"order_id": str(n)}) for n in range(MANY * 2))
@@ -97,7 +97,7 @@ def test_many_statements_keep_the_order_of_each_queue_and_of_the_ids(desk: Desk)
     assert [sent[message_id] for message_id in ids] == list(range(MANY * 2))
 
 
-def test_a_slow_iterable_is_stamped_again_and_again(desk: Desk) -> None:
+def test_long_iterable_gets_new_time_stamps(desk: Desk) -> None:
     send_many(orders(MESSAGES_PER_TEMPLATE * 2))
 
     stamps = [headers["NServiceBus.TimeSent"] for headers in desk.headers()]
@@ -136,7 +136,7 @@ FAILURES = pytest.mark.parametrize(
 
 @FAILURES
 @pytest.mark.parametrize("kind", [list, iter], ids=["list", "iterable"])
-def test_a_failure_after_full_statements_leaves_nothing(
+def test_failure_after_full_statements_leaves_nothing(
     desk: Desk, messages: Callable[[int], Iterator[object]], error: type[Exception], kind: Callable[[Any], Any]
 ) -> None:
     desk.configure(ROUTES={"Sending.PlaceOrder": "Sales", "Sending.Lost": "Nowhere"})
@@ -150,7 +150,7 @@ def test_a_failure_after_full_statements_leaves_nothing(
 
 @FAILURES
 @pytest.mark.parametrize("kind", [list, iter], ids=["list", "iterable"])
-def test_a_caller_in_a_transaction_who_catches_the_failure_keeps_the_rest(
+def test_caught_failure_keeps_the_rest_of_the_callers_transaction(
     desk: Desk, messages: Callable[[int], Iterator[object]], error: type[Exception], kind: Callable[[Any], Any]
 ) -> None:
     desk.configure(ROUTES={"Sending.PlaceOrder": "Sales", "Sending.Lost": "Nowhere"})
@@ -164,7 +164,7 @@ def test_a_caller_in_a_transaction_who_catches_the_failure_keeps_the_rest(
     assert order_ids(desk) == ["before", "after"]
 
 
-def test_what_the_iterable_writes_is_part_of_it(desk: Desk) -> None:
+def test_writes_of_the_iterable_belong_to_the_send(desk: Desk) -> None:
     groups = Group.objects.using(desk.alias)
 
     def messages(end: Exception | None) -> Iterator[PlaceOrder]:
@@ -182,7 +182,7 @@ def test_what_the_iterable_writes_is_part_of_it(desk: Desk) -> None:
 
 
 def in_a_block_of_its_own(desk: Desk, numbers: int) -> Iterator[PlaceOrder]:
-    """As `for order in Order.objects.select_for_update()` needs it; the block is open around each yield."""
+    """Like `for order in Order.objects.select_for_update()`: the block is open around each yield."""
     with transaction.atomic(using=desk.alias):
         for number in range(numbers):
             if number % 700 == 0:
@@ -192,7 +192,7 @@ def in_a_block_of_its_own(desk: Desk, numbers: int) -> Iterator[PlaceOrder]:
 
 @pytest.mark.parametrize("numbers", [3, MANY])
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside a transaction"])
-def test_a_generator_may_hold_a_transaction_open(desk: Desk, numbers: int, inside: bool) -> None:
+def test_generator_may_hold_a_transaction_open(desk: Desk, numbers: int, inside: bool) -> None:
     if inside:
         with transaction.atomic(using=desk.alias):
             send_many(in_a_block_of_its_own(desk, numbers))
@@ -204,8 +204,8 @@ def test_a_generator_may_hold_a_transaction_open(desk: Desk, numbers: int, insid
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside a transaction"])
-def test_a_generator_that_holds_a_transaction_open_is_ended_before_that_is_rolled_back(desk: Desk, inside: bool) -> None:
-    """The error is the database's, at the first full statement, while the generator waits at a yield within its block."""
+def test_generator_with_open_transaction_is_closed_before_rollback(desk: Desk, inside: bool) -> None:
+    """The database raises the error at the first full statement, while the generator waits at a yield inside its block."""
     desk.configure(ROUTES={"Sending.PlaceOrder": "Nowhere"})
     messages = in_a_block_of_its_own(desk, MANY)
 
@@ -224,7 +224,7 @@ def test_a_generator_that_holds_a_transaction_open_is_ended_before_that_is_rolle
     assert names == (["kept"] if inside else [])
 
 
-def test_an_error_of_the_callers_own_query_comes_as_it_is(desk: Desk) -> None:
+def test_error_of_the_callers_own_query_is_unchanged(desk: Desk) -> None:
     Group.objects.using(desk.alias).create(name="there")
 
     def messages() -> Iterator[PlaceOrder]:
@@ -237,7 +237,7 @@ def test_an_error_of_the_callers_own_query_comes_as_it_is(desk: Desk) -> None:
     assert count(desk) == 0
 
 
-# --- the place of a wrong message ---------------------------------------------------------------------------------------------
+# --- the position of a wrong message ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -250,19 +250,19 @@ def test_an_error_of_the_callers_own_query_comes_as_it_is(desk: Desk) -> None:
         (("Sending.A", {}, 1), MessageTypeError, r"^messages\[1234\]: the class builtins\.tuple is no message type"),
     ],
 )
-def test_a_wrong_message_is_named_by_its_place(desk: Desk, bad: object, error: type[Exception], text: str) -> None:
+def test_error_names_the_position_of_a_wrong_message(desk: Desk, bad: object, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         send_many([*orders(1234), bad, *orders(3)])
 
     assert count(desk) == 0
 
 
-def test_a_wrong_body_is_named_by_its_place(sqlite_desk: Desk) -> None:
+def test_error_names_the_position_of_a_wrong_body(sqlite_desk: Desk) -> None:
     with pytest.raises(MessageBodyError, match=r"^bodies\[2\]: the body of dict cannot be written"):
         send_many("Sending.A", iter([{}, {}, {"a": object()}]))
 
 
-def test_an_error_in_a_message_itself_keeps_its_kind_and_says_the_place(sqlite_desk: Desk) -> None:
+def test_error_inside_a_message_keeps_its_type_and_notes_the_position(sqlite_desk: Desk) -> None:
     class Broken(dict[str, object]):
         def items(self) -> Any:
             raise ZeroDivisionError("of the message")
@@ -274,12 +274,12 @@ def test_an_error_in_a_message_itself_keeps_its_kind_and_says_the_place(sqlite_d
 
 
 @pytest.mark.parametrize("bodies", [{"order_id": "1"}, "text", b"bytes", 5])
-def test_one_body_instead_of_a_list_is_told(sqlite_desk: Desk, bodies: Any) -> None:
+def test_single_body_instead_of_a_list_is_refused(sqlite_desk: Desk, bodies: Any) -> None:
     with pytest.raises(MessageTypeError, match=rf"one {type(bodies).__name__} as bodies: pass a list of bodies"):
         send_many("Sending.A", bodies)
 
 
 @pytest.mark.parametrize("messages", [{"Sending.A": {}}, b"Sending.A", 5])
-def test_what_is_no_list_of_messages_is_told(sqlite_desk: Desk, messages: Any) -> None:
+def test_invalid_list_of_messages_is_refused(sqlite_desk: Desk, messages: Any) -> None:
     with pytest.raises(MessageTypeError, match=rf"one {type(messages).__name__}: pass a list"):
         send_many(messages)

@@ -1,4 +1,4 @@
-"""`publish()`: one copy for each address that has subscribed, in the caller's transaction."""
+"""`publish()`: one copy per subscribed address, in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.tables import elsewhere
 @message_type("Publishing.IOrderEvent", assembly="Publishing")
 @dataclass
 class OrderEvent:
-    """What all of these events have in common."""
+    """The common base of these events."""
 
     order_id: str
 
@@ -46,7 +46,7 @@ class OrderShipped(OrderEvent):
 
 @dataclass
 class Unnamed(OrderShipped):
-    """A class between two events that is no event itself."""
+    """A class between two events that is not an event itself."""
 
 
 @message_type("Publishing.OrderShippedFast")
@@ -103,7 +103,7 @@ def test_each_subscriber_gets_a_copy_with_the_same_id(stand: Desk) -> None:
     assert stand.bodies("Billing") == stand.bodies("Shipping") == [{"order_id": "42", "carrier": "DHL"}]
 
 
-def test_subscribers_of_parents_get_it_too_and_each_address_once(stand: Desk) -> None:
+def test_subscribers_of_parent_types_get_one_copy_per_address(stand: Desk) -> None:
     for event in (OrderEvent, OrderShipped):
         subscribe(event, endpoint="Billing")
     subscribe(OrderEvent, endpoint="Shipping")
@@ -117,7 +117,7 @@ def test_subscribers_of_parents_get_it_too_and_each_address_once(stand: Desk) ->
     assert lengths(stand) == {"Sales": 1, "Billing": 3, "Shipping": 3}
 
 
-def test_two_endpoints_with_one_address_in_two_spellings_get_one_copy(postgresql_stand: Desk) -> None:
+def test_address_in_several_spellings_gets_one_copy(postgresql_stand: Desk) -> None:
     table = subscribers(postgresql_stand, lambda: 0).table
     for endpoint, address in (("Billing", '"public"."Billing"'), ("Other", "Billing"), ("Third", "public.Billing")):
         table.subscribe(SubscriptionRow(endpoint, "Publishing.IOrderEvent", address))
@@ -127,7 +127,7 @@ def test_two_endpoints_with_one_address_in_two_spellings_get_one_copy(postgresql
     assert lengths(postgresql_stand)["Billing"] == 1
 
 
-def test_a_type_name_goes_to_its_subscribers_and_to_those_of_its_class(stand: Desk) -> None:
+def test_type_name_reaches_its_subscribers_and_those_of_its_class(stand: Desk) -> None:
     subscribe("Publishing.IOrderEvent", endpoint="Billing")
     subscribe("Publishing.Unknown+Inner", endpoint="Shipping")
 
@@ -139,7 +139,7 @@ def test_a_type_name_goes_to_its_subscribers_and_to_those_of_its_class(stand: De
     assert [body["order_id"] for body in stand.bodies("Shipping")] == ["2"]
 
 
-def test_enclosed_types_of_the_callers_decide_who_gets_it(stand: Desk) -> None:
+def test_enclosed_types_of_the_caller_select_the_subscribers(stand: Desk) -> None:
     subscribe("Shop.IOrderEvent", endpoint="Billing")
 
     publish("Shop.OrderPlaced", {}, headers={"NServiceBus.EnclosedMessageTypes": "Shop.OrderPlaced, Shop;Shop.IOrderEvent, Shop"})
@@ -147,14 +147,14 @@ def test_enclosed_types_of_the_callers_decide_who_gets_it(stand: Desk) -> None:
     assert lengths(stand)["Billing"] == 1
 
 
-def test_without_subscribers_nothing_is_written(stand: Desk) -> None:
+def test_event_without_subscribers_writes_nothing(stand: Desk) -> None:
     assert publish(OrderShipped("42"), message_id="abc") == "abc"
     assert len(publish("Publishing.Nothing")) == 36
 
     assert lengths(stand) == {"Sales": 0, "Billing": 0, "Shipping": 0}
 
 
-def test_who_unsubscribes_gets_no_more(stand: Desk) -> None:
+def test_unsubscribed_endpoint_gets_no_more_events(stand: Desk) -> None:
     subscribe(OrderShipped, endpoint="Billing")
     publish(OrderShipped("1"))
 
@@ -165,7 +165,7 @@ def test_who_unsubscribes_gets_no_more(stand: Desk) -> None:
     assert len(stand.rows("Billing")) == 1
 
 
-def test_it_commits_and_rolls_back_with_the_callers_transaction(stand: Desk) -> None:
+def test_event_commits_and_rolls_back_with_the_callers_transaction(stand: Desk) -> None:
     for endpoint in ("Billing", "Shipping"):
         subscribe(OrderShipped, endpoint=endpoint)
 
@@ -180,7 +180,7 @@ def test_it_commits_and_rolls_back_with_the_callers_transaction(stand: Desk) -> 
     assert lengths(stand) == {"Sales": 0, "Billing": 1, "Shipping": 1}
 
 
-def test_while_another_database_is_in_atomic_it_waits_for_that(postgresql_stand: Desk, warnings: Callable[[], list[str]]) -> None:
+def test_event_waits_for_the_commit_of_another_database(postgresql_stand: Desk, warnings: Callable[[], list[str]]) -> None:
     assert postgresql_stand.alias != "default"
     subscribe(OrderShipped, endpoint="Billing")
     with transaction.atomic(using="default"):
@@ -192,7 +192,7 @@ def test_while_another_database_is_in_atomic_it_waits_for_that(postgresql_stand:
     assert lengths(postgresql_stand)["Billing"] == 1
 
 
-def test_a_queue_that_was_dropped_stops_the_event_and_the_error_names_the_subscription(stand: Desk) -> None:
+def test_dropped_queue_stops_the_event_and_the_error_names_the_subscription(stand: Desk) -> None:
     for endpoint in ("Billing", "Shipping"):
         subscribe(OrderEvent, endpoint=endpoint)
     publish(OrderShipped("1"))
@@ -212,7 +212,7 @@ def test_a_queue_that_was_dropped_stops_the_event_and_the_error_names_the_subscr
     assert len(stand.rows("Billing")) == 2
 
 
-def test_a_dropped_queue_that_alone_has_subscribed_is_an_error_too(stand: Desk) -> None:
+def test_dropped_queue_of_the_only_subscriber_is_an_error(stand: Desk) -> None:
     subscribe(OrderEvent, endpoint="Shipping")
     stand.drop("Shipping")
 
@@ -220,7 +220,7 @@ def test_a_dropped_queue_that_alone_has_subscribed_is_an_error_too(stand: Desk) 
         publish(OrderEvent("1"))
 
 
-def test_a_row_that_holds_no_address_stops_the_event_and_is_named(postgresql_stand: Desk) -> None:
+def test_invalid_subscriber_address_stops_the_event_and_is_named(postgresql_stand: Desk) -> None:
     table = subscribers(postgresql_stand, lambda: 0).table
     table.subscribe(SubscriptionRow("Odd", "Publishing.IOrderEvent", '"public".""'))
     subscribe(OrderEvent, endpoint="Billing")
@@ -240,24 +240,24 @@ def test_a_row_that_holds_no_address_stops_the_event_and_is_named(postgresql_sta
         (("Publishing.Nothing", {"x": object()}), MessageBodyError),
     ],
 )
-def test_bad_input_is_refused_whether_somebody_has_subscribed_or_not(
+def test_bad_input_is_refused_without_subscribers(
     sqlite_stand: Desk, arguments: tuple[object, ...], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         publish(*arguments)
 
 
-def test_a_message_id_of_another_kind_is_refused(sqlite_stand: Desk) -> None:
+def test_message_id_of_another_type_is_refused(sqlite_stand: Desk) -> None:
     with pytest.raises(WireFormatError, match="message_id is int"):
         publish("Publishing.Nothing", message_id=1)  # type: ignore[call-overload]
 
 
-def test_without_a_subscription_table_the_error_names_it(desk: Desk) -> None:
+def test_missing_subscription_table_is_named(desk: Desk) -> None:
     with pytest.raises(QueueNotFound, match=r"subscription table .* run sqlqueue_install"):
         publish(OrderShipped("1"))
 
 
-def test_who_cannot_subscribe(stand: Desk) -> None:
+def test_invalid_subscription_is_refused(stand: Desk) -> None:
     with pytest.raises(ConfigurationError, match="endpoint="):
         subscribe(OrderShipped)
     stand.configure(ENDPOINTS={"Billing": {}})
@@ -271,7 +271,7 @@ def test_who_cannot_subscribe(stand: Desk) -> None:
         subscribe(" ", endpoint="Billing")
 
 
-def test_send_as_subscribes_where_no_endpoint_is_named(stand: Desk) -> None:
+def test_subscribe_uses_send_as_by_default(stand: Desk) -> None:
     stand.configure(SEND_AS="Billing")
     subscribe(OrderShipped)
 
@@ -282,11 +282,11 @@ def test_send_as_subscribes_where_no_endpoint_is_named(stand: Desk) -> None:
     assert unsubscribe(OrderShipped) is True
 
 
-# --- what is remembered ----------------------------------------------------------------------------------------------------------
+# --- caching ---------------------------------------------------------------------------------------------------------------------
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -302,7 +302,7 @@ def endpoints(known: Subscribers, topics: tuple[str, ...] = TOPIC) -> list[str]:
     return [subscription.endpoint for subscription in known.of(topics)]
 
 
-def test_subscribers_are_remembered_for_five_seconds_none_of_them_too(stand: Desk) -> None:
+def test_subscribers_are_cached_for_five_seconds(stand: Desk) -> None:
     clock = Clock()
     known, others = subscribers(stand, clock), subscribers(stand, clock)
     assert SECONDS_REMEMBERED == 5
@@ -321,7 +321,7 @@ def test_subscribers_are_remembered_for_five_seconds_none_of_them_too(stand: Des
     assert endpoints(known) == []
 
 
-def test_own_changes_are_seen_at_once(stand: Desk) -> None:
+def test_own_changes_are_visible_at_once(stand: Desk) -> None:
     known = subscribers(stand, Clock())
     assert endpoints(known) == []
     known.table.subscribe(SubscriptionRow("Billing", TOPIC[0], "Billing"))
@@ -330,7 +330,7 @@ def test_own_changes_are_seen_at_once(stand: Desk) -> None:
     assert endpoints(known) == []
 
 
-def test_what_a_transaction_has_changed_is_remembered_when_it_commits(stand: Desk) -> None:
+def test_changes_of_a_transaction_are_cached_at_its_commit(stand: Desk) -> None:
     known = subscribers(stand, Clock())
     with suppress(InterruptedError), transaction.atomic(using=stand.alias):
         known.table.subscribe(SubscriptionRow("Billing", TOPIC[0], "Billing"), join=True)
@@ -345,7 +345,7 @@ def test_what_a_transaction_has_changed_is_remembered_when_it_commits(stand: Des
     assert endpoints(known) == ["Billing"]
 
 
-def test_what_was_read_before_a_change_is_not_remembered_after_it(sqlite_stand: Desk) -> None:
+def test_result_read_before_a_change_is_not_cached_after_it(sqlite_stand: Desk) -> None:
     known = subscribers(sqlite_stand, Clock())
     read = known.table.subscribers
 
@@ -360,7 +360,7 @@ def test_what_was_read_before_a_change_is_not_remembered_after_it(sqlite_stand: 
     assert endpoints(known) == ["Billing"]
 
 
-def test_few_event_types_are_remembered(sqlite_stand: Desk) -> None:
+def test_number_of_cached_event_types_is_limited(sqlite_stand: Desk) -> None:
     clock = Clock()
     known, others = subscribers(sqlite_stand, clock), subscribers(sqlite_stand, clock)
     for number in range(MAX_EVENT_TYPES):
@@ -374,7 +374,7 @@ def test_few_event_types_are_remembered(sqlite_stand: Desk) -> None:
     assert len(known._remembered) == MAX_EVENT_TYPES
 
 
-def test_a_publisher_asks_the_table_once_in_five_seconds(stand: Desk) -> None:
+def test_publisher_queries_the_table_once_in_five_seconds(stand: Desk) -> None:
     clock = Clock()
     book = get_settings().address_book(stand.database.vendor)
     identity: SenderIdentity = sender_identity("Sales", book)

@@ -1,7 +1,7 @@
 """Each kind of message that we write, read by every version of the transports (docs/internals/wire.md#rows-for-every-version).
 
-The readers are those of `readers.py`. On SQLite, whose tables have the columns of SQL Server, all of its versions read; on
-PostgreSQL its own transport. What a version cannot get, because of how it reads, stands in `SHORTFALLS`.
+The readers are in `readers.py`. On SQLite, whose tables have the columns of SQL Server, all versions of SQL Server read; on
+PostgreSQL its own transport. `SHORTFALLS` lists what a version cannot read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AGES = timedelta(days=60)
 
 @pytest.fixture
 def office(bench: Bench) -> Bench:
-    """Sales receives; this process sends as Web; Peer is somebody else's queue, and gets what is of type Out."""
+    """Sales receives; this process sends as Web; Peer is a queue of another system, and gets messages of type Out."""
     bench.database.configure(SEND_AS="Web")
     bench.configure(routes={"Out.*": "Peer", "Test.*": "Sales"})
     bench.install_queues("Peer", "Web")
@@ -46,12 +46,12 @@ def rows(bench: Bench, queue: str = "Peer") -> list[RawRow]:
 
 
 def place(bench: Bench, queue: str) -> Place:
-    """The queue as its address is read; SQLite writes the bare name."""
+    """Return the queue as readers see its address; SQLite writes the bare name."""
     return (queue, "public", None) if bench.database.vendor == "postgresql" else (queue, None, None)
 
 
 def bare(bench: Bench, seen: Place | None) -> Place | None:
-    """On SQL Server without the default schema and the own catalog, which not every version sees and every one assumes."""
+    """Without the default schema and the own catalog on SQL Server: not every version reads them, and every one assumes them."""
     if bench.database.vendor != "sqlserver" or seen is None:
         return seen
     own = seen[1] in (None, "dbo") and seen[2] in (None, current_catalog(bench.database.connection))
@@ -59,7 +59,7 @@ def bare(bench: Bench, seen: Place | None) -> Place | None:
 
 
 def check(bench: Bench, row: RawRow, expected: Seen) -> None:
-    """Every reader takes that from the row. Of a lifetime some seconds may have passed; where ANY is expected, a GUID will do."""
+    """Check that every reader gets these values. A lifetime may be some seconds shorter; for ANY, a GUID is enough."""
     for versions, reader in readers_of(bench.database.vendor).items():
         seen = reader(row)
         seen = replace(seen, reply_to=bare(bench, seen.reply_to))
@@ -86,27 +86,27 @@ def check(bench: Bench, row: RawRow, expected: Seen) -> None:
     ],
     ids=["plain", "for an hour", "for ages", "with an id"],
 )
-def test_a_message(office: Bench, options: dict[str, Any], seconds: float | None) -> None:
+def test_every_version_reads_a_message(office: Bench, options: dict[str, Any], seconds: float | None) -> None:
     sent = send("Out.Message", {}, **options)
     (row,) = rows(office)
     check(office, row, Seen(sent, sent, place(office, "Web"), seconds))
 
 
 @pytest.mark.parametrize("count", [2, 60])
-def test_many_messages(office: Bench, count: int) -> None:
+def test_every_version_reads_many_messages(office: Bench, count: int) -> None:
     sent = send_many([("Out.Message", {})] * count, time_to_be_received=HOUR)
     for message_id, row in zip(sent, rows(office), strict=True):
         check(office, row, Seen(message_id, message_id, place(office, "Web"), 3600.0))
 
 
-def test_a_message_with_headers_of_the_caller(office: Bench) -> None:
+def test_every_version_reads_headers_of_the_caller(office: Bench) -> None:
     headers = {"NServiceBus.CorrelationId": "order 42", "NServiceBus.ReplyToAddress": address(office, "Peer")}
     sent = send("Out.Message", {}, headers=headers)
     (row,) = rows(office)
     check(office, row, Seen(sent, "order 42", place(office, "Peer")))
 
 
-def test_an_event(office: Bench) -> None:
+def test_every_version_reads_an_event(office: Bench) -> None:
     subscribe("Out.Event", endpoint="Peer")
     sent = publish("Out.Event", {}, time_to_be_received=HOUR)
     (row,) = rows(office)
@@ -114,7 +114,7 @@ def test_an_event(office: Bench) -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_delayed_message_when_it_has_been_moved(office: Bench, many: bool) -> None:
+def test_every_version_reads_a_moved_delayed_message(office: Bench, many: bool) -> None:
     (sent,) = send_many([("Out.Message", {})], delay=timedelta()) if many else [send("Out.Message", {}, delay=timedelta())]
     assert rows(office) == []
     Looks().look()
@@ -122,12 +122,12 @@ def test_a_delayed_message_when_it_has_been_moved(office: Bench, many: bool) -> 
     check(office, row, Seen(sent, sent, place(office, "Web")))
 
 
-def test_a_subscribe_message(office: Bench) -> None:
-    """To a publisher of transport 1 to 4, by hand: 1.x and 2.x take the subscriber from the column, later ones from the header.
+def test_every_version_reads_a_subscribe_message(office: Bench) -> None:
+    """To a publisher of transport 1 to 4: 1.x and 2.x take the subscriber from the column, later versions from the header.
 
-    A publisher of ours understands it, too.
+    Our publisher understands it, too.
     """
-    told = {
+    sent_headers = {
         "NServiceBus.MessageIntent": "Subscribe",
         "NServiceBus.ControlMessage": "True",
         "SubscriptionMessageType": "Out.Event, Out",
@@ -135,11 +135,11 @@ def test_a_subscribe_message(office: Bench) -> None:
         "NServiceBus.SubscriberEndpoint": "Peer",
         "NServiceBus.ReplyToAddress": address(office, "Peer"),
     }
-    sent = [send("Out.Event", to=address(office, queue), headers=told) for queue in ("Web", "Sales")]
+    sent = [send("Out.Event", to=address(office, queue), headers=sent_headers) for queue in ("Web", "Sales")]
     for queue, message_id in zip(("Web", "Sales"), sent, strict=True):
         (row,) = rows(office, queue)
         check(office, row, Seen(message_id, message_id, place(office, "Peer")))
-        assert {name: row.headers[name] for name in told} == told
+        assert {name: row.headers[name] for name in sent_headers} == sent_headers
     office.run()
     publish("Out.Event", {})
     assert len(rows(office)) == 1
@@ -147,7 +147,7 @@ def test_a_subscribe_message(office: Bench) -> None:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_a_request(asking: Asking, legacy: bool) -> None:
+def test_every_version_reads_a_request(asking: Asking, legacy: bool) -> None:
     asking.configure(LEGACY_CALLBACK_HEADER=legacy)
     asked = request("Test.Ask", {})
     (row,) = rows(asking.bench, "Sales")
@@ -155,12 +155,12 @@ def test_a_request(asking: Asking, legacy: bool) -> None:
     asked.cancel()
 
 
-# --- what is sent because a message came: one of transport 2.2.2, whose reply-to address is in the column alone ----------------
+# --- sent while handling a message of transport 2.2.2, whose reply-to address is only in the column ------------------------------
 
 
 def receive(bench: Bench, handler: Callable[[Any, Any], Any], **headers: str) -> None:
     handles("Test.Ask")(handler)
-    told: dict[str, str | None] = {
+    sent_headers: dict[str, str | None] = {
         "NServiceBus.MessageId": ASKED,
         "NServiceBus.EnclosedMessageTypes": "Test.Ask",
         "NServiceBus.CorrelationId": TALK,
@@ -168,8 +168,8 @@ def receive(bench: Bench, handler: Callable[[Any, Any], Any], **headers: str) ->
     }
     columns = {"CorrelationId": TALK, "ReplyToAddress": "Peer", "Recoverable": True}
     if not has_correlation_columns(bench.database.connection):
-        columns, told["NServiceBus.ReplyToAddress"] = {}, address(bench, "Peer")
-    insert_row(bench.database.connection, "Sales", ASKED, told, b"{}", columns, expires_in=3600)
+        columns, sent_headers["NServiceBus.ReplyToAddress"] = {}, address(bench, "Peer")
+    insert_row(bench.database.connection, "Sales", ASKED, sent_headers, b"{}", columns, expires_in=3600)
     bench.run()
 
 
@@ -187,7 +187,7 @@ ANSWERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("how", ANSWERS)
-def test_an_answer(office: Bench, how: str) -> None:
+def test_every_version_reads_sends_of_a_handler(office: Bench, how: str) -> None:
     subscribe("Out.Event", endpoint="Peer")
     receive(office, ANSWERS[how])
     (row,) = rows(office)
@@ -195,32 +195,32 @@ def test_an_answer(office: Bench, how: str) -> None:
     assert row.headers["NServiceBus.MessageId"] != ASKED
 
 
-def test_a_failed_message(office: Bench) -> None:
+def test_every_version_reads_a_failed_message(office: Bench) -> None:
     receive(office, fail)
     (row,) = rows(office, "error")
     check(office, row, Seen(ASKED, TALK, place(office, "Peer")))
 
 
-def test_an_audit_copy(office: Bench) -> None:
+def test_every_version_reads_an_audit_copy(office: Bench) -> None:
     office.configure(AUDIT_QUEUE="audit")
     receive(office, lambda message, context: None)
     (row,) = rows(office, "audit")
     check(office, row, Seen(ASKED, TALK, place(office, "Peer")))
 
 
-def test_a_forwarded_message(office: Bench) -> None:
+def test_every_version_reads_a_forwarded_message(office: Bench) -> None:
     receive(office, lambda message, context: context.forward(address(office, "Peer")))
     (row,) = rows(office)
     check(office, row, Seen(ASKED, TALK, place(office, "Peer")))
 
 
-def test_a_message_on_its_way_through_our_queue(office: Bench) -> None:
+def test_every_version_reads_a_failed_message_on_its_way(office: Bench) -> None:
     receive(office, fail, **{"NServiceBus.SqlServer.ForwardDestination": address(office, "Peer")})
     (row,) = rows(office)
     check(office, row, Seen(ASKED, TALK, place(office, "Peer")))
 
 
-def test_a_delayed_retry_when_it_has_been_moved(office: Bench) -> None:
+def test_every_version_reads_a_moved_delayed_retry(office: Bench) -> None:
     office.configure(DELAYED_RETRIES=1, DELAYED_RETRY_INCREASE=3600)
     receive(office, fail)
     delayed(office, "Sales").bring_nearer(2 * HOUR)
@@ -230,24 +230,24 @@ def test_a_delayed_retry_when_it_has_been_moved(office: Bench) -> None:
     assert row.headers["NServiceBus.Retries"] == "1"
 
 
-def test_a_row_of_ours_has_what_every_reader_needs(office: Bench) -> None:
+def test_our_row_has_every_required_value(office: Bench) -> None:
     send("Out.Message", {})
     (row,) = rows(office)
-    told = row.headers
-    assert all(isinstance(value, str) for value in told.values())
+    sent_headers = row.headers
+    assert all(isinstance(value, str) for value in sent_headers.values())
     if has_correlation_columns(office.database.connection):
-        assert (row.recoverable, str(row.id)) == (True, told["NServiceBus.MessageId"])
+        assert (row.recoverable, str(row.id)) == (True, sent_headers["NServiceBus.MessageId"])
         columns = (row.correlation_id, row.reply_to_address)
-        assert columns == (told["NServiceBus.CorrelationId"], told["NServiceBus.ReplyToAddress"])
+        assert columns == (sent_headers["NServiceBus.CorrelationId"], sent_headers["NServiceBus.ReplyToAddress"])
     assert json.loads(row.body) == {}
 
 
-# --- what a version cannot get ---------------------------------------------------------------------------------------------------
+# --- what a version cannot read --------------------------------------------------------------------------------------------------
 
 OLD = ("1.x", "2.0-2.2.1", "2.2.2-2.2.6")
 LONG = "x" * 256
 SHORTFALLS = [
-    # what is sent, what is missing for whom
+    # the headers sent, and the value missing in each version
     pytest.param({"NServiceBus.CorrelationId": LONG}, dict.fromkeys(OLD, "correlation_id"), id="a long correlation id"),
     pytest.param({"NServiceBus.ReplyToAddress": LONG}, {"1.x": "reply_to"}, id="a long reply-to address"),
     pytest.param({"NServiceBus.MessageId": "order 42"}, dict.fromkeys(OLD, "message_id"), id="a message id that is no GUID"),
@@ -255,20 +255,20 @@ SHORTFALLS = [
 
 
 @pytest.mark.parametrize(("headers", "missing"), SHORTFALLS)
-def test_what_old_versions_cannot_get(sqlite_desk: Desk, headers: dict[str, str], missing: dict[str, str]) -> None:
+def test_old_versions_miss_long_and_unusual_values(sqlite_desk: Desk, headers: dict[str, str], missing: dict[str, str]) -> None:
     send("Sending.Message", {}, headers=headers)
     (row,) = read_rows(sqlite_desk.database.connection, "Sales")
     assert {versions: lost for versions, reader in SQL_SERVER_READERS.items() if (lost := _lost(reader, row))} == missing
 
 
-def test_what_a_peers_mover_has_moved_has_no_columns_for_old_versions() -> None:
-    """Ours fills them; those of transports 3.1 and later write NULL (docs/internals/wire.md#delayed-messages)."""
-    told: dict[str, str | None] = {
+def test_old_versions_miss_columns_of_a_message_moved_by_a_peer() -> None:
+    """Our mover fills them; those of transports 3.1 and later write NULL (docs/internals/wire.md#delayed-messages)."""
+    sent_headers: dict[str, str | None] = {
         "NServiceBus.MessageId": ASKED,
         "NServiceBus.CorrelationId": TALK,
         "NServiceBus.ReplyToAddress": "Peer@[dbo]@[nsb]",
     }
-    row = RawRow(uuid.uuid4(), None, None, True, None, told, b"{}")
+    row = RawRow(uuid.uuid4(), None, None, True, None, sent_headers, b"{}")
     lost = {versions: lost for versions, reader in SQL_SERVER_READERS.items() if (lost := _lost(reader, row))}
     assert lost == {"1.x": "correlation_id, reply_to", "2.0-2.2.1": "correlation_id", "2.2.2-2.2.6": "correlation_id"}
 
@@ -279,5 +279,5 @@ def _lost(reader: Callable[[RawRow], Seen], row: RawRow) -> str:
     except ValueError:
         return "message_id"
     names = {"correlation_id": "CorrelationId", "reply_to": "ReplyToAddress"}
-    said = [name for name, header in names.items() if row.headers.get(f"NServiceBus.{header}")]
-    return ", ".join(name for name in said if not getattr(seen, name))
+    present = [name for name, header in names.items() if row.headers.get(f"NServiceBus.{header}")]
+    return ", ".join(name for name in present if not getattr(seen, name))

@@ -1,4 +1,4 @@
-"""Where a message goes: by its type, or to an address; on PostgreSQL with real schemas."""
+"""The destination of a message: by its type, or by an address; on PostgreSQL with real schemas."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.sending.types import PlaceOrder
 NAMES = st.lists(st.sampled_from(["Sales", "Billing", "Sub"]), min_size=1, max_size=4).map(".".join)
 
 
-def test_the_exact_name_wins_over_any_pattern() -> None:
+def test_exact_name_wins_over_any_pattern() -> None:
     routes = Routes({"Sales.*": "Patterns", "Sales.PlaceOrder": "Exact", "*": "Rest"})
 
     assert routes.endpoint_for("Sales.PlaceOrder") == "Exact"
     assert routes.endpoint_for("Sales.CancelOrder") == "Patterns"
 
 
-def test_the_longest_pattern_wins_whatever_the_order() -> None:
+def test_longest_pattern_wins_in_any_order() -> None:
     wide, narrow, all_of_them = ("Sales.*", "Wide"), ("Sales.Internal.*", "Narrow"), ("*", "Rest")
 
     for routes in (Routes(dict([wide, narrow, all_of_them])), Routes(dict([all_of_them, narrow, wide]))):
@@ -30,7 +30,7 @@ def test_the_longest_pattern_wins_whatever_the_order() -> None:
         assert routes.endpoint_for("Check") == "Rest"
 
 
-def test_names_are_case_sensitive_and_a_namespace_is_no_prefix_of_a_word() -> None:
+def test_names_are_case_sensitive_and_namespaces_are_whole_words() -> None:
     routes = Routes({"Sales.*": "Sales"})
 
     for name in ("sales.PlaceOrder", "SalesTax.Compute", "Sales"):
@@ -39,7 +39,7 @@ def test_names_are_case_sensitive_and_a_namespace_is_no_prefix_of_a_word() -> No
 
 
 @given(name=NAMES, patterns=st.dictionaries(NAMES, st.just("x")))
-def test_a_type_goes_where_the_most_of_its_name_is_said(name: str, patterns: dict[str, str]) -> None:
+def test_type_goes_to_the_most_specific_pattern(name: str, patterns: dict[str, str]) -> None:
     routes = Routes({f"{start}.*": start for start in patterns})
     fitting = [start for start in patterns if name.startswith(f"{start}.")]
 
@@ -50,7 +50,7 @@ def test_a_type_goes_where_the_most_of_its_name_is_said(name: str, patterns: dic
             routes.endpoint_for(name)
 
 
-def test_a_message_is_sent_to_the_queue_of_its_route(desk: Desk) -> None:
+def test_message_is_sent_to_the_queue_of_its_route(desk: Desk) -> None:
     desk.configure(ROUTES={"Sending.PlaceOrder": "Sales", "Sending.*": "Billing"})
 
     send(PlaceOrder("42"))
@@ -59,7 +59,7 @@ def test_a_message_is_sent_to_the_queue_of_its_route(desk: Desk) -> None:
     assert [len(desk.rows(name)) for name in ("Sales", "Billing")] == [1, 1]
 
 
-def test_without_a_route_the_error_names_the_type_and_the_remedy(desk: Desk) -> None:
+def test_missing_route_is_reported_with_type_and_remedy(desk: Desk) -> None:
     desk.configure(ROUTES={})
 
     with pytest.raises(MessageTypeError) as raised:
@@ -72,7 +72,7 @@ def test_without_a_route_the_error_names_the_type_and_the_remedy(desk: Desk) -> 
     assert desk.rows() == []
 
 
-def test_an_address_needs_no_route(desk: Desk) -> None:
+def test_address_needs_no_route(desk: Desk) -> None:
     desk.configure(ROUTES={})
 
     send(PlaceOrder("42"), to="Billing")
@@ -81,13 +81,13 @@ def test_an_address_needs_no_route(desk: Desk) -> None:
     assert len(desk.rows("Billing")) == 2
 
 
-def test_an_address_wins_over_the_route(desk: Desk) -> None:
+def test_address_wins_over_the_route(desk: Desk) -> None:
     send(PlaceOrder("42"), to="Billing")
 
     assert [len(desk.rows(name)) for name in ("Sales", "Billing")] == [0, 1]
 
 
-def test_a_dot_in_the_name_of_an_endpoint_is_part_of_its_name(desk: Desk) -> None:
+def test_dot_in_an_endpoint_name_is_part_of_the_name(desk: Desk) -> None:
     desk.install("Shop.Orders")
     desk.configure(ROUTES={"Sending.*": "Shop.Orders"})
 
@@ -96,15 +96,15 @@ def test_a_dot_in_the_name_of_an_endpoint_is_part_of_its_name(desk: Desk) -> Non
     assert len(desk.rows("Shop.Orders")) == 1
 
 
-def test_a_queue_that_is_not_there_is_named(desk: Desk) -> None:
+def test_missing_queue_is_named(desk: Desk) -> None:
     desk.configure(ROUTES={"Sending.*": "Nowhere"})
 
     with pytest.raises(QueueNotFound, match=r"Nowhere.*sqlqueue_install"):
         send(PlaceOrder("42"))
 
 
-def test_a_queue_that_was_there_and_is_dropped_is_named_too(desk: Desk) -> None:
-    """Its columns were looked up at the first send and are remembered."""
+def test_dropped_queue_is_named(desk: Desk) -> None:
+    """Its columns were cached at the first send."""
     send(PlaceOrder("42"))
     with desk.database.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {desk.table('Sales').qualified}")
@@ -114,7 +114,7 @@ def test_a_queue_that_was_there_and_is_dropped_is_named_too(desk: Desk) -> None:
             send(PlaceOrder("43"))
 
 
-def test_a_queue_that_is_made_after_a_failed_send_is_found(desk: Desk) -> None:
+def test_queue_created_after_a_failed_send_is_found(desk: Desk) -> None:
     desk.configure(ROUTES={"Sending.*": "Late"})
     with pytest.raises(QueueNotFound):
         send(PlaceOrder("42"))
@@ -130,7 +130,7 @@ def test_a_queue_that_is_made_after_a_failed_send_is_found(desk: Desk) -> None:
 
 @pytest.fixture
 def schemas(postgresql_desk: Desk) -> Desk:
-    """The queue Sales in public and in four other schemas; `where` tells in which of them rows stand."""
+    """The queue Sales in public and in five other schemas; `where` returns those that have rows."""
     for schema in ("of_queue", "of_endpoint", "of_address", "of_default", "a.b"):
         with postgresql_desk.database.connection.cursor() as cursor:
             cursor.execute(f'CREATE SCHEMA "{schema}"')
@@ -159,7 +159,7 @@ def where(desk: Desk) -> list[str]:
         ('"a.b"."Sales"', "a.b"),
     ],
 )
-def test_an_address_may_be_bare_dotted_or_quoted(schemas: Desk, address: str, schema: str) -> None:
+def test_address_may_be_bare_dotted_or_quoted(schemas: Desk, address: str, schema: str) -> None:
     send(PlaceOrder("42"), to=address)
 
     assert where(schemas) == [schema]
@@ -182,12 +182,10 @@ def test_an_address_may_be_bare_dotted_or_quoted(schemas: Desk, address: str, sc
         ),
     ],
 )
-def test_queue_setting_endpoint_setting_address_default(
+def test_schema_settings_apply_in_the_documented_order(
     schemas: Desk, sqlqueue: dict[str, object], routed: str, addressed: str
 ) -> None:
-    """The order of docs/internals/wire.md#address-resolution; the endpoint's setting holds for what is routed to it, and for
-    nothing else.
-    """
+    """The order is that of docs/internals/wire.md#address-resolution; the endpoint's setting applies only to routed messages."""
     schemas.configure(**sqlqueue)
 
     send(PlaceOrder("42"))
@@ -198,7 +196,7 @@ def test_queue_setting_endpoint_setting_address_default(
     assert where(schemas) == [addressed]
 
 
-def test_settings_of_another_name_are_not_looked_at(schemas: Desk) -> None:
+def test_settings_of_another_name_are_ignored(schemas: Desk) -> None:
     schemas.configure(SCHEMA_FOR_QUEUE={"sales": "of_queue"}, SCHEMA_FOR_ENDPOINT={"SALES": "of_endpoint"})
 
     send(PlaceOrder("42"))
@@ -206,12 +204,12 @@ def test_settings_of_another_name_are_not_looked_at(schemas: Desk) -> None:
     assert where(schemas) == ["public"]
 
 
-def test_a_schema_that_is_not_there_is_a_queue_that_is_not_there(postgresql_desk: Desk) -> None:
+def test_missing_schema_is_reported_as_a_missing_queue(postgresql_desk: Desk) -> None:
     with pytest.raises(QueueNotFound, match=r'"nowhere"\."Sales"'):
         send(PlaceOrder("42"), to="nowhere.Sales")
 
 
-def test_a_name_full_of_sql_is_a_name(postgresql_desk: Desk) -> None:
+def test_name_with_sql_is_quoted(postgresql_desk: Desk) -> None:
     name = 'a"; DROP TABLE "Sales"; --%s\'{}'
     postgresql_desk.install(name)
 

@@ -1,4 +1,4 @@
-"""One message: its headers, its columns, its body, where it is when `send()` returns."""
+"""One message: its headers, columns and body, and where it is when `send()` returns."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ GUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a
 
 
 def recorded_command() -> dict[str, str]:
-    """The headers of the first command that a real endpoint sent, less the trace header of core 10, which we do not write."""
+    """The headers of the first command that a real endpoint sent, without the trace header of core 10, which we do not write."""
     found = next(row for row in golden_rows("json") if row["table"] == "Sales")
     headers = json.loads(found["headers"])
     headers.pop("NServiceBus.OpenTelemetry.StartNewTrace")
     return headers
 
 
-def test_an_object_is_sent_by_its_type_and_its_members(desk: Desk) -> None:
+def test_object_is_sent_with_its_type_and_members(desk: Desk) -> None:
     placed = datetime(2026, 11, 20, 14, 0, tzinfo=UTC)
 
     message_id = send(PlaceOrder("42", Decimal("12.3400"), placed, ["a", "ü"]))
@@ -44,26 +44,26 @@ def test_an_object_is_sent_by_its_type_and_its_members(desk: Desk) -> None:
     assert body == '{"order_id":"42","total":12.3400,"placed_at":"2026-11-20T14:00:00Z","lines":["a","ü"]}'.encode()
 
 
-def test_a_type_name_is_sent_with_a_dictionary(desk: Desk) -> None:
+def test_type_name_is_sent_with_a_dictionary(desk: Desk) -> None:
     send("Sending.SomethingElse", {"order_id": "42", "nested": {"Ünïcode": [1, 2.5, None, True]}})
 
     assert desk.headers()[0]["NServiceBus.EnclosedMessageTypes"] == "Sending.SomethingElse"
     assert desk.bodies() == [{"order_id": "42", "nested": {"Ünïcode": [1, 2.5, None, True]}}]
 
 
-def test_a_registered_type_name_is_sent_with_its_assembly_and_bases(desk: Desk) -> None:
+def test_registered_type_name_is_sent_with_assembly_and_bases(desk: Desk) -> None:
     send("Sending.PlaceOrder", {"order_id": "42"})
 
     assert desk.headers()[0]["NServiceBus.EnclosedMessageTypes"] == "Sending.PlaceOrder, Shop.Messages;Sending.Command"
 
 
-def test_a_type_name_alone_has_an_empty_object_as_its_body(desk: Desk) -> None:
+def test_type_name_alone_has_an_empty_object_as_body(desk: Desk) -> None:
     send("Sending.Ping")
 
     assert desk.only_row().body == b"{}"
 
 
-def test_the_headers_are_those_of_a_real_endpoint_in_its_order(desk: Desk) -> None:
+def test_headers_are_those_of_a_real_endpoint_in_its_order(desk: Desk) -> None:
     recorded = recorded_command()
     desk.configure(SEND_AS="Web")
 
@@ -86,7 +86,7 @@ def test_the_headers_are_those_of_a_real_endpoint_in_its_order(desk: Desk) -> No
     assert re.fullmatch(r"[0-9a-f]{32}", headers["$.diagnostics.originating.hostid"])
 
 
-def test_the_time_sent_is_now_in_the_form_of_the_wire(desk: Desk) -> None:
+def test_time_sent_is_now_in_wire_format(desk: Desk) -> None:
     before = datetime.now(UTC)
     send(PlaceOrder("42"))
     after = datetime.now(UTC)
@@ -97,7 +97,7 @@ def test_the_time_sent_is_now_in_the_form_of_the_wire(desk: Desk) -> None:
     assert before <= sent <= after
 
 
-def test_the_text_of_the_headers_is_ascii_with_escaped_slashes(desk: Desk) -> None:
+def test_headers_are_ascii_with_escaped_slashes(desk: Desk) -> None:
     send(PlaceOrder("42"), headers={"Grüße ☃": "a/b 🚀"})
 
     text = desk.only_row().headers
@@ -107,7 +107,7 @@ def test_the_text_of_the_headers_is_ascii_with_escaped_slashes(desk: Desk) -> No
     assert desk.headers()[0]["Grüße ☃"] == "a/b 🚀"
 
 
-def test_a_process_that_is_no_endpoint_leaves_out_who_and_where_to_answer(desk: Desk) -> None:
+def test_process_without_endpoint_sends_no_endpoint_and_reply_headers(desk: Desk) -> None:
     send(PlaceOrder("42"))
 
     (headers,) = desk.headers()
@@ -120,7 +120,7 @@ REPLY_TO = {"sqlite": "Web.Shop", "postgresql": '"public"."Web.Shop"'}
 
 
 def test_send_as_sets_endpoint_and_reply_to(desk: Desk) -> None:
-    """The endpoint's name is literal: its dot is no schema."""
+    """The endpoint's name is literal: its dot does not separate a schema."""
     desk.configure(SEND_AS="Web.Shop")
 
     send(PlaceOrder("42"))
@@ -130,7 +130,7 @@ def test_send_as_sets_endpoint_and_reply_to(desk: Desk) -> None:
     assert headers["NServiceBus.ReplyToAddress"].startswith(REPLY_TO.get(desk.database.vendor, "Web.Shop@["))
 
 
-def test_the_reply_to_address_names_the_schema_of_the_sending_endpoint(postgresql_desk: Desk) -> None:
+def test_reply_to_address_names_the_schema_of_the_sending_endpoint(postgresql_desk: Desk) -> None:
     postgresql_desk.configure(SEND_AS="Web", SCHEMA_FOR_QUEUE={"Web": "web shop"})
 
     send(PlaceOrder("42"))
@@ -138,15 +138,15 @@ def test_the_reply_to_address_names_the_schema_of_the_sending_endpoint(postgresq
     assert postgresql_desk.headers()[0]["NServiceBus.ReplyToAddress"] == '"web shop"."Web"'
 
 
-def test_the_columns_repeat_what_old_readers_look_for_there(desk: Desk) -> None:
-    """Id, correlation and reply-to, where the table has such columns (docs/internals/wire.md#rows-for-every-version)."""
+def test_columns_repeat_the_headers_for_old_readers(desk: Desk) -> None:
+    """Id, correlation and reply-to, if the table has such columns (docs/internals/wire.md#rows-for-every-version)."""
     desk.configure(SEND_AS="Web")
 
     message_id = send(PlaceOrder("42"))
 
     row = desk.only_row()
     if desk.database.vendor == "postgresql":
-        # the id is the primary key there; a message that is sent again must not meet itself
+        # the id is the primary key there, so that a message can be sent twice
         assert row.id != uuid.UUID(message_id)
         return
     assert row.id == uuid.UUID(message_id)
@@ -154,7 +154,7 @@ def test_the_columns_repeat_what_old_readers_look_for_there(desk: Desk) -> None:
     assert row.reply_to_address == desk.headers()[0]["NServiceBus.ReplyToAddress"]
 
 
-def test_the_table_of_sqlite_gets_all_eight_columns(sqlite_desk: Desk) -> None:
+def test_sqlite_table_gets_all_columns(sqlite_desk: Desk) -> None:
     sqlite_desk.configure(SEND_AS="Web")
     message_id = send(PlaceOrder("42"), time_to_be_received=timedelta(days=1))
 
@@ -164,7 +164,7 @@ def test_the_table_of_sqlite_gets_all_eight_columns(sqlite_desk: Desk) -> None:
         assert cursor.fetchall() == [(message_id.replace("-", ""), message_id, "Web", 1, "text", "blob", 1)]
 
 
-def test_a_message_id_of_ones_own_is_kept(desk: Desk) -> None:
+def test_given_message_id_is_kept(desk: Desk) -> None:
     assert send(PlaceOrder("42"), message_id="order-42") == "order-42"
 
     (headers,) = desk.headers()
@@ -173,7 +173,7 @@ def test_a_message_id_of_ones_own_is_kept(desk: Desk) -> None:
     assert isinstance(desk.only_row().id, uuid.UUID)
 
 
-def test_the_same_message_may_be_sent_twice(desk: Desk) -> None:
+def test_same_message_may_be_sent_twice(desk: Desk) -> None:
     same = str(uuid.uuid4())
 
     send(PlaceOrder("42"), message_id=same)
@@ -182,7 +182,7 @@ def test_the_same_message_may_be_sent_twice(desk: Desk) -> None:
     assert [headers["NServiceBus.MessageId"] for headers in desk.headers()] == [same, same]
 
 
-def test_headers_of_ones_own_stand_first_and_win(desk: Desk) -> None:
+def test_given_headers_come_first_and_win(desk: Desk) -> None:
     send(PlaceOrder("42"), headers={"Tenant": "a", "NServiceBus.CorrelationId": "mine", "Nothing": None})
 
     (headers,) = desk.headers()
@@ -193,12 +193,12 @@ def test_headers_of_ones_own_stand_first_and_win(desk: Desk) -> None:
         assert desk.only_row().correlation_id == "mine"
 
 
-def test_a_message_id_among_the_headers_is_the_message_id(desk: Desk) -> None:
+def test_message_id_header_is_the_message_id(desk: Desk) -> None:
     assert send(PlaceOrder("42"), headers={"NServiceBus.MessageId": "mine"}) == "mine"
     assert desk.headers()[0]["NServiceBus.MessageId"] == "mine"
 
 
-def test_a_time_to_be_received_is_counted_by_the_database(desk: Desk) -> None:
+def test_database_counts_the_time_to_be_received(desk: Desk) -> None:
     send(PlaceOrder("42"), time_to_be_received=timedelta(days=1, seconds=2, milliseconds=5))
     send(PlaceOrder("43"), time_to_be_received=timedelta(seconds=-1))
     send(PlaceOrder("44"))
@@ -212,7 +212,7 @@ def test_a_time_to_be_received_is_counted_by_the_database(desk: Desk) -> None:
     assert "NServiceBus.TimeToBeReceived" not in desk.headers()[2]
 
 
-def test_a_time_to_be_received_of_years_is_cut_at_what_the_wire_can_say(desk: Desk) -> None:
+def test_long_time_to_be_received_is_limited_to_the_wire_maximum(desk: Desk) -> None:
     send(PlaceOrder("42"), time_to_be_received=timedelta(days=3650))
 
     expires = desk.only_row().expires
@@ -231,7 +231,7 @@ def test_a_time_to_be_received_of_years_is_cut_at_what_the_wire_can_say(desk: De
         ("as_is", Pascal("42"), "OrderId"),
     ],
 )
-def test_members_are_spelled_as_the_type_says_else_as_the_setting_says(
+def test_spelling_of_members_follows_the_type_then_the_setting(
     sqlite_desk: Desk, setting: str, message: object, member: str
 ) -> None:
     sqlite_desk.configure(BODY_NAMES=setting)
@@ -241,7 +241,7 @@ def test_members_are_spelled_as_the_type_says_else_as_the_setting_says(
     assert next(iter(sqlite_desk.bodies()[0])) == member
 
 
-def test_keys_of_a_dictionary_are_data_and_keep_their_spelling(sqlite_desk: Desk) -> None:
+def test_keys_of_a_dictionary_keep_their_spelling(sqlite_desk: Desk) -> None:
     sqlite_desk.configure(BODY_NAMES="pascal")
 
     send("Sending.PlaceOrder", {"order_id": "42"})
@@ -249,14 +249,14 @@ def test_keys_of_a_dictionary_are_data_and_keep_their_spelling(sqlite_desk: Desk
     assert sqlite_desk.bodies() == [{"order_id": "42"}]
 
 
-def test_a_named_tuple_is_a_message(sqlite_desk: Desk) -> None:
+def test_named_tuple_is_a_message(sqlite_desk: Desk) -> None:
     send(Pair("a", 1))
 
     assert sqlite_desk.bodies() == [{"name": "a", "value": 1}]
 
 
 @pytest.mark.parametrize("text", ["", "ü", "日本語", "🚀\u2028\u0000", "\\ \" ' ; -- \n"])
-def test_any_text_comes_back_to_the_letter(desk: Desk, text: str) -> None:
+def test_any_text_is_stored_unchanged(desk: Desk, text: str) -> None:
     send("Sending.Text", {"text": text}, headers={"Header": text})
 
     assert desk.bodies() == [{"text": text}]
@@ -264,8 +264,8 @@ def test_any_text_comes_back_to_the_letter(desk: Desk, text: str) -> None:
 
 
 @pytest.mark.parametrize("megabytes", [5, 64])
-def test_a_large_body_is_sent(desk: Desk, megabytes: int) -> None:
-    """64 MiB is what a message may well have; the limits of an INSERT's packet and of one statement lie below."""
+def test_large_body_is_sent(desk: Desk, megabytes: int) -> None:
+    """64 MiB is a realistic size; the limits of a packet and of one statement are smaller."""
     text = "x" * (megabytes * 1024 * 1024)
 
     send("Sending.Large", {"text": text})
@@ -274,14 +274,14 @@ def test_a_large_body_is_sent(desk: Desk, megabytes: int) -> None:
     assert len(body) == len(text) + len('{"text":""}')
 
 
-def test_sending_from_elsewhere_is_seen_by_others_at_once(desk: Desk) -> None:
+def test_send_outside_a_transaction_is_visible_at_once(desk: Desk) -> None:
     send(PlaceOrder("42"))
 
     desk.database.connection.close()
     assert len(desk.rows()) == 1
 
 
-def test_keys_that_a_typed_dict_declares_are_members_and_others_are_data(sqlite_desk: Desk) -> None:
+def test_declared_keys_of_a_typed_dict_are_members_and_others_are_data(sqlite_desk: Desk) -> None:
     price = {"unit_price": Decimal("1.50"), "not_declared": 1}
     body = {"order_id": "42", "lines": [price], "by_name": {"a_b": price}, "any_data": {"c_d": 1}}
     send("Sending.Keys", body, to="Sales")

@@ -1,4 +1,4 @@
-"""Many messages: the same as so many `send()`s, all or none, in few statements."""
+"""Many messages: the same as the same number of `send()`s, all or none, in few statements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def order_ids(desk: Desk, name: str = "Sales") -> list[str]:
     return [body["order_id"] for body in desk.bodies(name)]
 
 
-def test_objects_keep_their_order_and_their_ids_are_returned(desk: Desk) -> None:
+def test_objects_keep_their_order_and_ids_are_returned(desk: Desk) -> None:
     ids = send_many([PlaceOrder(str(number)) for number in range(1200)])
 
     assert order_ids(desk) == [str(number) for number in range(1200)]
@@ -34,7 +34,7 @@ def test_objects_keep_their_order_and_their_ids_are_returned(desk: Desk) -> None
     assert len(set(ids)) == 1200
 
 
-def test_pairs_of_type_and_body(desk: Desk) -> None:
+def test_pairs_of_type_and_body_are_sent(desk: Desk) -> None:
     send_many([("Sending.A", {"order_id": "1"}), ("Sending.B", {"order_id": "2"}), ("Sending.A", {"order_id": "3"})])
 
     assert order_ids(desk) == ["1", "2", "3"]
@@ -42,7 +42,7 @@ def test_pairs_of_type_and_body(desk: Desk) -> None:
     assert types == ["Sending.A", "Sending.B", "Sending.A"]
 
 
-def test_one_type_with_its_bodies(desk: Desk) -> None:
+def test_bodies_of_one_type_are_sent(desk: Desk) -> None:
     send_many("Sending.A", [{"order_id": str(number)} for number in range(3)])
 
     assert order_ids(desk) == ["0", "1", "2"]
@@ -55,7 +55,7 @@ def test_objects_and_pairs_may_be_mixed(desk: Desk) -> None:
     assert len({headers["NServiceBus.EnclosedMessageTypes"] for headers in desk.headers()}) == 1
 
 
-def test_a_named_tuple_of_two_is_a_message_and_no_pair(desk: Desk) -> None:
+def test_named_tuple_of_two_is_a_message_and_no_pair(desk: Desk) -> None:
     send_many([Pair("Sending.A", 1)])
 
     assert desk.bodies() == [{"name": "Sending.A", "value": 1}]
@@ -63,12 +63,12 @@ def test_a_named_tuple_of_two_is_a_message_and_no_pair(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("messages", [[], (), iter(())])
-def test_nothing_sends_nothing(desk: Desk, messages: Any) -> None:
+def test_empty_iterable_sends_nothing(desk: Desk, messages: Any) -> None:
     assert send_many(messages) == []
     assert desk.rows() == []
 
 
-def test_rows_are_the_same_as_those_of_single_sends(desk: Desk) -> None:
+def test_rows_equal_those_of_single_sends(desk: Desk) -> None:
     desk.configure(SEND_AS="Web")
     extra: dict[str, Any] = {"headers": {"Tenant": "a/ü"}, "time_to_be_received": timedelta(hours=1)}
     send(PlaceOrder("42"), **extra)
@@ -91,7 +91,7 @@ def test_rows_are_the_same_as_those_of_single_sends(desk: Desk) -> None:
         assert [row.id for row in rows] == [uuid.UUID(headers["NServiceBus.MessageId"]) for headers in desk.headers()]
 
 
-def test_an_expiry_is_counted_by_the_database(desk: Desk) -> None:
+def test_database_counts_the_expiry_of_many(desk: Desk) -> None:
     send_many([PlaceOrder("1")] * 700, time_to_be_received=timedelta(days=1))
     send_many([PlaceOrder("2")] * 700, time_to_be_received=timedelta(milliseconds=-1))
 
@@ -113,14 +113,14 @@ def test_each_queue_gets_its_messages_in_order(desk: Desk) -> None:
     assert found == set(ids)
 
 
-def test_an_address_holds_for_all(desk: Desk) -> None:
+def test_address_applies_to_all_messages(desk: Desk) -> None:
     send_many([PlaceOrder("1"), ("Without.Route", {})], to="Billing")
 
     assert len(desk.rows("Billing")) == 2
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside a transaction"])
-def test_a_missing_queue_among_several_leaves_all_of_them_empty(desk: Desk, inside: bool) -> None:
+def test_one_missing_queue_leaves_all_queues_empty(desk: Desk, inside: bool) -> None:
     desk.configure(ROUTES={"Sending.PlaceOrder": "Sales", "Sending.Bill": "Billing", "Sending.Lost": "Nowhere"})
     messages: list[Any] = [PlaceOrder("1"), ("Sending.Bill", {}), ("Sending.Lost", {})]
 
@@ -141,14 +141,14 @@ def test_a_missing_queue_among_several_leaves_all_of_them_empty(desk: Desk, insi
     ("wrong", "kind"),
     [(NotRegistered("1"), MessageTypeError), (PlaceOrder("1", lines=[object()]), MessageBodyError)],  # type: ignore[list-item]
 )
-def test_one_wrong_message_at_the_end_sends_none(desk: Desk, wrong: object, kind: type[Exception]) -> None:
+def test_wrong_message_at_the_end_sends_none(desk: Desk, wrong: object, kind: type[Exception]) -> None:
     with pytest.raises(kind):
         send_many([*(PlaceOrder(str(number)) for number in range(600)), wrong])
 
     assert desk.rows() == []
 
 
-def test_the_iterable_may_ask_the_same_database(desk: Desk) -> None:
+def test_iterable_may_query_the_same_database(desk: Desk) -> None:
     """As in `send_many(Welcome(user.id) for user in User.objects.all())`."""
     groups = Group.objects.using(desk.alias)
     groups.bulk_create([Group(name=str(number)) for number in range(700)])
@@ -162,7 +162,7 @@ def test_the_iterable_may_ask_the_same_database(desk: Desk) -> None:
     assert order_ids(desk) == [str(number) for number in range(700)]
 
 
-def test_an_iterable_that_fails_sends_nothing(desk: Desk) -> None:
+def test_failing_iterable_sends_nothing(desk: Desk) -> None:
     def messages() -> Iterator[PlaceOrder]:
         yield PlaceOrder("1")
         raise LookupError("no more")
@@ -173,7 +173,7 @@ def test_an_iterable_that_fails_sends_nothing(desk: Desk) -> None:
     assert desk.rows() == []
 
 
-def test_bodies_beyond_four_megabytes_go_into_several_statements(desk: Desk) -> None:
+def test_large_bodies_need_several_statements(desk: Desk) -> None:
     texts = [character * (1024 * 1024) for character in "abcdefghij"]
 
     send_many("Sending.Large", [{"order_id": text} for text in texts])
@@ -181,7 +181,7 @@ def test_bodies_beyond_four_megabytes_go_into_several_statements(desk: Desk) -> 
     assert order_ids(desk) == texts
 
 
-def test_a_few_hundred_rows_go_into_one_statement(desk: Desk) -> None:
+def test_few_hundred_rows_need_one_statement(desk: Desk) -> None:
     send(PlaceOrder("the columns of the table are looked up once"))
 
     with CaptureQueriesContext(desk.database.connection) as captured:
@@ -192,7 +192,7 @@ def test_a_few_hundred_rows_go_into_one_statement(desk: Desk) -> None:
     assert len(captured) <= 3
 
 
-def test_a_message_continues_the_conversation_that_is_handled(desk: Desk) -> None:
+def test_messages_continue_the_conversation_of_the_handled_message(desk: Desk) -> None:
     incoming = IncomingMessage(
         uuid.uuid4(), {"NServiceBus.MessageId": "m", "NServiceBus.ConversationId": "c", "NServiceBus.CorrelationId": "k"}, b"{}"
     )
@@ -210,7 +210,7 @@ def test_a_message_continues_the_conversation_that_is_handled(desk: Desk) -> Non
         assert [row.correlation_id for row in desk.rows()] == ["k", "k"]
 
 
-def test_where_messages_are_collected_they_are_collected_whole(desk: Desk) -> None:
+def test_collected_messages_are_complete(desk: Desk) -> None:
     incoming = IncomingMessage(uuid.uuid4(), {"NServiceBus.MessageId": "m"}, b"{}")
     desk.configure(ENDPOINTS={"Web": {}})
     collected: list[OutgoingMessage] = []
@@ -225,25 +225,25 @@ def test_where_messages_are_collected_they_are_collected_whole(desk: Desk) -> No
     assert b'"order_id":"2"' in collected[1].body
 
 
-# --- arguments that do not go together ----------------------------------------------------------------------------------------
+# --- arguments that cannot be combined ----------------------------------------------------------------------------------------
 
 
-def test_a_type_name_without_bodies_is_told(desk: Desk) -> None:
+def test_type_name_without_bodies_is_refused(desk: Desk) -> None:
     with pytest.raises(MessageTypeError, match=r"'Sending\.PlaceOrder' without bodies"):
         send_many("Sending.PlaceOrder")
 
 
-def test_bodies_beside_objects_are_told(desk: Desk) -> None:
+def test_bodies_beside_objects_are_refused(desk: Desk) -> None:
     with pytest.raises(MessageTypeError, match="bodies beside messages"):
         send_many([PlaceOrder("1")], [{}])
 
 
-def test_one_object_instead_of_a_list_is_told(desk: Desk) -> None:
+def test_single_object_instead_of_a_list_is_refused(desk: Desk) -> None:
     with pytest.raises(MessageTypeError, match="one PlaceOrder: pass a list, or call send"):
         send_many(PlaceOrder("1"))  # type: ignore[arg-type]
 
 
-def test_a_message_id_for_all_is_told(desk: Desk) -> None:
+def test_one_message_id_for_all_is_refused(desk: Desk) -> None:
     with pytest.raises(ConfigurationError, match=r"'NServiceBus\.MessageId', which would give every message the same id"):
         send_many([PlaceOrder("1"), PlaceOrder("2")], headers={"NServiceBus.MessageId": "x"})
 

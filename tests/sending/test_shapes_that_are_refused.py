@@ -1,4 +1,4 @@
-"""Whatever a caller hands in, what is written is nothing that a real endpoint refuses or is blocked by.
+"""Arbitrary arguments of a caller: no written row is one that a real endpoint refuses or is blocked by.
 
 See docs/internals/wire.md#rows-written-by-hand.
 """
@@ -79,7 +79,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_row(written: str, body: bytes) -> dict[str, Any]:
-    """What no real endpoint gets past; the headers."""
+    """Check everything that would stop a real endpoint; returns the headers."""
     assert written.isascii()
     read = json.loads(written, object_pairs_hook=unique)
     assert isinstance(read, dict)
@@ -108,21 +108,21 @@ options = st.fixed_dictionaries(
 
 
 @given(values, options, st.sampled_from(["json", "xml"]))
-def test_any_dictionary_headers_ids_and_times(value: Any, given: dict[str, Any], serializer: str) -> None:
+def test_any_dictionary_headers_ids_and_times_give_a_valid_row(value: Any, given: dict[str, Any], serializer: str) -> None:
     try:
         message = composer(serializer).compose("Refused.Thing", {"value": value}, SendOptions(to="Sales", **given))
         row = composer(serializer).delayed_row(message) if message.is_delayed else new_row(message, keep_id=True)
     except SqlQueueError:
         return  # a clear error, and nothing is written
     read = check_row(row.headers, row.body)
-    # read as it says it is, by the rule of an endpoint with the same default
+    # read by its content type, with the rule of an endpoint with the same default
     assert isinstance(deserialize(row.body, read["NServiceBus.ContentType"], default=serializer), dict)
     if not row.body.startswith(b"<"):
         assert isinstance(json.loads(row.body), dict)
 
 
 @given(typed)
-def test_any_typed_message(message: Everything) -> None:
+def test_any_typed_message_gives_a_valid_row(message: Everything) -> None:
     try:
         row = new_row(composer("json").compose(message, options=SendOptions(to="Sales")), keep_id=True)
     except SqlQueueError:

@@ -1,4 +1,4 @@
-"""`send()` and transactions: with the caller's rows, at once, or after the commit of another database."""
+"""`send()` and transactions: with the caller's rows, immediately, or after the commit of another database."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def groups(desk: Desk) -> Any:
 
 
 @BOTH
-def test_outside_of_a_transaction_it_is_sent_at_once(desk: Desk, sending: Sending) -> None:
+def test_message_outside_a_transaction_is_sent_at_once(desk: Desk, sending: Sending) -> None:
     sending()
 
     assert elsewhere(lambda: len(desk.rows())) == 1
 
 
 @BOTH
-def test_it_commits_with_the_callers_rows(desk: Desk, sending: Sending) -> None:
+def test_message_commits_with_the_callers_rows(desk: Desk, sending: Sending) -> None:
     with transaction.atomic(using=desk.alias):
         groups(desk).create(name="order 42")
         sending()
@@ -59,7 +59,7 @@ def test_it_commits_with_the_callers_rows(desk: Desk, sending: Sending) -> None:
 
 
 @BOTH
-def test_it_rolls_back_with_the_callers_rows(desk: Desk, sending: Sending) -> None:
+def test_message_rolls_back_with_the_callers_rows(desk: Desk, sending: Sending) -> None:
     with rolled_back(desk.alias):
         groups(desk).create(name="order 42")
         sending()
@@ -68,7 +68,7 @@ def test_it_rolls_back_with_the_callers_rows(desk: Desk, sending: Sending) -> No
 
 
 @BOTH
-def test_a_savepoint_that_is_rolled_back_takes_its_messages_along(desk: Desk, sending: Sending) -> None:
+def test_rolled_back_savepoint_drops_its_messages(desk: Desk, sending: Sending) -> None:
     with transaction.atomic(using=desk.alias):
         sending()
         with rolled_back(desk.alias):
@@ -79,7 +79,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_messages_along(desk: Desk, se
 
 
 @BOTH
-def test_on_commit_it_is_sent_at_once(desk: Desk, sending: Sending) -> None:
+def test_message_in_an_on_commit_hook_is_sent_at_once(desk: Desk, sending: Sending) -> None:
     with transaction.atomic(using=desk.alias):
         transaction.on_commit(sending, using=desk.alias)
         assert desk.rows() == []
@@ -87,7 +87,7 @@ def test_on_commit_it_is_sent_at_once(desk: Desk, sending: Sending) -> None:
     assert elsewhere(lambda: len(desk.rows())) == 1
 
 
-def test_a_missing_queue_leaves_the_callers_transaction_as_it_was(desk: Desk) -> None:
+def test_missing_queue_leaves_the_callers_transaction_intact(desk: Desk) -> None:
     with transaction.atomic(using=desk.alias):
         groups(desk).create(name="order 42")
         with pytest.raises(QueueNotFound):
@@ -102,13 +102,13 @@ def test_a_missing_queue_leaves_the_callers_transaction_as_it_was(desk: Desk) ->
 
 @pytest.fixture
 def other(postgresql_desk: Desk) -> str:
-    """The alias of a database that holds no queues, beside `postgresql_desk`, which does."""
+    """The alias of a database without queues, beside `postgresql_desk`, which has them."""
     assert postgresql_desk.alias != "default"
     return "default"
 
 
 @BOTH
-def test_while_only_another_database_is_in_a_transaction_it_waits_for_its_commit(
+def test_message_waits_for_the_commit_of_another_database(
     postgresql_desk: Desk, other: str, warnings: Callable[[], list[str]], sending: Sending
 ) -> None:
     with transaction.atomic(using=other):
@@ -122,14 +122,14 @@ def test_while_only_another_database_is_in_a_transaction_it_waits_for_its_commit
 
 
 @BOTH
-def test_it_is_never_sent_if_the_other_database_rolls_back(postgresql_desk: Desk, other: str, sending: Sending) -> None:
+def test_rollback_of_the_other_database_drops_the_message(postgresql_desk: Desk, other: str, sending: Sending) -> None:
     with rolled_back(other):
         sending()
 
     assert postgresql_desk.rows() == []
 
 
-def test_it_waits_for_the_outermost_block_and_goes_with_the_savepoint(postgresql_desk: Desk, other: str) -> None:
+def test_message_waits_for_the_outermost_block_and_follows_the_savepoint(postgresql_desk: Desk, other: str) -> None:
     with transaction.atomic(using=other):
         with transaction.atomic(using=other):
             send(PlaceOrder("kept"))
@@ -140,7 +140,7 @@ def test_it_waits_for_the_outermost_block_and_goes_with_the_savepoint(postgresql
     assert [body["order_id"] for body in postgresql_desk.bodies()] == ["kept"]
 
 
-def test_it_warns_once(postgresql_desk: Desk, other: str, warnings: Callable[[], list[str]]) -> None:
+def test_warning_is_logged_once(postgresql_desk: Desk, other: str, warnings: Callable[[], list[str]]) -> None:
     for _ in range(3):
         with transaction.atomic(using=other):
             send(PlaceOrder("42"))
@@ -150,7 +150,7 @@ def test_it_warns_once(postgresql_desk: Desk, other: str, warnings: Callable[[],
     assert len(postgresql_desk.rows()) == 6
 
 
-def test_with_both_in_a_transaction_it_belongs_to_that_of_the_queues(
+def test_message_joins_the_transaction_of_the_queues_if_both_are_open(
     postgresql_desk: Desk, other: str, warnings: Callable[[], list[str]]
 ) -> None:
     with transaction.atomic(using=other):
@@ -164,15 +164,15 @@ def test_with_both_in_a_transaction_it_belongs_to_that_of_the_queues(
     assert warnings() == []
 
 
-def test_a_mistake_is_told_where_it_is_made_and_not_at_the_commit(postgresql_desk: Desk, other: str) -> None:
+def test_mistake_is_reported_at_the_call_and_not_at_the_commit(postgresql_desk: Desk, other: str) -> None:
     postgresql_desk.configure(ROUTES={})
 
     with transaction.atomic(using=other), pytest.raises(Exception, match="has no route"):
         send(PlaceOrder("42"))
 
 
-def test_messages_for_after_the_commit_are_composed_before_it(postgresql_desk: Desk, other: str) -> None:
-    """What the caller does to the object later does not change what was sent."""
+def test_deferred_message_is_composed_before_the_commit(postgresql_desk: Desk, other: str) -> None:
+    """Later changes of the object do not change the message."""
     order = PlaceOrder("42")
     with transaction.atomic(using=other):
         message_id = send(order)
@@ -182,7 +182,7 @@ def test_messages_for_after_the_commit_are_composed_before_it(postgresql_desk: D
     assert postgresql_desk.headers()[0]["NServiceBus.MessageId"] == message_id
 
 
-def test_a_connection_that_was_never_used_does_not_count_as_another(postgresql_desk: Desk, other: str) -> None:
+def test_unused_connection_does_not_count_as_another_database(postgresql_desk: Desk, other: str) -> None:
     connections[other].close()
 
     send(PlaceOrder("42"))

@@ -1,4 +1,4 @@
-"""What is sent fits the annotations of its class, by whatever call; numbers of a dictionary arrive as they were sent."""
+"""Sent values fit the annotations of their class in every kind of call; numbers of a dictionary arrive unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CALLS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_nothing_is_sent_with_a_value_of_another_type(sqlite_desk: Desk, call: str) -> None:
+def test_value_of_another_type_is_not_sent(sqlite_desk: Desk, call: str) -> None:
     expected = r"order_id: expected str, got int \(42\): convert the value, or change the annotation"
 
     with pytest.raises(MessageBodyError, match=expected) as caught:
@@ -38,7 +38,7 @@ def test_nothing_is_sent_with_a_value_of_another_type(sqlite_desk: Desk, call: s
     assert sqlite_desk.rows() == []
 
 
-def test_the_numbers_of_a_dictionary_arrive_as_they_were_sent(sqlite_desk: Desk) -> None:
+def test_numbers_of_a_dictionary_arrive_unchanged(sqlite_desk: Desk) -> None:
     body: dict[str, Any] = {"one": 1.0, "rate": 0.1, "price": Decimal("19.90"), "tax": Decimal("0.1"), "count": 1}
 
     send("Sending.Numbers", body)

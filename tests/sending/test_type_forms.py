@@ -1,4 +1,4 @@
-"""What messages of a type have in common is remembered, but never longer than it is true."""
+"""The common parts of messages of one type are cached, but never used when they are outdated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENCLOSED = "NServiceBus.EnclosedMessageTypes"
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is forgotten with it."""
+    """Remove the types that the test registers."""
     for name in ("_by_name", "_by_class"):
         monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
 
@@ -34,7 +34,7 @@ def enclosed(desk: Desk) -> list[str]:
     return [headers[ENCLOSED] for headers in desk.headers()]
 
 
-def test_a_class_that_is_registered_later_is_found_by_the_name_of_its_type(desk: Desk) -> None:
+def test_class_registered_later_is_found_by_its_type_name(desk: Desk) -> None:
     send("Sending.Late", {"order_id": "1"})
 
     @message_type("Sending.Late", assembly="Late.Messages", names="pascal")
@@ -51,7 +51,7 @@ def test_a_class_that_is_registered_later_is_found_by_the_name_of_its_type(desk:
     assert desk.bodies() == [{"order_id": "1"}, {"order_id": "2"}, {"order_id": "3"}, {"OrderId": "4"}]
 
 
-def test_a_base_that_is_registered_later_is_a_parent_of_the_next_message(desk: Desk) -> None:
+def test_base_registered_later_is_a_parent_of_the_next_message(desk: Desk) -> None:
     class Base:
         pass
 
@@ -67,7 +67,7 @@ def test_a_base_that_is_registered_later_is_a_parent_of_the_next_message(desk: D
     assert enclosed(desk) == ["Sending.Child", "Sending.Child;Sending.Base"]
 
 
-def test_a_class_that_is_registered_again_takes_the_place_of_its_former_self(desk: Desk) -> None:
+def test_class_registered_again_replaces_the_former_one(desk: Desk) -> None:
     def register(**options: str) -> type[Any]:
         @message_type("Sending.Reloaded", **options)
         @dataclass
@@ -85,7 +85,7 @@ def test_a_class_that_is_registered_again_takes_the_place_of_its_former_self(des
     assert desk.bodies() == [{"order_id": "1"}, {"OrderId": "2"}]
 
 
-def test_a_class_that_is_refused_can_be_registered_and_sent(desk: Desk) -> None:
+def test_refused_class_can_be_registered_and_sent(desk: Desk) -> None:
     @dataclass
     class Stranger:
         order_id: str
@@ -98,7 +98,7 @@ def test_a_class_that_is_refused_can_be_registered_and_sent(desk: Desk) -> None:
     assert desk.bodies() == [{"order_id": "2"}]
 
 
-def test_settings_that_change_count_for_the_next_message(desk: Desk) -> None:
+def test_changed_settings_apply_to_the_next_message(desk: Desk) -> None:
     @message_type("Sending.Spelled")
     @dataclass
     class Spelled:
@@ -115,7 +115,7 @@ def test_settings_that_change_count_for_the_next_message(desk: Desk) -> None:
     assert desk.bodies("Billing") == [{"OrderId": "3"}]
 
 
-def test_headers_of_one_message_are_not_those_of_the_next(desk: Desk) -> None:
+def test_headers_of_one_message_do_not_leak_into_the_next(desk: Desk) -> None:
     custom = {"NServiceBus.ContentType": "text/xml", ENCLOSED: "Sending.Other", "Tenant": "acme"}
     send("Sending.Plain", {"a": 1})
     send("Sending.Plain", {"a": 2}, headers=custom)
@@ -127,7 +127,7 @@ def test_headers_of_one_message_are_not_those_of_the_next(desk: Desk) -> None:
     assert enclosed(desk) == ["Sending.Plain", "Sending.Other", "Sending.Plain", "Sending.Plain"]
 
 
-def test_threads_that_compose_while_types_are_registered_see_each_registration(desk: Desk) -> None:
+def test_composing_threads_see_each_new_registration(desk: Desk) -> None:
     @dataclass
     class Busy:
         order_id: str

@@ -1,6 +1,6 @@
-"""What a type checker says of `publish()`, `request()` and the calls of a handler's context: each ignored error must be one.
+"""Type errors of `publish()`, `request()` and the calls of a handler's context: each ignored error must be a real one.
 
-mypy (`make types`) reports an ignore that ignores nothing. Calls of `send()` are in test_bad_input.py.
+mypy (`make types`) reports an unused ignore. Calls of `send()` are in test_bad_input.py.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def test_right_calls_are_sent(sqlite_bench: Bench) -> None:
     assert (len(sqlite_bench.rows("Other")), len(local)) == (3, 2)
 
 
-def what_a_request_returns() -> None:
+def check_types_of_requests() -> None:
     """Never called: only a type checker reads it."""
     assert_type(request("Test.Ask"), Request[Any])
     assert_type(request("Test.Ask", {"a": 1}, to="Sales"), Request[Any])

@@ -1,4 +1,4 @@
-"""The messages that these tests send."""
+"""The message types of these tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlqueue_app.messages.types import message_type
 @message_type("Sending.Command")
 @dataclass
 class Command:
-    """What all commands have in common."""
+    """The base of all commands."""
 
     order_id: str
 

@@ -1,4 +1,4 @@
-"""Polling threads of one queue on a clock that is only a number: what the adaptive receiver does, without threads and without time.
+"""Polling threads of one queue on a numeric clock: the adaptive receiver without threads and without time.
 
 Times are whole milliseconds, so that sums are exact.
 """
@@ -24,7 +24,7 @@ from sqlqueue_app.policies.polling import (
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """One poll: when, by which thread, and whether it found a message."""
+    """One poll: its time, its thread, and whether it found a message."""
 
     at: int
     thread: int
@@ -33,10 +33,10 @@ class Poll:
 
 @dataclass
 class Simulation:
-    """`arrivals` are the times at which messages come, in order; `handling` gives the milliseconds that each takes to handle.
+    """`arrivals`: the arrival times of the messages, in order; `handling`: the milliseconds that each takes.
 
-    `failed` says of a message whether its poll counts as a failure (expired, poison). A poll itself takes no time. Without `looks`
-    it is the algorithm of version 2.1 alone.
+    `failed`: whether the poll of a message counts as a failure (expired, poison). A poll itself takes no time. Without `looks`,
+    this is the plain algorithm of version 2.1.
     """
 
     maximum: int
@@ -66,7 +66,7 @@ class Simulation:
         self._taken = 0
 
     def run(self, until: int) -> Simulation:
-        """Everything that happens up to and including that time."""
+        """Run everything up to and including that time."""
         self._request(0, "start")
         if self.monitored:
             self._at(0, self._tick)
@@ -76,7 +76,7 @@ class Simulation:
         return self
 
     def threads_at(self, time: int) -> int:
-        """How many threads were live then."""
+        """Return the number of live threads at that time."""
         return self.live[bisect_right([at for at, _ in self.live], time) - 1][1]
 
     def _at(self, time: int, action: Callable[[int], None]) -> None:

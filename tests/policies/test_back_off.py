@@ -9,13 +9,13 @@ from sqlqueue_app.policies.polling import FIXED_FAULT_PAUSE_SECONDS, BackOff, Fi
 TRANSPORT = [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
 
 
-def test_it_doubles_from_50_ms_to_a_second() -> None:
+def test_wait_doubles_from_50_ms_to_a_second() -> None:
     back_off = BackOff()
 
     assert [back_off.next_wait() for _ in TRANSPORT] == TRANSPORT
 
 
-def test_a_reset_starts_again() -> None:
+def test_reset_starts_again() -> None:
     back_off = BackOff()
     for _ in range(5):
         back_off.next_wait()
@@ -25,20 +25,20 @@ def test_a_reset_starts_again() -> None:
     assert [back_off.next_wait() for _ in TRANSPORT] == TRANSPORT
 
 
-def test_other_ends_as_for_a_database_that_is_away() -> None:
+def test_limits_can_be_changed() -> None:
     back_off = BackOff(1.0, 10.0)
 
     assert [back_off.next_wait() for _ in range(7)] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
 
 
-def test_a_cap_at_the_first_value_keeps_to_it() -> None:
+def test_cap_at_the_first_value_keeps_the_wait_constant() -> None:
     back_off = BackOff(1.0, 1.0)
 
     assert [back_off.next_wait() for _ in range(3)] == [1.0, 1.0, 1.0]
 
 
 @given(st.floats(0.001, 10), st.floats(1, 100), st.lists(st.sampled_from(["wait", "reset"]), max_size=100))
-def test_it_never_shrinks_but_by_a_reset_and_never_leaves_its_ends(first: float, factor: float, events: list[str]) -> None:
+def test_wait_shrinks_only_by_reset_and_stays_within_its_limits(first: float, factor: float, events: list[str]) -> None:
     back_off = BackOff(first, first * factor)
     before = 0.0
     for event in events:
@@ -60,7 +60,7 @@ def test_two_threads_do_not_share_their_waits() -> None:
     assert other.polled(succeeded=False) == 0.05
 
 
-def test_a_fixed_thread_never_ends_and_settles_at_a_second() -> None:
+def test_fixed_thread_never_ends_and_settles_at_a_second() -> None:
     thread = FixedThread()
 
     waits = [thread.polled(succeeded=False) for _ in range(1000)]
@@ -69,7 +69,7 @@ def test_a_fixed_thread_never_ends_and_settles_at_a_second() -> None:
     assert set(waits[len(TRANSPORT) :]) == {1.0}
 
 
-def test_a_fixed_thread_polls_again_at_once_after_a_message_and_starts_over() -> None:
+def test_fixed_thread_polls_at_once_after_a_message() -> None:
     thread = FixedThread()
     thread.polled(succeeded=False)
     thread.polled(succeeded=False)
@@ -78,7 +78,7 @@ def test_a_fixed_thread_polls_again_at_once_after_a_message_and_starts_over() ->
     assert thread.polled(succeeded=False) == 0.05
 
 
-def test_a_fault_makes_a_fixed_thread_wait_ten_seconds_and_start_over() -> None:
+def test_fixed_thread_waits_ten_seconds_after_a_fault() -> None:
     thread = FixedThread()
     thread.polled(succeeded=False)
 

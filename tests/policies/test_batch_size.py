@@ -1,4 +1,4 @@
-"""How many messages the next receive takes."""
+"""The number of messages for the next receive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def grown(to: int) -> BatchSize:
     return size
 
 
-def test_a_number_stays_what_it_is() -> None:
+def test_fixed_size_never_changes() -> None:
     size = BatchSize(50)
     for received, seconds, failed in [(50, 0.01, False), (3, 9.0, False), (50, 0.01, True)]:
         size.done(received, seconds, failed=failed)
@@ -28,19 +28,19 @@ def test_auto_doubles_while_the_queue_is_deep_and_handlers_are_quick() -> None:
     assert seen == [1, 2, 4, 8, 16, 32, 64, AUTO_MAXIMUM, AUTO_MAXIMUM]
 
 
-def test_auto_stays_where_the_queue_is_not_deep() -> None:
+def test_auto_stays_if_the_queue_is_not_deep() -> None:
     size = grown(8)
     size.done(5, 0.001, failed=False)
     assert size.next() == 8
 
 
-def test_auto_stays_where_a_batch_takes_most_of_its_time() -> None:
+def test_auto_stays_if_a_batch_takes_most_of_its_time() -> None:
     size = grown(8)
     size.done(8, AUTO_SECONDS * 0.8, failed=False)
     assert size.next() == 8
 
 
-def test_auto_falls_to_what_fits_when_messages_get_slow() -> None:
+def test_auto_shrinks_to_fit_slow_messages() -> None:
     size = grown(32)
     size.done(32, AUTO_SECONDS * 4, failed=False)
     assert size.next() == 8
@@ -56,13 +56,13 @@ def test_auto_falls_to_one_after_a_failure_and_grows_again() -> None:
     assert size.next() == 2
 
 
-def test_after_a_lost_transaction_as_many_messages_are_handled_alone() -> None:
+def test_lost_batch_is_repeated_one_by_one() -> None:
     size = BatchSize(3)
     size.lost(3)
     assert [size.next() for _ in range(5)] == [1, 1, 1, 3, 3]
 
 
-def test_a_message_alone_whose_transaction_is_lost_changes_nothing() -> None:
+def test_lost_single_message_changes_nothing() -> None:
     size = BatchSize(3)
     size.lost(1)
     assert size.next() == 3

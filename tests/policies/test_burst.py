@@ -1,4 +1,4 @@
-"""Which announcements make a burst, so that receivers poll instead of having senders announce."""
+"""Announcements that form a burst, so that receivers poll instead."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_senders_that_commit_in_turn_are_a_crowd_however_slow_their_commits(
     assert [burst.announced(100 + number * pause, session) for number, session in enumerate(sessions)][-1] is expected
 
 
-def test_a_pause_begins_anew() -> None:
+def test_pause_restarts_the_count() -> None:
     burst = BurstDetector()
     for now in (0.0, 1.0):
         assert not any(burst.announced(now, 7) for _ in range(BURST_ANNOUNCEMENTS - 1))

@@ -1,4 +1,4 @@
-"""A thread more where all threads of a queue are inside a message: our addition to the algorithm of version 2.1.
+"""An additional thread when all threads of a queue are busy: our extension of the algorithm of version 2.1.
 
 See docs/internals/endpoints.md#ramp-up-controller.
 """
@@ -14,17 +14,17 @@ from tests.policies.simulation import Poll, Simulation
 WITHIN = 50
 
 
-def test_a_thread_is_asked_for_within_50_ms() -> None:
+def test_thread_is_requested_within_50_ms() -> None:
     assert BUSY_PROBE_SECONDS * BUSY_PROBES * 1000 <= WITHIN - 10
 
 
-def test_it_is_asked_for_at_the_second_look_at_the_same_messages() -> None:
+def test_thread_is_requested_at_second_probe_of_same_messages() -> None:
     busy = BusyThreads()
     busy.probes[1] = 0
     assert [busy.probe(1), busy.probe(1)] == [False, True]
 
 
-def test_another_message_is_counted_from_its_begin() -> None:
+def test_next_message_is_counted_from_its_begin() -> None:
     busy = BusyThreads()
     busy.probes[1] = 0
     busy.probe(1)
@@ -33,7 +33,7 @@ def test_another_message_is_counted_from_its_begin() -> None:
     assert [busy.probe(1), busy.probe(1)] == [False, True]
 
 
-def test_none_is_asked_for_while_one_is_free() -> None:
+def test_no_thread_is_requested_while_one_is_free() -> None:
     busy = BusyThreads()
     busy.probes[1] = 0
     busy.probes[2] = 0
@@ -41,7 +41,7 @@ def test_none_is_asked_for_while_one_is_free() -> None:
     assert busy.free(3) == 1
 
 
-def test_a_thread_that_is_gone_counts_no_longer() -> None:
+def test_ended_thread_no_longer_counts() -> None:
     busy = BusyThreads()
     busy.probes[1] = 0
     busy.probes[2] = 0
@@ -53,7 +53,7 @@ def test_a_thread_that_is_gone_counts_no_longer() -> None:
 # --- on a clock ---------------------------------------------------------------------------------------------------------------
 
 
-def test_slow_messages_are_handled_side_by_side() -> None:
+def test_slow_messages_are_handled_in_parallel() -> None:
     run = Simulation(4, arrivals=[0] * 8, handling=lambda _: 2_000, looks=True).run(60_000)
 
     begins = sorted(begin for begin, _ in run.handled.values())
@@ -61,15 +61,15 @@ def test_slow_messages_are_handled_side_by_side() -> None:
     assert max(begins) + 2_000 <= 4_200
 
 
-def test_a_message_that_comes_behind_a_slow_one_waits_for_a_poll_and_not_for_the_handler() -> None:
-    """The free thread looks as often as the only thread of a queue at rest."""
+def test_message_behind_a_slow_one_waits_for_a_poll_only() -> None:
+    """The free thread polls as often as the only thread of an idle queue."""
     for arrival in range(100, 7_000, 100):
         run = Simulation(4, arrivals=[0, arrival], handling=lambda message: 8_000 if message == 0 else 1, looks=True).run(20_000)
         assert run.handled[1][0] - arrival <= 1_000
 
 
 @pytest.mark.parametrize("takes", [1, 5, 15])
-def test_quick_messages_bring_no_thread_that_version_2_1_would_not(takes: int) -> None:
+def test_quick_messages_start_no_additional_thread(takes: int) -> None:
     arrivals = [number * 20 for number in range(500)]
     with_looks = Simulation(8, arrivals=arrivals, handling=lambda _: takes, looks=True).run(20_000)
     without = Simulation(8, arrivals=arrivals, handling=lambda _: takes).run(20_000)
@@ -78,11 +78,11 @@ def test_quick_messages_bring_no_thread_that_version_2_1_would_not(takes: int) -
     assert with_looks.polls == without.polls
 
 
-def test_an_idle_queue_is_asked_no_more_often() -> None:
+def test_idle_queue_is_polled_no_more_often() -> None:
     assert Simulation(8, looks=True).run(3_600_000).polls == Simulation(8).run(3_600_000).polls
 
 
-def test_the_only_free_thread_stays_and_looks_as_an_idle_one() -> None:
+def test_only_free_thread_stays_and_polls_like_an_idle_one() -> None:
     run = Simulation(8, arrivals=[0], handling=lambda _: 3_600_000, looks=True, monitored=False).run(3_599_000)
 
     assert run.live == [(0, 1), (40, 2)]
@@ -91,7 +91,7 @@ def test_the_only_free_thread_stays_and_looks_as_an_idle_one() -> None:
     assert [poll.at for poll in looking] == [poll.at for poll in idle]
 
 
-def test_threads_that_are_no_longer_needed_end() -> None:
+def test_unneeded_threads_end() -> None:
     run = Simulation(8, arrivals=[0] * 8, handling=lambda _: 5_000, looks=True).run(60_000)
 
     assert max(live for _, live in run.live) == 8
@@ -104,8 +104,8 @@ def test_threads_that_are_no_longer_needed_end() -> None:
     arrivals=st.lists(st.integers(0, 20_000), max_size=30).map(sorted),
     takes=st.lists(st.sampled_from([1, 10, 30, 100, 2_000, 30_000]), min_size=30, max_size=30),
 )
-def test_while_the_maximum_is_not_reached_no_message_waits_long(maximum: int, arrivals: list[int], takes: list[int]) -> None:
-    """Whatever comes, a message waits longer than at an idle queue only where there are as many threads as there may be."""
+def test_no_message_waits_long_below_the_maximum(maximum: int, arrivals: list[int], takes: list[int]) -> None:
+    """A message waits longer than at an idle queue only if the maximum number of threads is running."""
     run = Simulation(maximum, arrivals=arrivals, handling=takes.__getitem__, looks=True).run(400_000)
 
     assert len(run.handled) == len(arrivals)

@@ -7,13 +7,13 @@ from hypothesis import given, settings, strategies as st
 from sqlqueue_app.policies.polling import CircuitBreaker
 
 
-def test_it_triggers_once_when_failures_have_gone_on_for_long_enough() -> None:
+def test_breaker_triggers_once_after_long_enough_failures() -> None:
     breaker = CircuitBreaker(30)
     assert [breaker.failed(now) for now in (100, 110, 129.9, 130, 131, 500)] == [False, False, False, True, False, False]
     assert breaker.triggered
 
 
-def test_a_success_disarms_and_resets() -> None:
+def test_success_disarms_and_resets() -> None:
     breaker = CircuitBreaker(30)
     breaker.failed(100)
     breaker.succeeded()
@@ -26,7 +26,7 @@ def test_a_success_disarms_and_resets() -> None:
 
 @settings(deadline=None, max_examples=200, derandomize=True)
 @given(st.lists(st.tuples(st.floats(0, 20), st.booleans()), max_size=60))
-def test_it_is_triggered_if_and_only_if_failures_since_the_last_success_span_the_wait(steps: list[tuple[float, bool]]) -> None:
+def test_breaker_triggers_exactly_when_failures_span_the_wait(steps: list[tuple[float, bool]]) -> None:
     breaker, now, first = CircuitBreaker(30), 0.0, None
     for passed, failed in steps:
         now += passed

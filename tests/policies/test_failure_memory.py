@@ -14,7 +14,7 @@ def row(number: int) -> uuid.UUID:
     return uuid.UUID(int=number)
 
 
-def test_it_tells_attempts_and_the_last_cause() -> None:
+def test_memory_returns_attempts_and_the_last_cause() -> None:
     memory: FailureMemory[str] = FailureMemory()
     memory.failed(row(1), 1, "first")
     memory.failed(row(1), 2, "second")
@@ -23,7 +23,7 @@ def test_it_tells_attempts_and_the_last_cause() -> None:
     assert memory.recall(row(2)) is None
 
 
-def test_what_is_done_is_forgotten() -> None:
+def test_finished_row_is_forgotten() -> None:
     memory: FailureMemory[str] = FailureMemory()
     memory.failed(row(1), 1, "cause")
 
@@ -33,7 +33,7 @@ def test_what_is_done_is_forgotten() -> None:
     assert memory.recall(row(1)) is None
 
 
-def test_beyond_ten_thousand_the_oldest_is_forgotten() -> None:
+def test_oldest_entry_is_dropped_beyond_ten_thousand() -> None:
     assert REMEMBERED_FAILURES == 10_000
     memory: FailureMemory[str] = FailureMemory()
     for number in range(10_000):
@@ -46,7 +46,7 @@ def test_beyond_ten_thousand_the_oldest_is_forgotten() -> None:
     assert all(memory.recall(row(number)) for number in range(1, 10_001))
 
 
-def test_a_row_that_fails_again_is_the_newest() -> None:
+def test_row_that_fails_again_is_the_newest() -> None:
     memory: FailureMemory[str] = FailureMemory(size=2)
     memory.failed(row(1), 1, "cause")
     memory.failed(row(2), 1, "cause")
@@ -62,7 +62,7 @@ def test_a_row_that_fails_again_is_the_newest() -> None:
     size=st.integers(1, 5),
     events=st.lists(st.tuples(st.sampled_from(["failed", "forget"]), st.integers(0, 8)), max_size=100),
 )
-def test_it_holds_the_last_so_many_that_failed_and_were_not_done(size: int, events: list[tuple[str, int]]) -> None:
+def test_memory_holds_the_newest_unfinished_failures(size: int, events: list[tuple[str, int]]) -> None:
     memory: FailureMemory[int] = FailureMemory(size)
     expected: OrderedDict[int, int] = OrderedDict()
     for step, (event, number) in enumerate(events):

@@ -1,4 +1,4 @@
-"""The peek monitor of transports 3.0 and later: what follows from a look, when the next is due.
+"""The peek monitor of transports 3.0 and later: the result of a peek, and the time of the next one.
 
 See docs/internals/endpoints.md#peek-monitor.
 """
@@ -11,20 +11,20 @@ from hypothesis import given, strategies as st
 from sqlqueue_app.policies.polling import MONITOR_FAULT_PAUSE_SECONDS, Batch, PeekDecision, decide_after_peek
 
 
-def test_one_receive_for_each_message_that_waits_and_no_pause() -> None:
+def test_each_waiting_message_gets_a_receive_without_pause() -> None:
     assert decide_after_peek(17, 1.0) == PeekDecision(receives=17, wait_seconds=0.0)
 
 
 @pytest.mark.parametrize("waiting", [0, -3])
-def test_nothing_waits_so_the_peek_delay_passes(waiting: int) -> None:
+def test_empty_queue_waits_the_peek_delay(waiting: int) -> None:
     assert decide_after_peek(waiting, 2.5) == PeekDecision(receives=0, wait_seconds=2.5)
 
 
-def test_the_delay_does_not_grow() -> None:
+def test_peek_delay_does_not_grow() -> None:
     assert [decide_after_peek(0, 1.0).wait_seconds for _ in range(20)] == [1.0] * 20
 
 
-def test_a_batch_is_settled_when_every_started_receive_has_taken_its_row() -> None:
+def test_batch_is_settled_when_every_started_receive_has_its_row() -> None:
     batch = Batch()
     assert [batch.may_start() for _ in range(3)] == [True] * 3
 
@@ -37,7 +37,7 @@ def test_a_batch_is_settled_when_every_started_receive_has_taken_its_row() -> No
     assert batch.settled
 
 
-def test_the_first_that_finds_nothing_ends_the_batch() -> None:
+def test_first_empty_receive_cancels_the_batch() -> None:
     batch = Batch()
     batch.may_start()
     batch.may_start()
@@ -49,15 +49,13 @@ def test_the_first_that_finds_nothing_ends_the_batch() -> None:
     assert not batch.may_start()
 
 
-def test_after_a_fault_it_waits_a_second() -> None:
+def test_fault_pause_is_one_second() -> None:
     assert MONITOR_FAULT_PAUSE_SECONDS == 1.0
 
 
 @given(peeked=st.integers(0, 50), there=st.integers(0, 50), at_once=st.integers(1, 10))
-def test_a_batch_takes_what_was_peeked_at_most_and_wastes_no_more_than_a_round_of_slots(
-    peeked: int, there: int, at_once: int
-) -> None:
-    """The peek is an estimate: fewer may be there (gaps in the numbers) or more (they came since)."""
+def test_batch_takes_the_peeked_number_and_wastes_few_receives(peeked: int, there: int, at_once: int) -> None:
+    """The peek is an estimate: there may be fewer (gaps in the numbers) or more (sent since then)."""
     batch = Batch()
     running = found = missed = 0
     remaining = decide_after_peek(peeked, 1.0).receives

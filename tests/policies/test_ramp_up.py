@@ -20,7 +20,7 @@ IDLE_ROUND = 3550
 
 
 def drive(controller: RampUpController, *, successes: int) -> list[Step]:
-    """So many polls that find a message, and what the controller said before each."""
+    """Make this number of successful polls; returns the controller's step before each."""
     steps = []
     for _ in range(successes):
         steps.append(controller.next_step())
@@ -28,32 +28,32 @@ def drive(controller: RampUpController, *, successes: int) -> list[Step]:
     return steps
 
 
-def test_the_sixth_success_asks_for_a_thread_before_the_next_poll() -> None:
+def test_sixth_success_requests_a_thread_before_the_next_poll() -> None:
     controller = RampUpController()
 
     assert drive(controller, successes=6) == [Step.POLL] * 6
     assert controller.next_step() is Step.RAMP_UP_AND_POLL
 
 
-def test_the_request_zeroes_both_counters_whatever_becomes_of_it() -> None:
+def test_request_resets_both_counters() -> None:
     controller = RampUpController()
     drive(controller, successes=6)
 
     controller.next_step()
 
     assert (controller.successes, controller.failures) == (0, 0)
-    # six more are needed, and not one
+    # six more are needed, not one
     assert drive(controller, successes=7) == [Step.POLL] * 6 + [Step.RAMP_UP_AND_POLL]
 
 
-def test_the_step_is_asked_before_each_poll_and_asking_alone_changes_nothing_else() -> None:
+def test_next_step_alone_changes_nothing() -> None:
     controller = RampUpController()
     drive(controller, successes=5)
 
     assert [controller.next_step() for _ in range(10)] == [Step.POLL] * 10
 
 
-def test_a_success_zeroes_failures_and_resets_the_back_off() -> None:
+def test_success_resets_failures_and_back_off() -> None:
     controller = RampUpController()
     waits = [controller.polled(succeeded=False) for _ in range(6)]
 
@@ -63,7 +63,7 @@ def test_a_success_zeroes_failures_and_resets_the_back_off() -> None:
     assert controller.polled(succeeded=False) == 0.05
 
 
-def test_a_failure_zeroes_successes() -> None:
+def test_failure_resets_successes() -> None:
     controller = RampUpController()
     drive(controller, successes=5)
 
@@ -72,7 +72,7 @@ def test_a_failure_zeroes_successes() -> None:
     assert (controller.successes, controller.failures) == (0, 1)
 
 
-def test_the_seventh_failure_ends_the_thread() -> None:
+def test_seventh_failure_ends_the_thread() -> None:
     controller = RampUpController()
     waits = []
     while controller.next_step() is Step.POLL:
@@ -83,8 +83,8 @@ def test_the_seventh_failure_ends_the_thread() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=400))
-def test_each_step_follows_from_the_run_of_equal_results_before_it(results: list[bool]) -> None:
-    """Written once more in other words: the length of the run since the last request is all that counts."""
+def test_each_step_follows_from_the_preceding_equal_results(results: list[bool]) -> None:
+    """A second implementation: only the length of the run since the last request counts."""
     controller = RampUpController()
     since_request: list[bool] = []
     for result in results:
@@ -106,7 +106,7 @@ def test_each_step_follows_from_the_run_of_equal_results_before_it(results: list
 
 
 @pytest.mark.parametrize("maximum", [1, 2, 8, 40])
-def test_a_budget_gives_so_many_places_and_takes_them_back(maximum: int) -> None:
+def test_budget_hands_out_its_maximum_and_takes_threads_back(maximum: int) -> None:
     budget = ThreadBudget(maximum)
 
     assert [budget.may_start() for _ in range(maximum + 3)] == [True] * maximum + [False] * 3
@@ -119,7 +119,7 @@ def test_a_budget_gives_so_many_places_and_takes_them_back(maximum: int) -> None
 
 
 @pytest.mark.parametrize("maximum", [1, 8])
-def test_an_idle_queue_is_polled_seven_times_in_3550_ms_again_and_again(maximum: int) -> None:
+def test_idle_queue_is_polled_seven_times_per_round(maximum: int) -> None:
     run = Simulation(maximum).run(HOUR)
 
     times = [poll.at for poll in run.polls]
@@ -132,7 +132,7 @@ def test_an_idle_queue_is_polled_seven_times_in_3550_ms_again_and_again(maximum:
     assert all(run.threads_at(time) == 1 for time in range(0, HOUR, 997))
 
 
-def test_a_backlog_starts_a_thread_after_every_six_messages_of_a_thread() -> None:
+def test_backlog_starts_a_thread_after_every_six_messages() -> None:
     run = Simulation(8, arrivals=[0] * 400, handling=lambda _: 10, monitored=False).run(2000)
 
     # the first thread asks after 6 messages, before its seventh poll; then both ask after 6 more, and so on
@@ -141,16 +141,16 @@ def test_a_backlog_starts_a_thread_after_every_six_messages_of_a_thread() -> Non
     assert [run.threads_at(time) for time in (0, 59, 60, 119, 120, 179, 180)] == [1, 1, 2, 2, 4, 4, 8]
 
 
-def test_at_the_maximum_requests_go_on_and_are_refused() -> None:
+def test_requests_at_the_maximum_are_refused() -> None:
     run = Simulation(3, arrivals=[0] * 600, handling=lambda _: 10).run(2500)
 
     refused = [at for at, why, started in run.requests if why == "ramp-up" and not started]
     assert max(live for _, live in run.live) == 3
-    # counters are zeroed by a refusal too: a thread asks every sixth message, not at every poll
+    # a refusal resets the counters too: a thread asks every sixth message, not at every poll
     assert len(refused) == pytest.approx(600 / 6, abs=6)
 
 
-def test_after_a_burst_all_threads_but_one_end_after_seven_empty_polls() -> None:
+def test_all_threads_but_one_end_after_a_burst() -> None:
     run = Simulation(8, arrivals=[0] * 2000, handling=lambda _: 20).run(HOUR // 10)
 
     last = max(begin for begin, _ in run.handled.values())
@@ -176,7 +176,7 @@ def test_expired_and_poison_rows_count_as_empty_polls() -> None:
     assert [why for _, why, _ in run.requests] == ["start"]
 
 
-def test_a_message_that_comes_while_all_wait_is_found_within_a_second() -> None:
+def test_message_is_found_within_a_second_while_all_threads_wait() -> None:
     run = Simulation(4, arrivals=range(0, HOUR, 7919)).run(HOUR)
 
     waited = [begin - arrival for arrival, (begin, _) in zip(run.arrivals, run.handled.values(), strict=True)]
@@ -191,7 +191,7 @@ def test_a_message_that_comes_while_all_wait_is_found_within_a_second() -> None:
     durations=st.lists(st.sampled_from([0, 1, 10, 80, 700, 6000, 11_000, 31_000]), min_size=1, max_size=40),
     failing=st.lists(st.booleans(), min_size=1, max_size=9),
 )
-def test_whatever_comes_there_is_a_thread_never_too_many_and_every_message_is_taken_once(
+def test_any_load_keeps_one_thread_within_the_maximum_and_loses_no_message(
     maximum: int, gaps: list[int], durations: list[int], failing: list[bool]
 ) -> None:
     arrivals = [sum(gaps[: index + 1]) for index in range(len(gaps))]
@@ -205,7 +205,7 @@ def test_whatever_comes_there_is_a_thread_never_too_many_and_every_message_is_ta
     counts = [live for _, live in run.live]
     assert min(counts) >= 0
     assert max(counts) <= maximum
-    # between the end of the last thread and the start of the next no time passes
+    # no time passes between the end of the last thread and the start of the next
     assert all(after == (at, 1) for (at, live), after in pairwise(run.live) if live == 0)
     assert counts[-1] >= 1
     taken = [message for message in range(len(arrivals)) if not failing[message % len(failing)]]

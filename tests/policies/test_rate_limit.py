@@ -1,4 +1,4 @@
-"""The rate limit begins after so many failures in a row and ends with one success (docs/internals/endpoints.md#rate-limit)."""
+"""The rate limit begins after consecutive failures and ends with one success (docs/internals/endpoints.md#rate-limit)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 from sqlqueue_app.policies.polling import ConsecutiveFailures
 
 
-def test_it_begins_with_the_last_failure_of_the_row_and_says_so_once() -> None:
+def test_limit_begins_with_the_last_failure_and_reports_it_once() -> None:
     failures = ConsecutiveFailures(3)
 
     assert [failures.failed() for _ in range(5)] == [False, False, True, False, False]
@@ -17,7 +17,7 @@ def test_it_begins_with_the_last_failure_of_the_row_and_says_so_once() -> None:
     assert not failures.succeeded()
 
 
-def test_a_success_in_between_starts_the_count_again() -> None:
+def test_success_in_between_restarts_the_count() -> None:
     failures = ConsecutiveFailures(2)
     failures.failed()
     failures.succeeded()
@@ -27,7 +27,7 @@ def test_a_success_in_between_starts_the_count_again() -> None:
 
 
 @given(st.lists(st.booleans()))
-def test_without_a_number_there_is_no_limit(worked: list[bool]) -> None:
+def test_no_number_means_no_limit(worked: list[bool]) -> None:
     failures = ConsecutiveFailures(None)
 
     for each in worked:

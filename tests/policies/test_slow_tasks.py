@@ -1,4 +1,4 @@
-"""The slow-task monitor of transports 2.1.5 and later: a thread more for a message that takes long.
+"""The slow-task monitor of transports 2.1.5 and later: an additional thread for a slow message.
 
 See docs/internals/endpoints.md#ramp-up-controller.
 """
@@ -14,18 +14,18 @@ from tests.policies.simulation import Simulation
 TICK = 5000
 
 
-def test_it_ticks_every_five_seconds() -> None:
+def test_monitor_ticks_every_five_seconds() -> None:
     assert SLOW_TASK_TICK_SECONDS * 1000 == TICK
 
 
-def test_one_thread_is_asked_for_at_exactly_the_second_tick() -> None:
+def test_one_thread_is_requested_at_exactly_the_second_tick() -> None:
     monitor = SlowTaskMonitor()
     monitor.loop_began(1)
 
     assert [monitor.tick() for _ in range(100)] == [0, 1] + [0] * 98
 
 
-def test_the_next_message_is_counted_anew() -> None:
+def test_next_message_restarts_the_count() -> None:
     monitor = SlowTaskMonitor()
     monitor.loop_began(1)
     monitor.tick()
@@ -36,7 +36,7 @@ def test_the_next_message_is_counted_anew() -> None:
     assert [monitor.tick() for _ in range(3)] == [0, 1, 0]
 
 
-def test_each_slow_thread_asks_for_one() -> None:
+def test_each_slow_thread_requests_one() -> None:
     monitor = SlowTaskMonitor()
     for thread in range(5):
         monitor.loop_began(thread)
@@ -47,7 +47,7 @@ def test_each_slow_thread_asks_for_one() -> None:
     assert monitor.tick() == 3
 
 
-def test_a_thread_that_never_began_may_end() -> None:
+def test_unknown_thread_may_end() -> None:
     monitor = SlowTaskMonitor()
 
     monitor.ended(7)
@@ -56,7 +56,7 @@ def test_a_thread_that_never_began_may_end() -> None:
 
 
 @given(st.lists(st.sampled_from(["tick", "loop"]), max_size=200))
-def test_a_thread_asks_once_for_every_two_ticks_within_one_loop(events: list[str]) -> None:
+def test_thread_requests_once_per_two_ticks_of_one_loop(events: list[str]) -> None:
     monitor = SlowTaskMonitor()
     monitor.loop_began(1)
     asked = 0
@@ -74,7 +74,7 @@ def test_a_thread_asks_once_for_every_two_ticks_within_one_loop(events: list[str
 
 
 @pytest.mark.parametrize(("takes", "asked"), [(4_999, []), (5_001, [(5_000, 1)])])
-def test_the_first_tick_is_at_once_and_counts(takes: int, asked: list[tuple[int, int]]) -> None:
+def test_first_tick_is_immediate_and_counts(takes: int, asked: list[tuple[int, int]]) -> None:
     # the thread begins its loop at 0, before the tick: it is seen at 0 and again at 5 s
     run = Simulation(8, arrivals=[0], handling=lambda _: takes).run(20_000)
 
@@ -90,10 +90,10 @@ def test_the_first_tick_is_at_once_and_counts(takes: int, asked: list[tuple[int,
         (4_950, 5_051, [(10_000, 1)]),  # a little more than 5 s is enough at the right moment
         (5_050, 9_949, []),
         (5_050, 9_951, [(15_000, 1)]),
-        (50, 600_000, [(10_000, 1)]),  # once per message, however long it takes
+        (50, 600_000, [(10_000, 1)]),  # once per message, for any duration
     ],
 )
-def test_a_handler_that_is_seen_at_two_ticks_brings_one_thread(begins: int, takes: int, asked: list[tuple[int, int]]) -> None:
+def test_handler_seen_at_two_ticks_adds_one_thread(begins: int, takes: int, asked: list[tuple[int, int]]) -> None:
     """The message arrives so that a poll (every 50 ms at first, here) finds it at `begins`."""
     keep_awake = list(range(0, begins, 50))
     run = Simulation(8, arrivals=[*keep_awake, begins], handling=lambda message: takes if message == len(keep_awake) else 50).run(
@@ -104,15 +104,15 @@ def test_a_handler_that_is_seen_at_two_ticks_brings_one_thread(begins: int, take
     assert run.extra == asked
 
 
-def test_slow_messages_bring_the_threads_up_to_the_maximum_without_six_successes() -> None:
+def test_slow_messages_reach_the_maximum_without_six_successes() -> None:
     run = Simulation(4, arrivals=[0] * 10, handling=lambda _: 60_000).run(59_000)
 
-    # nobody succeeds six times; each tick after the first finds the threads of the tick before slow
+    # no thread succeeds six times; each tick after the first finds the threads of the tick before slow
     assert [why for _, why, _ in run.requests if why == "ramp-up"] == []
     assert max(live for _, live in run.live) == 4
     assert run.threads_at(59_000) == 4
     assert len(run.handled) == 4
 
 
-def test_a_queue_without_messages_is_never_slow() -> None:
+def test_empty_queue_is_never_slow() -> None:
     assert Simulation(8).run(3_600_000).extra == []

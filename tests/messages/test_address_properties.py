@@ -1,4 +1,4 @@
-"""Properties of addresses for any text: printing and parsing agree, and no name gets out of its quotes."""
+"""Properties of addresses for any text: printing and parsing are inverse, and no name breaks out of its quotes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlqueue_app.messages import QueueAddress
 from sqlqueue_app.messages.errors import AddressError
 from tests.support.fuzzing import fuzzed
 
-# Half of the texts are made of what is special somewhere, the other half of any Unicode, also longer than 128.
+# Half of the texts consist of special characters, the other half of any Unicode, also longer than 128.
 special = st.text(alphabet="ab@.[]\"';-/*\\ \n\t\x1fé\U0001f69a", max_size=24)
 wild = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), max_size=200)
 texts = special | wild
@@ -19,7 +19,7 @@ quick = fuzzed(300)
 
 
 def read_identifiers(sql: str, opening: str, closing: str) -> list[str]:
-    """The identifiers of ``[a].[b]`` as the database's own scanner sees them; fails on anything outside of quotes."""
+    """Return the identifiers of ``[a].[b]`` as the database's scanner reads them; fails on anything outside quotes."""
     found: list[str] = []
     position = 0
     while True:
@@ -71,7 +71,7 @@ def test_canonical_address_is_a_fixed_point(form: str, text: str, schema: str, c
 @pytest.mark.parametrize(("form", "quotes"), [("sqlserver", "[]"), ("postgresql", '""'), ("sqlite", '""')])
 @quick
 @given(table=names, schema=names, catalog=names)
-def test_no_name_gets_out_of_its_quotes(form: str, quotes: str, table: str, schema: str, catalog: str) -> None:
+def test_no_name_breaks_out_of_its_quotes(form: str, quotes: str, table: str, schema: str, catalog: str) -> None:
     sql = QueueAddress(table, form=form).qualified(schema, catalog)
     expected = {
         "sqlserver": [catalog, schema, table],
@@ -83,7 +83,7 @@ def test_no_name_gets_out_of_its_quotes(form: str, quotes: str, table: str, sche
 
 @quick
 @given(text=st.text(max_size=60), form=st.sampled_from(["sqlserver", "postgresql", "3.0", "legacy", "sqlite"]))
-def test_any_text_gives_an_address_or_an_address_error(text: str, form: str) -> None:
+def test_any_text_is_an_address_or_an_address_error(text: str, form: str) -> None:
     try:
         address = QueueAddress.parse(text, form)
     except AddressError:

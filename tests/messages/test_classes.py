@@ -1,4 +1,4 @@
-"""Classes of every kind as messages: what is written of them is read again, in JSON and XML."""
+"""Classes of every kind as messages: reading returns what was written, in JSON and XML."""
 
 from __future__ import annotations
 
@@ -130,25 +130,25 @@ MESSAGES = [
 @pytest.mark.parametrize("content_type", [JSON_CONTENT_TYPE, XML_CONTENT_TYPE])
 @pytest.mark.parametrize("names", ["as_is", "pascal"])
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_what_is_written_is_read(message: Any, names: str, content_type: str) -> None:
+def test_written_message_is_read_unchanged(message: Any, names: str, content_type: str) -> None:
     cls = type(message)
     check_mappable(cls)
     wanted = Seeded(message.quantity) if isinstance(message, Seeded) else message
     assert deserialize(serialize(message, names, content_type, ["Test.Thing"]), content_type, cls, names) == wanted
 
 
-def test_what_only_the_constructor_takes_is_read_and_not_written() -> None:
+def test_constructor_only_argument_is_read_but_not_written() -> None:
     assert serialize(Seeded(3)) == b'{"quantity":6}'
     assert deserialize(b'{"Quantity":6,"Factor":5}', None, Seeded).quantity == 30
 
 
-def test_an_alias_of_a_class_can_be_asked_for() -> None:
+def test_alias_of_a_class_is_a_valid_target() -> None:
     assert deserialize(b'[{"Items":[{"Sku":"a"}]}]', None, Page[Line]) == Page([Line("a")])
     with pytest.raises(MessageBodyError, match=r"page\.items\[0\]: Line needs the member 'sku'"):
         deserialize(b'{"page":{"items":[{}]}}', None, Book)
 
 
-def test_a_variable_that_nothing_binds_takes_anything() -> None:
+def test_unbound_type_variable_accepts_any_value() -> None:
     assert deserialize(b'{"items":[1,"x"]}', None, Page) == Page([1, "x"])
 
 
@@ -164,12 +164,12 @@ class Values:
 
 
 @pytest.mark.parametrize("form", ["<{0}></{0}>", "<{0}/>", '<{0} xsi:nil="true"/>'])
-def test_in_xml_a_value_without_content_keeps_its_default_and_a_text_is_empty(form: str) -> None:
+def test_empty_xml_element_keeps_the_default_or_is_an_empty_text(form: str) -> None:
     members = "".join(form.format(name) for name in ("Count", "Flag", "Text", "Raw", "Items", "Line"))
     body = f'<Values xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">{members}</Values>'
     assert deserialize(body.encode(), XML_CONTENT_TYPE, Values) == Values(text="", raw=b"", items=[], line=None)
 
 
-def test_in_xml_a_value_without_content_is_missed_where_it_is_needed() -> None:
+def test_empty_xml_element_of_a_required_member_is_refused() -> None:
     with pytest.raises(MessageBodyError, match="quantity: expected a whole number, got ''"):
         deserialize(b"<Computed><Quantity/></Computed>", XML_CONTENT_TYPE, Computed)

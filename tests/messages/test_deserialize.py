@@ -1,4 +1,4 @@
-"""Reading bodies: typed conversion, spellings of members, and clear errors for everything that does not fit."""
+"""Reading bodies: typed conversion, spellings of members, and clear errors for every misfit."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_conversion(hint: Any, value: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hint", "value", "said"),
+    ("hint", "value", "expected_error"),
     [
         (str, 3, r"\[0\]: expected text, got the number 3"),
         (str, None, "expected text, got null"),
@@ -170,8 +170,8 @@ def test_conversion(hint: Any, value: Any, expected: Any) -> None:
         (Pair, [1, 2], "expected an object for Pair, got an array of 2"),
     ],
 )
-def test_values_that_do_not_fit(hint: Any, value: Any, said: str) -> None:
-    with pytest.raises(MessageBodyError, match=said):
+def test_misfitting_value_is_refused(hint: Any, value: Any, expected_error: str) -> None:
+    with pytest.raises(MessageBodyError, match=expected_error):
         read(value, hint)
 
 
@@ -218,7 +218,7 @@ class Close:
     AB: int = 0
 
 
-def test_a_member_does_not_take_the_value_of_another() -> None:
+def test_member_does_not_take_the_value_of_another() -> None:
     assert deserialize(b'{"ab":1}', JSON, Close) == Close(1, 0, 0)
     assert deserialize(b'{"ab":1,"AB":3}', JSON, Close) == Close(1, 0, 3)
 
@@ -234,7 +234,7 @@ class Checked:
         self.doubled = self.total * 2
 
 
-def test_constructor_decides_too() -> None:
+def test_constructor_may_refuse() -> None:
     assert deserialize(b'{"total":2,"doubled":9}', JSON, Checked).doubled == 4
     with pytest.raises(MessageBodyError, match="Checked refused its members: total must not be negative") as caught:
         deserialize(b'{"total":-1}', JSON, Checked)
@@ -252,7 +252,7 @@ class Unresolved:
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "expected_error"),
     [
         (Unmappable, r"Unmappable\.value: nothing in JSON can be read as <class 'memoryview'>; use a dataclass"),
         (Unresolved, "type hints of Unresolved cannot be resolved .*NoSuchType"),
@@ -261,12 +261,12 @@ class Unresolved:
         (type[int], r"nothing in JSON can be read as type\[int\]"),
     ],
 )
-def test_targets_that_cannot_be_mapped(target: Any, said: str) -> None:
-    with pytest.raises(MessageTypeError, match=said):
+def test_unmappable_target_is_refused(target: Any, expected_error: str) -> None:
+    with pytest.raises(MessageTypeError, match=expected_error):
         deserialize(b'{"value":1}' if isinstance(target, type) else b"[1]", JSON, target)
 
 
-def test_without_target_the_message_is_a_dict() -> None:
+def test_message_without_target_is_a_dict() -> None:
     found = deserialize(b'\xef\xbb\xbf {"total":9.90,"n":1,"none":null,"unknown":{"a":[1.5]}}', None)
     assert found == {"total": Decimal("9.90"), "n": 1, "none": None, "unknown": {"a": [Decimal("1.5")]}}
     assert str(found["total"]) == "9.90"
@@ -286,12 +286,12 @@ def test_unknown_members_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("content_type", [None, "", JSON, "text/json", "application/json; charset=utf-8", "application/x-python"])
-def test_everything_but_xml_is_json(content_type: str | None) -> None:
+def test_every_content_type_but_xml_is_json(content_type: str | None) -> None:
     assert deserialize(b'{"a":1}', content_type) == {"a": 1}
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected_error"),
     [
         (b"", "the body is empty; expected a JSON object"),
         (b"\xef\xbb\xbf", "the body is not JSON"),
@@ -314,18 +314,18 @@ def test_everything_but_xml_is_json(content_type: str | None) -> None:
         (b'{"a":"\n"}', "the body is not JSON: Invalid control character"),
     ],
 )
-def test_bodies_that_cannot_be_read(body: bytes, said: str) -> None:
-    with pytest.raises(MessageBodyError, match=said):
+def test_unreadable_body_is_refused(body: bytes, expected_error: str) -> None:
+    with pytest.raises(MessageBodyError, match=expected_error):
         deserialize(body, JSON)
 
 
-def test_numbers_that_would_fill_the_memory_are_refused() -> None:
+def test_huge_number_is_refused() -> None:
     with pytest.raises(MessageBodyError, match=r"expected a whole number, got the number 1E\+999999999"):
         deserialize(b"[1e999999999]", JSON, list[int])
     assert deserialize(b"[1e3]", JSON, list[int]) == [1000]
 
 
-def test_nested_dataclasses_without_end() -> None:
+def test_deeply_nested_dataclasses_are_read_or_refused() -> None:
     depth = 300
     body = b'{"name":"n","children":[' * depth + b"]}" * depth
     try:
@@ -336,11 +336,11 @@ def test_nested_dataclasses_without_end() -> None:
         assert found.name == "n"
 
 
-def test_memory_view_is_a_body_too() -> None:
+def test_memory_view_is_accepted_as_body() -> None:
     assert deserialize(memoryview(b'{"a":1}'), JSON) == {"a": 1}  # type: ignore[arg-type]
 
 
-def test_body_of_64_mebibytes() -> None:
+def test_body_of_64_mebibytes_is_read() -> None:
     text = "x" * (64 * 1024 * 1024)
     assert deserialize(serialize(play.Node(text)), JSON, play.Node).name == text
 
@@ -369,7 +369,7 @@ def test_body_of_64_mebibytes() -> None:
     ),
     st.sampled_from(["as_is", "pascal"]),
 )
-def test_every_order_comes_back(order: play.PlaceOrder, names: str) -> None:
+def test_any_order_is_read_unchanged(order: play.PlaceOrder, names: str) -> None:
     body = serialize(order, names)
     assert deserialize(body, JSON, play.PlaceOrder, names=names) == order
 

@@ -1,4 +1,4 @@
-"""Received rows as messages, and the headers of what is sent."""
+"""Received rows as messages, and the headers of sent messages."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_intent(text: str | None, intent: Intent) -> None:
     assert incoming({names.MESSAGE_INTENT: text}).intent is intent
 
 
-def test_what_a_message_without_headers_says() -> None:
+def test_message_without_headers_has_empty_properties() -> None:
     message = incoming({})
     assert message.message_types == []
     assert (message.content_type, message.conversation_id, message.time_sent) == (None, None, None)
@@ -122,13 +122,13 @@ def test_every_recorded_row_is_a_message() -> None:
     assert seen > 300
 
 
-# What we leave out on purpose: the trace header of core 10 and the instance id that metrics add.
+# Left out on purpose: the trace header of core 10 and the instance id that metrics add.
 NOT_OURS = {names.START_NEW_TRACE, names.METRIC_INSTANCE_ID}
 ADDED_LATER = {names.DELIVER_AT, names.FORWARD_DESTINATION, names.PROCESSING_STARTED, names.FAILED_QUEUE, names.DELAYED_RETRIES}
 
 
 def recorded_sends() -> list[dict[str, str | None]]:
-    """The headers of every recorded row as its sender wrote them, that is without copies, retries and control messages."""
+    """The headers of every recorded row as its sender wrote them, without copies, retries and control messages."""
     found = []
     for row in rows("json"):
         headers = read_headers(row.get("headers"))
@@ -231,6 +231,6 @@ def test_new_ids_are_guids_and_differ() -> None:
     assert {(UUID(text).version, UUID(text).variant) for text in ids} == {(4, RFC_4122)}
 
 
-def test_version_is_one_that_core_5_matches_replies_of() -> None:
+def test_version_makes_core_5_match_replies() -> None:
     major, minor, patch = map(int, VERSION.split("."))
     assert (major, minor, patch) >= (5, 0, 0)

@@ -1,4 +1,4 @@
-"""Groups of failures: the titles and ids that ServiceControl's own classifiers gave, and those of our own failures."""
+"""Groups of failures: titles and ids of ServiceControl's own classifiers, and those of our failures."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_titles_and_ids_are_those_of_service_control(case: dict[str, Any]) -> No
     assert str(CLASSIFIERS["exception"].group_id(title)) == case["group_id"]
 
 
-def test_an_id_of_texts_is_an_md5_in_the_byte_order_of_dotnet() -> None:
+def test_group_id_is_an_md5_in_dotnet_byte_order() -> None:
     assert str(deterministic_guid("Message Type", "Shop.PlaceOrder")) == "876ec959-1e70-3f04-943c-0af496b82403"
 
 
-def test_a_failure_is_in_one_group_of_each_classifier() -> None:
+def test_failure_is_in_one_group_of_each_classifier() -> None:
     titles = {group.classifier.name: group.title for group in groups_of(HEADERS)}
 
     assert titles == {
@@ -57,9 +57,9 @@ def test_a_failure_is_in_one_group_of_each_classifier() -> None:
     assert {group.id for group in groups_of(HEADERS)} == {deterministic_guid(*each) for each in titles.items()}
 
 
-def test_what_no_header_says_makes_no_group() -> None:
+def test_missing_header_makes_no_group() -> None:
     assert [group.title for group in groups_of({})] == [": No stacktrace"]
-    # An endpoint of which no machine is known has neither a name nor an instance, to ServiceControl.
+    # To ServiceControl, an endpoint without a machine has neither a name nor an instance.
     assert [group.title for group in groups_of({"NServiceBus.FailedQ": "Sales"})] == [": No stacktrace", "Sales"]
 
 
@@ -72,11 +72,11 @@ def test_what_no_header_says_makes_no_group() -> None:
         ({"NServiceBus.ProcessingMachine": None, "NServiceBus.ProcessingEndpoint": None}, "0a0b0c0d0e0f00010203040506070809"),
     ],
 )
-def test_the_instance_is_named_by_the_metrics_or_by_the_host(changed: dict[str, str | None], expected: str | None) -> None:
+def test_instance_is_named_by_the_metrics_or_by_the_host(changed: dict[str, str | None], expected: str | None) -> None:
     assert CLASSIFIERS["instance"].title_of({**HEADERS, **changed}) == expected
 
 
-def test_a_message_has_the_same_id_whenever_it_fails() -> None:
+def test_message_has_the_same_id_at_every_failure() -> None:
     first = unique_message_id(HEADERS, native_id="row")
 
     assert first == deterministic_guid("m-1", "Sales")
@@ -94,7 +94,7 @@ def test_a_message_has_the_same_id_whenever_it_fails() -> None:
         ({}, ""),
     ],
 )
-def test_the_endpoint_of_a_failure(headers: dict[str, str | None], endpoint: str) -> None:
+def test_endpoint_of_a_failure_is_found(headers: dict[str, str | None], endpoint: str) -> None:
     assert processing_endpoint(headers) == endpoint
 
 
@@ -106,7 +106,7 @@ class Handlers:
         raise KeyError("A-1")
 
 
-def test_a_failure_of_our_own_has_its_innermost_frame_in_the_title() -> None:
+def test_title_of_our_failure_has_its_innermost_frame() -> None:
     with pytest.raises(KeyError) as caught:
         Handlers().place()
     failure = failure_of(caught.value, unrecoverable=False)
@@ -119,20 +119,20 @@ def test_a_failure_of_our_own_has_its_innermost_frame_in_the_title() -> None:
     assert exception_title(moved.exception_type, moved.message, moved.stack_trace) == title
 
 
-def test_an_exception_without_a_message_has_its_frame_too() -> None:
+def test_exception_without_message_has_its_frame() -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is empty
         raise ValueError
     failure = failure_of(caught.value, unrecoverable=False)
 
     title = exception_title(failure.exception_type, failure.message, failure.stack_trace)
 
-    assert title.startswith(f"ValueError: {__name__}.test_an_exception")
+    assert title.startswith(f"ValueError: {__name__}.test_exception")
 
 
 @pytest.mark.parametrize(
     ("trace", "frame"),
     [
-        # A line of source in a Python traceback can look like a frame; ServiceControl takes it for one.
+        # A line of source in a Python traceback can look like a frame; ServiceControl also takes it for one.
         (
             '  File "/a.py", line 1, in f\n    return handler.handle(message, context)\nValueError',
             "handler.handle(message, context)",
@@ -151,7 +151,7 @@ def test_an_exception_without_a_message_has_its_frame_too() -> None:
         ("", None),
     ],
 )
-def test_a_frame_is_a_whole_line(trace: str, frame: str | None) -> None:
+def test_frame_is_a_whole_line(trace: str, frame: str | None) -> None:
     assert first_frame(trace) == frame
 
 
@@ -169,6 +169,6 @@ def test_a_frame_is_a_whole_line(trace: str, frame: str | None) -> None:
         ":line 1" * 100_000,
     ],
 )
-def test_the_time_grows_with_the_length_alone(hostile: str) -> None:
-    # An expression that backtracks would not come to an end within the time of a session.
+def test_time_grows_linearly_with_the_length(hostile: str) -> None:
+    # An expression that backtracks would not end within the time of a session.
     assert first_frame(hostile) in (None, hostile[3:])

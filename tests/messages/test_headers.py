@@ -1,4 +1,4 @@
-"""Headers: every recorded text and dictionary, and what must never reach the receive loop as another error."""
+"""Headers: every recorded text and dictionary, and input that must never reach the receive loop as another error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.golden import rows
 
 POISON = "poison"
 
-# Which generation of readers we follow, by the text. "both": the two agree. Texts not named here are poison for both.
+# The generation of readers we follow, by text. "both": the two agree. Texts not listed here are poison for both.
 FOLLOWED = {
     "{}": "both",
     '{"a":"1"}': "both",
@@ -95,11 +95,11 @@ def test_headers_of_every_recorded_row(serializer: str) -> None:
             assert write_headers(headers) == text, "ours differs from theirs only where theirs is not ASCII"
 
 
-def test_no_headers() -> None:
+def test_missing_headers_are_empty() -> None:
     assert read_headers(None) == read_headers("") == {}
 
 
-def test_written_form() -> None:
+def test_headers_have_the_recorded_form() -> None:
     headers = {"b/c": 'say "hi" / \\', "a": None, "é": "\U0001f680\n\x7f"}
     assert write_headers(headers) == (r'{"b\/c":"say \"hi\" \/ \\","a":null,"\u00e9":"\ud83d\ude80\n\u007f"}')
     assert list(read_headers(write_headers(headers))) == ["b/c", "a", "é"]
@@ -107,7 +107,7 @@ def test_written_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "said"),
+    ("headers", "expected_error"),
     [
         ({"n": 1}, "the header 'n' is int .1.; expected str or None"),
         ({"n": b"x"}, "the header 'n' is bytes"),
@@ -116,12 +116,12 @@ def test_written_form() -> None:
         ({1: "x"}, "the header name 1 is int; expected str"),
     ],
 )
-def test_only_text_is_written(headers: Any, said: str) -> None:
-    with pytest.raises(WireFormatError, match=said):
+def test_only_text_is_written(headers: Any, expected_error: str) -> None:
+    with pytest.raises(WireFormatError, match=expected_error):
         write_headers(headers)
 
 
-def test_half_pairs_become_the_replacement_character() -> None:
+def test_half_surrogates_become_the_replacement_character() -> None:
     halves = {"a\ud83d": "x\ude80y\ud83d", "b": "\ud83d" + "\ude80"}
     assert write_headers(halves) == r'{"a\ufffd":"x\ufffdy\ufffd","b":"\ud83d\ude80"}'
     assert read_headers('{"a":"\ud83d\\ude80","b":"\ud83d"}') == {"a": "\U0001f680", "b": "\ufffd"}
@@ -130,7 +130,7 @@ def test_half_pairs_become_the_replacement_character() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected_error"),
     [
         ("[" * 100_000, "nested too deeply"),
         ('{"a":' * 100_000, "nested too deeply"),
@@ -146,12 +146,12 @@ def test_half_pairs_become_the_replacement_character() -> None:
         ("9" * 5000, "are no JSON object"),
     ],
 )
-def test_poison(text: str, said: str) -> None:
-    with pytest.raises(PoisonMessage, match=said):
+def test_unreadable_headers_are_poison(text: str, expected_error: str) -> None:
+    with pytest.raises(PoisonMessage, match=expected_error):
         read_headers(text)
 
 
-def test_null_is_told_apart_from_other_poison() -> None:
+def test_null_is_distinguished_from_other_poison() -> None:
     with pytest.raises(NullHeaders):
         read_headers(" null\n")
     assert issubclass(NullHeaders, PoisonMessage)

@@ -40,7 +40,7 @@ def test_text_without_both_quotes_stays(text: str) -> None:
 
 @pytest.mark.parametrize("quote", [quote_sqlserver, quote_postgresql, quote_sqlite])
 @pytest.mark.parametrize("name", ["a\0b", "\udc80"])
-def test_characters_that_no_database_takes_are_refused(quote: object, name: str) -> None:
+def test_characters_that_no_database_accepts_are_refused(quote: object, name: str) -> None:
     assert callable(quote)
     with pytest.raises(AddressError, match="the name "):
         quote(name)
@@ -58,12 +58,12 @@ def test_characters_that_no_database_takes_are_refused(quote: object, name: str)
         ("x" * 5000, "sqlite", 100, "table"),
     ],
 )
-def test_names_within_the_limit(name: str, dialect: str, suffix: int, part: str) -> None:
+def test_name_within_the_limit_is_accepted(name: str, dialect: str, suffix: int, part: str) -> None:
     check_name(name, dialect, suffix, part=part)
 
 
 @pytest.mark.parametrize(
-    ("name", "dialect", "suffix", "part", "said"),
+    ("name", "dialect", "suffix", "part", "expected_error"),
     [
         ("x" * 129, "sqlserver", 0, "table", "is 129 characters long; sqlserver allows 128 characters"),
         ("\U0001f69a" * 65, "sqlserver", 0, "table", "is 130 characters long"),
@@ -75,24 +75,24 @@ def test_names_within_the_limit(name: str, dialect: str, suffix: int, part: str)
         ("a\0", "sqlite", 0, "table", "contains the character NUL"),
     ],
 )
-def test_names_beyond_the_limit(name: str, dialect: str, suffix: int, part: str, said: str) -> None:
-    with pytest.raises(AddressError, match=said) as caught:
+def test_name_beyond_the_limit_is_refused(name: str, dialect: str, suffix: int, part: str, expected_error: str) -> None:
+    with pytest.raises(AddressError, match=expected_error) as caught:
         check_name(name, dialect, suffix, part=part)
     assert repr(name) in str(caught.value)
 
 
-def test_unknown_dialect_is_a_mistake_of_the_caller() -> None:
+def test_unknown_dialect_is_a_programming_error() -> None:
     with pytest.raises(ValueError, match="unknown dialect 'oracle'"):
         check_name("x", "oracle")
 
 
 @pytest.mark.parametrize("name", ["Sales", "Particular.ServiceControl", "[x]", 'a"b', "ünïcødé"])
-def test_queue_names(name: str) -> None:
+def test_queue_name_is_accepted(name: str) -> None:
     check_queue_name(name, "ENDPOINTS")
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected_error"),
     [
         ("Sales@[dbo]", "contains '@', which separates"),
         ("", "is empty or white space"),
@@ -102,7 +102,7 @@ def test_queue_names(name: str) -> None:
         (7, "expected a queue name as text, got 7"),
     ],
 )
-def test_queue_names_that_are_refused(name: object, said: str) -> None:
-    with pytest.raises(AddressError, match=said) as caught:
+def test_invalid_queue_name_is_refused(name: object, expected_error: str) -> None:
+    with pytest.raises(AddressError, match=expected_error) as caught:
         check_queue_name(name, "SQLQUEUE['ENDPOINTS']")
     assert "SQLQUEUE['ENDPOINTS']" in str(caught.value)

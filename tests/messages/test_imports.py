@@ -1,4 +1,4 @@
-"""The package is usable without Django, and says what it offers."""
+"""The package works without Django, and exports its public names."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def test_importing_messages_does_not_import_django() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_exports() -> None:
+def test_exports_are_callable() -> None:
     assert messages.__all__ == ["QueueAddress", "read_headers", "write_headers", "parse_time", "format_time"]
     assert all(callable(getattr(messages, name)) for name in messages.__all__)

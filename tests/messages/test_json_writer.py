@@ -1,4 +1,4 @@
-"""Plain values are written by the standard encoder: to the letter as our own writer writes them."""
+"""The standard encoder writes plain values exactly as our own writer does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(K
 
 
 def slowly(value: Any, as_pascal: bool, scalars: Any = json._WRITTEN_SCALARS) -> str | list[str]:
-    """What our own writer makes of it, or the path of the mismatch that it finds."""
+    """Return the text of our own writer, or the path of the mismatch that it finds."""
     out: list[str] = []
     try:
         json._write(value, out, as_pascal, scalars)
@@ -33,11 +33,11 @@ def as_sent(value: Any, names: str) -> str | list[str]:
 
 
 @given(st.dictionaries(KEYS, VALUES) | st.lists(VALUES))
-def test_both_ways_give_the_same_text_and_the_same_errors(value: Any) -> None:
+def test_both_writers_give_the_same_text_and_errors(value: Any) -> None:
     assert as_sent(value, "as_is") == slowly(value, False, json._SCALARS_IN_DICT)
 
 
 @given(st.uuids(), st.none() | st.text(), st.sampled_from(["as_is", "pascal"]))
-def test_messages_are_written_alike(order_id: Any, reason: str | None, names: str) -> None:
+def test_both_writers_give_the_same_messages(order_id: Any, reason: str | None, names: str) -> None:
     for message in (RejectOrder(str(order_id), reason), RejectOrder(order_id, reason), OrderAccepted(order_id, 7)):  # type: ignore[arg-type]
         assert as_sent(message, names) == slowly(message, names == "pascal")

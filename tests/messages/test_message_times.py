@@ -1,4 +1,4 @@
-"""The times of a message: what the headers of an audit queue and of an error queue say (docs/internals/operations.md#metrics)."""
+"""The times of a message, from the headers of an audit queue and of an error queue (docs/internals/operations.md#metrics)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def headers(**given: str) -> dict[str, str | None]:
         ({}, None, None, None),
     ],
 )
-def test_times(given: dict[str, str | None], delivery: float | None, processing: float | None, critical: float | None) -> None:
+def test_times_are_computed_from_the_headers(
+    given: dict[str, str | None], delivery: float | None, processing: float | None, critical: float | None
+) -> None:
     found = message_times(given)
     assert (seconds(found.delivery), seconds(found.processing), seconds(found.critical)) == (delivery, processing, critical)
     assert found.failed is ("NServiceBus.TimeOfFailure" in given)

@@ -1,4 +1,4 @@
-"""TypedDicts and models of Pydantic as message types, in JSON and XML."""
+"""TypedDicts and Pydantic models as message types, in JSON and XML."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Order(BaseModel):
 
 @pytest.mark.parametrize("content_type", CONTENT_TYPES)
 @pytest.mark.parametrize("names", ["as_is", "pascal"])
-def test_a_typed_dict_is_read_with_the_types_of_its_keys(content_type: str, names: str) -> None:
+def test_typed_dict_is_read_with_the_types_of_its_keys(content_type: str, names: str) -> None:
     check_mappable(OrderDict)
     wire = {"OrderId": ORDER, "Status": Status.OnHold, "Lines": [{"sku": "a", "PRICE": Decimal("1.50")}], "Unknown": 1}
     body = serialize(wire, names, content_type, ["Shop.OrderDict"])
@@ -64,21 +64,21 @@ def test_a_typed_dict_is_read_with_the_types_of_its_keys(content_type: str, name
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected_error"),
     [
         (b'{"lines": []}', "OrderDict needs the member 'order_id'"),
         (b'{"order_id": "x", "lines": []}', "order_id: expected a GUID, got 'x'"),
         (b'{"order_id": "00000000-0000-0000-0000-000000000001", "lines": [{}]}', r"lines\[0\]: LineDict needs the member 'sku'"),
     ],
 )
-def test_a_typed_dict_that_does_not_fit_is_refused_with_its_place(body: bytes, said: str) -> None:
-    with pytest.raises(MessageBodyError, match=said):
+def test_misfitting_typed_dict_is_refused_with_the_position(body: bytes, expected_error: str) -> None:
+    with pytest.raises(MessageBodyError, match=expected_error):
         deserialize(body, JSON_CONTENT_TYPE, OrderDict)
 
 
 @pytest.mark.parametrize("content_type", CONTENT_TYPES)
 @pytest.mark.parametrize("names", ["as_is", "pascal"])
-def test_a_model_is_written_and_read(content_type: str, names: str) -> None:
+def test_model_is_written_and_read(content_type: str, names: str) -> None:
     check_mappable(Order)
     values: dict[str, Any] = {"order_id": ORDER, "wait": timedelta(days=1, seconds=2), "from": "here"}
     message = Order(**values, total=Decimal("9.90"), status=Status.OnHold, lines=[Line(sku="a", quantity=2)], score=3)
@@ -91,7 +91,7 @@ def test_a_model_is_written_and_read(content_type: str, names: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected_error"),
     [
         (b'{"OrderId": "x"}', "order_id: expected a GUID, got 'x'"),
         (b"{}", "Order needs the member 'order_id'"),
@@ -102,12 +102,12 @@ def test_a_model_is_written_and_read(content_type: str, names: str) -> None:
         ),
     ],
 )
-def test_a_model_that_refuses_is_told_with_its_place(body: bytes, said: str) -> None:
-    with pytest.raises(MessageBodyError, match=f"(?s){said}"):
+def test_refusal_of_a_model_has_the_position(body: bytes, expected_error: str) -> None:
+    with pytest.raises(MessageBodyError, match=f"(?s){expected_error}"):
         deserialize(body, JSON_CONTENT_TYPE, Order)
 
 
-def test_a_type_that_only_pydantic_knows_is_left_to_it() -> None:
+def test_unknown_type_is_left_to_pydantic() -> None:
     class Page(BaseModel):
         size: NonNegativeInt | complex = 0
 

@@ -1,4 +1,4 @@
-"""The order in which settings, address and defaults decide about schema and catalog."""
+"""The order in which settings, address and defaults determine schema and catalog."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_order_of_schema_and_catalog(queue: str | None, endpoint: str | None, ad
     assert book.resolve(resolved, endpoint="E") == resolved
 
 
-def test_endpoint_setting_counts_only_for_messages_routed_to_it() -> None:
+def test_endpoint_setting_applies_only_to_messages_routed_to_it() -> None:
     book = full_book("sqlserver")
     assert book.of_endpoint("Billing") == QueueAddress("Billing", "endpoint", "endpoint_c")
     assert book.of_queue("Billing") == QueueAddress("Billing", "default", "catalog")
@@ -71,7 +71,7 @@ def test_postgresql_has_no_catalog() -> None:
     assert AddressBook("postgresql").of_queue("t").schema == "public"
 
 
-def test_sqlite_has_neither() -> None:
+def test_sqlite_has_no_schema_and_no_catalog() -> None:
     book = full_book("sqlite")
     assert book.parse("Sales@[dbo]@[nsb]") == QueueAddress("Sales", form="sqlite")
     assert book.of_endpoint("Billing") == QueueAddress("Billing", form="sqlite")
@@ -86,7 +86,7 @@ def test_names_are_never_parsed() -> None:
         full_book("sqlserver").canonical(QueueAddress("a@b"))
 
 
-def test_canonical_is_resolved_first() -> None:
+def test_canonical_address_is_resolved_first() -> None:
     assert full_book("sqlserver").canonical(QueueAddress("Other")) == "Other@[default]@[catalog]"
     assert full_book("sqlserver").canonical(QueueAddress("Sales", "x")) == "Sales@[queue]@[queue_c]"
     assert AddressBook("sqlserver").canonical(QueueAddress("Other")) == "Other@[dbo]"
@@ -97,7 +97,7 @@ def test_address_of_another_database_keeps_its_parts() -> None:
     assert moved == QueueAddress("t.u", "s", None, "postgresql")
 
 
-def test_unknown_dialect() -> None:
+def test_unknown_dialect_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="unknown dialect 'microsoft'; expected one of sqlserver, postgresql"):
         AddressBook("microsoft")
 
@@ -114,9 +114,7 @@ def test_unknown_dialect() -> None:
         ("sqlite", "Web@OLDBOX", "Web", "Web"),
     ],
 )
-def test_an_address_in_a_message_is_cut_where_the_endpoint_reads_as_1_x_and_2_x(
-    dialect: str, text: str, cut: str, newer: str
-) -> None:
+def test_received_address_is_cut_with_legacy_addresses(dialect: str, text: str, cut: str, newer: str) -> None:
     moved = {"Moved": "moved"}
     for cuts, expected in ((True, cut), (False, newer)):
         book = AddressBook(dialect, schema_for_queue=moved, cuts_received=cuts)

@@ -36,7 +36,7 @@ def recorded_bodies(name: str) -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("name", ["json", "newtonsoft"])
-def test_every_recorded_json_body(name: str) -> None:
+def test_every_recorded_json_body_is_read_and_written(name: str) -> None:
     bodies = recorded_bodies(name)
     typed = [(play.CLASSES[kind], body) for kind, body in bodies if kind in play.CLASSES]
     assert len(bodies) > 60
@@ -53,12 +53,12 @@ def test_every_recorded_json_body(name: str) -> None:
 
 
 def normal(body: bytes) -> Any:
-    """The body as JSON, without what the wire leaves open: escapes, a byte order mark, zeros at the end of a second."""
+    """Return the body as JSON, without its free choices: escapes, a byte order mark, zeros at the end of a second."""
     text = re.sub(r"(T\d\d:\d\d:\d\d\.\d*?)0+(?=[Z+-])", r"\1", body.decode("utf-8-sig"))
     return json.loads(text, parse_float=str)
 
 
-def test_the_recorded_order_in_full() -> None:
+def test_recorded_order_is_read_completely() -> None:
     body = next(body for kind, body in recorded_bodies("json") if kind.endswith("PlaceOrder"))
     assert deserialize(body, JSON_CONTENT_TYPE, play.PlaceOrder) == play.PlaceOrder(
         order_id=ORDER_ID,
@@ -79,13 +79,13 @@ def test_the_recorded_order_in_full() -> None:
     )
 
 
-# Hand-written bodies that the real endpoint refused and that ours refuses too; it takes all others, XML in a JSON endpoint, too.
+# Hand-written bodies that the real endpoint refused and ours refuses too; it accepts all others, also XML in a JSON endpoint.
 REFUSED = {"utf-16 body", "body null literal", "body broken", "no content type, xml body"}
 REFUSED |= {"number as text", "timespan ISO"}
 
 
 @pytest.mark.parametrize("row", [row for row in rows("handwritten") if row["body_base64"]], ids=lambda row: row["case"])
-def test_every_handwritten_body(row: dict[str, Any]) -> None:
+def test_every_handwritten_body_is_read_or_refused(row: dict[str, Any]) -> None:
     body = base64.b64decode(row["body_base64"])
     content_type = None
     if row["headers"] and row["case"] not in ("headers broken", "headers null", "header nested", "header twice"):
@@ -150,7 +150,7 @@ class Shape(Enum):
         (play.Ping(), "{}"),
     ],
 )
-def test_written_form_of_values(value: Any, text: str) -> None:
+def test_values_have_the_recorded_form(value: Any, text: str) -> None:
     assert serialize({"v": value}).decode() == f'{{"v":{text}}}'
 
 
@@ -164,7 +164,7 @@ def test_subclasses_are_written_like_their_base() -> None:
     assert serialize([Text("x"), Number(3)]) == b'["x",3]'
 
 
-def test_names_of_members() -> None:
+def test_member_names_follow_the_setting() -> None:
     order = play.OrderLine("A", 1, play.Money(Decimal("1.50"), "EUR"))
     assert serialize(order) == b'{"sku":"A","quantity":1,"price":{"amount":1.50,"currency":"EUR"}}'
     assert serialize(order, "pascal") == b'{"Sku":"A","Quantity":1,"Price":{"Amount":1.50,"Currency":"EUR"}}'
@@ -197,7 +197,7 @@ def endless() -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected_error"),
     [
         (float("nan"), "value: no body has a number for nan"),
         (float("-inf"), "no body has a number for -inf"),
@@ -216,12 +216,12 @@ def endless() -> list[Any]:
         (Clash, "type cannot be written as JSON"),
     ],
 )
-def test_what_cannot_be_written(value: Any, said: str) -> None:
-    with pytest.raises(MessageBodyError, match=said):
+def test_unwritable_value_is_refused(value: Any, expected_error: str) -> None:
+    with pytest.raises(MessageBodyError, match=expected_error):
         serialize(Holder(value))
 
 
-def test_members_that_would_share_a_name() -> None:
+def test_members_with_the_same_written_name_are_refused() -> None:
     assert serialize(Clash()) == b'{"order_id":1,"OrderId":2}'
     with pytest.raises(MessageBodyError, match="both be written as 'OrderId'; rename one"):
         serialize(Clash(), "pascal")
@@ -233,6 +233,6 @@ def test_only_objects_and_lists_are_bodies(value: Any) -> None:
         serialize(value)
 
 
-def test_media_type() -> None:
+def test_media_type_is_normalised() -> None:
     assert media_type(" Application/JSON ; charset=utf-8") == "application/json"
     assert media_type(None) == ""

@@ -1,4 +1,4 @@
-"""Wire timestamps and TimeSpan texts, against every recorded one."""
+"""Wire timestamps and TimeSpan texts, compared with every recorded one."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_time_before_the_first_year_is_refused() -> None:
 
 @quick
 @given(st.datetimes(timezones=st.just(UTC)))
-def test_time_comes_back(instant: datetime) -> None:
+def test_time_is_read_as_it_was_written(instant: datetime) -> None:
     assert len(format_time(instant)) == 28
     assert parse_time(format_time(instant)) == instant
 
@@ -82,11 +82,11 @@ def test_every_recorded_duration(row: dict[str, Any]) -> None:
 
 
 @given(st.timedeltas(timedelta(days=-10_000_000), timedelta(days=10_000_000)))
-def test_a_duration_of_xml_comes_back(duration: timedelta) -> None:
+def test_xml_duration_is_read_as_it_was_written(duration: timedelta) -> None:
     assert parse_iso_duration(format_iso_duration(duration)) == duration
 
 
-def test_a_duration_beyond_net_has_no_xml() -> None:
+def test_duration_beyond_net_has_no_xml_form() -> None:
     with pytest.raises(WireFormatError, match=r"longer than \.NET can hold"):
         format_iso_duration(timedelta.max)
 
@@ -100,12 +100,12 @@ def test_a_duration_beyond_net_has_no_xml() -> None:
         ("PT1.12345678S", timedelta(seconds=1, microseconds=123456)),
     ],
 )
-def test_other_durations_of_xml(text: str, duration: timedelta) -> None:
+def test_other_xml_durations_are_read(text: str, duration: timedelta) -> None:
     assert parse_iso_duration(text) == duration
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1D", "P1H", "PT1D", "P-1D", "PT1S ago", "P99999999D", "P999999Y"])
-def test_what_is_no_duration_of_xml_is_refused(text: str) -> None:
+def test_invalid_xml_duration_is_refused(text: str) -> None:
     with pytest.raises(WireFormatError, match="the duration"):
         parse_iso_duration(text)
 
@@ -119,7 +119,7 @@ def test_what_is_no_duration_of_xml_is_refused(text: str) -> None:
         ("-00:00:00.0000019", timedelta(microseconds=-1)),
     ],
 )
-def test_shorter_forms(text: str, duration: timedelta) -> None:
+def test_shorter_forms_are_read(text: str, duration: timedelta) -> None:
     assert parse_timespan(text) == duration
 
 
@@ -130,7 +130,7 @@ def test_shorter_forms(text: str, duration: timedelta) -> None:
         *("10675199.02:48:05.4775810", "99999999.00:00:00", "999999999.00:00:00", "--00:00:01"),
     ],
 )
-def test_texts_that_are_no_duration(text: str) -> None:
+def test_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(WireFormatError, match=re.escape(repr(text))):
         parse_timespan(text)
 
@@ -142,5 +142,5 @@ def test_durations_beyond_net_are_refused() -> None:
 
 @quick
 @given(st.timedeltas(min_value=timedelta(days=-10675199), max_value=timedelta(days=10675199)))
-def test_duration_comes_back(duration: timedelta) -> None:
+def test_duration_is_read_as_it_was_written(duration: timedelta) -> None:
     assert parse_timespan(format_timespan(duration)) == duration

@@ -14,7 +14,7 @@ from tests.support.golden import rows
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test fills an empty registry; the process's own stays as it was."""
+    """Give each test an empty registry; the process's own is restored."""
     fresh = MessageTypes()
     for name in ("_by_name", "_by_class"):
         monkeypatch.setattr(registry, name, getattr(fresh, name))
@@ -35,7 +35,7 @@ def test_registered_class_is_found_by_name_and_class() -> None:
     assert registry.by_name("sales.placeorder") is None
 
 
-def test_unregistered_class_says_what_to_do() -> None:
+def test_error_for_an_unregistered_class_names_the_decorator() -> None:
     class PlaceOrder:
         pass
 
@@ -43,7 +43,7 @@ def test_unregistered_class_says_what_to_do() -> None:
         registry.of(PlaceOrder())
 
 
-def test_subclass_is_no_message_type_by_itself() -> None:
+def test_subclass_is_not_a_message_type_by_itself() -> None:
     @message_type("Base")
     @dataclass
     class Base:
@@ -57,7 +57,7 @@ def test_subclass_is_no_message_type_by_itself() -> None:
         registry.of(Derived())
 
 
-def test_doubled_names_are_refused() -> None:
+def test_duplicate_names_are_refused() -> None:
     @message_type("Sales.PlaceOrder")
     @dataclass
     class First:
@@ -75,7 +75,7 @@ def test_doubled_names_are_refused() -> None:
     assert registry.by_name("Other") is None
 
 
-def test_the_same_class_imported_again_takes_its_place() -> None:
+def test_class_imported_again_replaces_itself() -> None:
     def load() -> type:
         @message_type("Sales.PlaceOrder")
         @dataclass
@@ -120,7 +120,7 @@ def test_enclosed_types_are_those_of_the_recorded_event() -> None:
     assert recorded
     ours = resolve_enclosed(text)
     for names in recorded:
-        # The type itself is first; of the others theirs go by another order, which no reader looks at.
+        # The type itself is first; .NET orders the others differently, and no reader depends on it.
         assert names[0] == ours[0]
         assert set(names) == set(ours)
 
@@ -158,7 +158,7 @@ def test_resolve_enclosed(text: str | None, names: list[str]) -> None:
     assert resolve_enclosed(text) == names
 
 
-def test_type_arguments_are_known_by_their_names_alone() -> None:
+def test_type_arguments_are_compared_by_name_only() -> None:
     @message_type("Shop.Envelope`1[[Shop.Order, Shop.Orders]]", assembly="Shop")
     @dataclass
     class Envelope:
@@ -229,7 +229,7 @@ def derived_without_decorator() -> type:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "expected_error"),
     [
         (plain_class, "differ in order_id; make it a dataclass, with @dataclass below @message_type"),
         (class_without_annotations, "Bare has no annotations"),
@@ -240,13 +240,13 @@ def derived_without_decorator() -> type:
         (lambda: int, "int has no annotations"),
     ],
 )
-def test_classes_that_no_body_fits_are_refused(make: Any, said: str) -> None:
-    with pytest.raises(MessageTypeError, match=said):
+def test_classes_that_no_body_fits_are_refused(make: Any, expected_error: str) -> None:
+    with pytest.raises(MessageTypeError, match=expected_error):
         message_type("Sales.PlaceOrder")(make())
     assert registry.names() == []
 
 
-def test_classes_that_map_without_being_dataclasses() -> None:
+def test_other_classes_that_map_are_accepted() -> None:
     @message_type("Tuple")
     class Pair(NamedTuple):
         left: int

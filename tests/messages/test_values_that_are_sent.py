@@ -1,4 +1,4 @@
-"""Bodies are checked before they are written: what the class of a message could not be read from is refused at the sender."""
+"""Bodies are checked before they are written: the sender refuses values that do not fit the class of the message."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def refusal(message: object, **arguments: Any) -> str:
         ({"order_id": list(range(1000))}, "order_id: expected str, got list ([0, 1, 2,"),
     ],
 )
-def test_a_value_of_another_type_is_refused_with_its_place(values: dict[str, Any], text: str) -> None:
+def test_value_of_another_type_is_refused_with_the_position(values: dict[str, Any], text: str) -> None:
     for arguments in ({}, {"names": "pascal"}, {"content_type": "text/xml", "types": ["Shop.Order"]}):
         found = refusal(Order(**values), **arguments)
         assert found.startswith(f"the body of Order cannot be written: {text}"), found
@@ -159,27 +159,27 @@ def test_a_value_of_another_type_is_refused_with_its_place(values: dict[str, Any
         {"plain": {"a": [1, Line("x")]}, "raw": bytearray(b"x"), "note": "x", "mixed": "x"},
     ],
 )
-def test_what_the_class_is_read_from_is_sent(values: dict[str, Any]) -> None:
+def test_convertible_value_is_sent(values: dict[str, Any]) -> None:
     values = {name: value for name, value in values.items() if value is not object}
     body = serialize(Order(**values))
     assert isinstance(deserialize(body, None, Order), Order)
 
 
 class Text(str):
-    """As SafeString of Django."""
+    """Like SafeString of Django."""
 
 
-def test_a_subclass_of_the_declared_type_fits() -> None:
+def test_subclass_of_the_declared_type_is_accepted() -> None:
     assert serialize(Line(Text("a"))) == b'{"sku":"a","quantity":1}'
 
 
-def test_a_message_that_contains_itself_is_refused_once() -> None:
+def test_message_that_contains_itself_is_refused() -> None:
     node = Node("a")
     node.children.append(node)
     assert "nested too deeply, or contains itself" in refusal(node)
 
 
-def test_what_nobody_here_could_read_is_sent_unchecked() -> None:
+def test_unreadable_annotations_are_not_checked() -> None:
     @dataclass
     class Unresolved:
         value: Unknown
@@ -195,7 +195,7 @@ def test_what_nobody_here_could_read_is_sent_unchecked() -> None:
     assert serialize(Strange(1)) == b'{"value":1,"text":"x","name":"x"}'
 
 
-def test_nothing_of_the_class_runs_and_no_constructor_argument_is_missed() -> None:
+def test_check_runs_no_constructor_and_needs_no_argument() -> None:
     made = []
 
     @dataclass
@@ -220,13 +220,13 @@ NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 
 
 @given(st.dictionaries(st.text(max_size=3), NUMBERS | st.lists(NUMBERS) | st.dictionaries(st.text(max_size=3), NUMBERS)))
-def test_a_dictionary_is_received_with_the_numbers_that_were_sent(body: dict[str, Any]) -> None:
+def test_dictionary_keeps_its_numbers(body: dict[str, Any]) -> None:
     found = deserialize(serialize(body), None)
     assert repr(found) == repr(body)
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False))
-def test_a_decimal_with_a_fraction_stays_one_to_the_digit(value: Decimal) -> None:
+def test_decimal_keeps_every_digit(value: Decimal) -> None:
     body = serialize({"value": value})
     found = deserialize(body, None)["value"]
     assert not isinstance(found, float)
@@ -234,7 +234,7 @@ def test_a_decimal_with_a_fraction_stays_one_to_the_digit(value: Decimal) -> Non
     assert serialize({"value": found}) == body
 
 
-def test_floats_and_decimals_live_side_by_side() -> None:
+def test_floats_and_decimals_are_kept_apart() -> None:
     body: dict[str, Any] = {
         "one": 1.0,
         "rate": 0.1,
@@ -252,12 +252,12 @@ def test_floats_and_decimals_live_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("text", ["1.5", "1E+2", "1.50e0", "15e-1", "1e999", "0.1000000000000000055511151231257827e0"])
-def test_what_others_write_stays_exact(text: str) -> None:
+def test_numbers_of_other_writers_stay_exact(text: str) -> None:
     found = deserialize(f'{{"value":{text}}}'.encode(), None)["value"]
     assert (type(found), found) == (Decimal, Decimal(text))
 
 
-def test_a_class_reads_the_floats_of_a_dictionary_and_writes_its_own_as_before() -> None:
+def test_class_reads_floats_of_a_dictionary_and_writes_its_own_form() -> None:
     assert deserialize(serialize({"sku": "a", "quantity": 2.0, "discount": 1}), None, Special) == Special("a", 2, 1.0)
     assert deserialize(serialize({"order_id": "1", "total": 9.9, "weight": 0.1}), None, Order).total == Decimal("9.9")
     assert serialize(Special("a", 1, 0.5)) == b'{"sku":"a","quantity":1,"discount":0.5}'

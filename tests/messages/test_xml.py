@@ -1,4 +1,4 @@
-"""XML bodies: every recorded one read and written to the letter, and the rules that no recorded one shows."""
+"""XML bodies: every recorded one read and written exactly, and rules that no recorded body shows."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def read(text: str, target: Any = None) -> Any:
 
 
 def written(message: object, *types: str, names: str = "as_is") -> str:
-    """What is inside of the root."""
+    """Return the content of the root element."""
     text = serialize(message, names, XML_CONTENT_TYPE, types or ("Shop.Thing",)).decode()
     return text.partition('">')[2].rpartition("</")[0]
 
 
-def test_every_recorded_body_is_read_and_written_to_the_letter() -> None:
+def test_every_recorded_body_is_read_and_written_exactly() -> None:
     bodies = recorded()
     typed = [(types, play.CLASSES[types[0]], body) for types, body in bodies if types[0] in play.CLASSES]
     assert len(bodies) > 40
@@ -57,7 +57,7 @@ def test_every_recorded_body_is_read_and_written_to_the_letter() -> None:
             assert message.labels == {}
             message.labels = None  # as the sender had it
         again = serialize(message, "pascal", XML_CONTENT_TYPE, types).decode()
-        if cls is not play.OrderShippedFast:  # .NET writes own members before inherited ones; readers do not look at the order
+        if cls is not play.OrderShippedFast:  # .NET writes own members before inherited ones; readers ignore the order
             assert again == body.decode().replace("13:14:15.678Z", "13:14:15.678000Z")
 
 
@@ -72,7 +72,7 @@ def test_every_recorded_body_is_readable_without_a_class() -> None:
         assert isinstance(deserialize(body, XML_CONTENT_TYPE), dict)
 
 
-def test_the_recorded_order_in_full() -> None:
+def test_recorded_order_is_read_completely() -> None:
     body = next(body for types, body in recorded() if types == ["Shop.Messages.PlaceOrder"])
     order = deserialize(body, XML_CONTENT_TYPE, play.PlaceOrder)
     assert order.patience == timedelta(days=1, hours=2, minutes=3, seconds=4, milliseconds=5)
@@ -129,7 +129,7 @@ FULL = Everything(
 
 @pytest.mark.parametrize("names", ["as_is", "pascal"])
 @pytest.mark.parametrize("message", [Everything(), FULL])
-def test_what_is_written_is_read(message: Everything, names: str) -> None:
+def test_written_message_is_read_unchanged(message: Everything, names: str) -> None:
     body = serialize(message, names, XML_CONTENT_TYPE, ["Shop.Everything"])
     assert deserialize(body, XML_CONTENT_TYPE, Everything, names) == message
 
@@ -139,13 +139,13 @@ def test_what_is_written_is_read(message: Everything, names: str) -> None:
         Everything, text=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="\ufffe\uffff"))
     )
 )
-def test_any_text_survives(message: Everything) -> None:
+def test_any_text_is_kept(message: Everything) -> None:
     body = serialize(message, "as_is", XML_CONTENT_TYPE, ["Shop.Everything"])
     assert deserialize(body, XML_CONTENT_TYPE, Everything) == message
 
 
 @given(st.text() | st.binary())
-def test_no_body_is_anything_but_read_or_refused(body: str | bytes) -> None:
+def test_any_body_is_read_or_refused(body: str | bytes) -> None:
     raw = body if isinstance(body, bytes) else f"<a>{body}</a>".encode("utf-8", "surrogatepass")
     try:
         deserialize(raw, XML_CONTENT_TYPE, Everything)
@@ -153,7 +153,7 @@ def test_no_body_is_anything_but_read_or_refused(body: str | bytes) -> None:
         pass
 
 
-def test_the_root_says_the_type_and_its_bases() -> None:
+def test_root_names_the_type_and_its_bases() -> None:
     body = serialize(Inner("x"), "pascal", XML_CONTENT_TYPE, ["Shop.Messages.Outer+Inner", "Shop.IBase", "Shop.IOther"]).decode()
     assert body == (
         '<?xml version="1.0"?><Inner xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" '
@@ -178,17 +178,17 @@ def test_the_root_says_the_type_and_its_bases() -> None:
         ({"a": {"b": 1}, "c": [{"d": True}]}, "<a><b>1</b></a><c><Dictionary><d>true</d></Dictionary></c>"),
     ],
 )
-def test_forms_of_net(message: Any, text: str) -> None:
+def test_values_have_the_form_of_net(message: Any, text: str) -> None:
     assert written(message) == text
 
 
-def test_null_values_are_said_and_null_references_left_out() -> None:
+def test_null_values_are_written_and_null_references_omitted() -> None:
     assert written(Everything(labels={}, numbers=[])).startswith('<flag xsi:nil="true"></flag><count xsi:nil="true"></count>')
     assert "inner" not in written(Everything())
     assert "raw" not in written(Everything())
 
 
-def test_pairs_of_a_dictionary() -> None:
+def test_pairs_of_a_dictionary_are_elements() -> None:
     assert read("<a><Labels><entry><key>x</key><VALUE>1</VALUE></entry></Labels></a>", Everything).labels == {"x": 1}
     text = written(Everything(labels={"a": Decimal("1.0")}))
     entry = "<KeyValuePairOfStringAndDecimal><Key>a</Key><Value>1.0</Value></KeyValuePairOfStringAndDecimal>"
@@ -206,7 +206,7 @@ class Holder:
     typed: Typed | None = None
 
 
-def test_a_member_of_any_type_and_a_typed_dict() -> None:
+def test_member_of_any_type_and_typed_dict_are_read() -> None:
     found = read(
         f"<Holder><Anything>5</Anything><Typed><quantity>5</quantity><order_id>{ORDER}</order_id></Typed></Holder>", Holder
     )
@@ -215,7 +215,7 @@ def test_a_member_of_any_type_and_a_typed_dict() -> None:
     assert found.anything == 5
 
 
-def test_without_a_class_values_are_text_and_names_that_repeat_are_lists() -> None:
+def test_body_without_class_gives_text_and_lists() -> None:
     body = '<a xmlns:x="http://www.w3.org/2001/XMLSchema-instance"><b>1</b><c>x</c><c>y</c><d x:nil="true"/><e><f/></e></a>'
     assert read(body) == {"b": "1", "c": ["x", "y"], "d": None, "e": {"f": ""}}
     assert read("<a/>") == {}
@@ -229,17 +229,17 @@ def test_without_a_class_values_are_text_and_names_that_repeat_are_lists() -> No
         '<messages xmlns="http://tempuri.net/Shop">\n <Inner>\n <NAME>x</NAME><other/>\n</Inner>\n</messages>',
     ],
 )
-def test_spellings_and_a_root_of_messages(text: str) -> None:
+def test_any_spelling_and_a_messages_root_are_read(text: str) -> None:
     assert read(text, Inner) == Inner("x")
 
 
-def test_floats_that_are_no_numbers_are_those_of_net() -> None:
+def test_special_floats_have_the_form_of_net() -> None:
     assert read("<a><Ratio>INF</Ratio></a>", Everything).ratio == float("inf")
     assert read("<a><Ratio> -INF </Ratio></a>", Everything).ratio == float("-inf")
     assert math.isnan(read("<a><Ratio>NaN</Ratio></a>", Everything).ratio)
 
 
-def test_what_is_no_element_is_passed_over() -> None:
+def test_comments_and_instructions_are_ignored() -> None:
     body = "<!-- 1 --><?pi?><Inner><!-- 2 --><Name>a<!-- 3 --><![CDATA[<b&>]]>&lt;</Name><?pi?></Inner><!-- 4 -->"
     assert read(body, Inner) == Inner("a<b&><")
     assert read('<m:Inner xmlns:m="http://tempuri.net/Shop"><m:Name>x</m:Name></m:Inner>', Inner) == Inner("x")
@@ -253,7 +253,7 @@ def test_references_to_control_characters_are_read_as_net_writes_them() -> None:
             read(f"<Inner><Name>{refused}</Name></Inner>", Inner)
 
 
-def test_encodings() -> None:
+def test_every_encoding_is_read() -> None:
     text = "<Inner><Name>é</Name></Inner>"
     latin = f'<?xml version="1.0" encoding="iso-8859-1"?>{text}'.encode("latin-1")
     for body in (text.encode(), text.encode("utf-8-sig"), text.encode("utf-16"), latin):
@@ -261,7 +261,7 @@ def test_encodings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected_error"),
     [
         ("", "the body is empty"),
         ("no", "the body is not XML"),
@@ -284,8 +284,8 @@ def test_encodings() -> None:
         ("<a><Amount>INF</Amount></a>", "amount: expected a decimal number, got the number Infinity"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_place(text: str, said: str) -> None:
-    with pytest.raises(MessageBodyError, match=said):
+def test_misfitting_element_is_refused_with_the_position(text: str, expected_error: str) -> None:
+    with pytest.raises(MessageBodyError, match=expected_error):
         read(text, Everything)
 
 
@@ -294,13 +294,13 @@ class Choice:
     either: int | bool
 
 
-def test_a_number_that_is_none_fits_nothing_else_either() -> None:
+def test_non_number_fits_no_alternative() -> None:
     with pytest.raises(MessageBodyError, match="either: expected int or bool, got 'sNaN'"):
         read("<a xmlns:x='Decimal'><x:Either>sNaN</x:Either></a>", Choice)
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "expected_error"),
     [
         ({"a": "\x00"}, r"\['a'\]: XML cannot hold the character"),
         ({"a b": 1}, "cannot be the name of an XML element"),
@@ -312,12 +312,12 @@ def test_a_number_that_is_none_fits_nothing_else_either() -> None:
         ([1], "list cannot be written as XML"),
     ],
 )
-def test_what_cannot_be_written_is_refused_with_its_place(message: Any, said: str) -> None:
-    with pytest.raises(MessageBodyError, match=said):
+def test_unwritable_value_is_refused_with_the_position(message: Any, expected_error: str) -> None:
+    with pytest.raises(MessageBodyError, match=expected_error):
         written(message)
 
 
-def test_what_contains_itself_cannot_be_written() -> None:
+def test_message_that_contains_itself_cannot_be_written() -> None:
     message: dict[str, Any] = {}
     message["a"] = message
     with pytest.raises(MessageBodyError, match="nested too deeply, or contains itself"):

@@ -15,7 +15,7 @@ from sqlqueue_app.policies.polling import BURST_ANNOUNCEMENTS, BURST_OTHER_SESSI
         (BURST_SECONDS * 2, [False] * (BURST_ANNOUNCEMENTS + 2)),
     ],
 )
-def test_only_announcements_that_follow_each_other_closely_are_a_crowd(pause: float, expected: list[bool]) -> None:
+def test_only_close_announcements_form_a_burst(pause: float, expected: list[bool]) -> None:
     burst = BurstDetector()
     assert [burst.announced(100 + number * pause, 7) for number in range(BURST_ANNOUNCEMENTS + 2)] == expected
 
@@ -29,9 +29,7 @@ def test_only_announcements_that_follow_each_other_closely_are_a_crowd(pause: fl
         ([1, 2, 3, 1, 2, 3], BURST_OTHER_SESSION_SECONDS * 2, False),
     ],
 )
-def test_senders_that_commit_in_turn_are_a_crowd_however_slow_their_commits(
-    sessions: list[int], pause: float, expected: bool
-) -> None:
+def test_alternating_senders_form_a_burst_at_any_speed(sessions: list[int], pause: float, expected: bool) -> None:
     burst = BurstDetector()
     assert [burst.announced(100 + number * pause, session) for number, session in enumerate(sessions)][-1] is expected
 

@@ -1,4 +1,4 @@
-"""The pages of what the pipeline has computed: over time and by kind, groups, the map, usage; without any how to begin."""
+"""The pages of the pipeline's rollups: over time and by kind, groups, map, usage, and how to start without any."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def begin(seconds: int, ago: timedelta = timedelta()) -> datetime:
 
 
 def figures(ago: timedelta, *, endpoint: str = "Sales", kind: str = "Shop.Order", critical: list[float], **values: Any) -> None:
-    """What a batch has committed of so many messages, to all levels."""
+    """Store the rollups of these messages at all resolutions, as a batch does."""
     sketch = to_json(sketch_of(critical))
     known = {"processed": len(critical), "critical_count": len(critical), "critical_sum": sum(critical), "critical_sketch": sketch}
     known |= {"processing_count": len(critical), "processing_sum": 0.5 * len(critical), **values}
@@ -93,7 +93,7 @@ def computed(queue_database: QueueDatabase) -> QueueDatabase:
     return queue_database
 
 
-def test_without_figures_the_pages_say_how_to_begin(queue_database: QueueDatabase) -> None:
+def test_pages_without_rollups_show_how_to_start(queue_database: QueueDatabase) -> None:
     for part in PARTS:
         text = page(part).text()
         assert "The archive is not configured." in text
@@ -102,14 +102,14 @@ def test_without_figures_the_pages_say_how_to_begin(queue_database: QueueDatabas
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_page_has_the_name_of_its_link(computed: QueueDatabase, part: str) -> None:
+def test_page_title_equals_its_link(computed: QueueDatabase, part: str) -> None:
     html = client_of("viewer").get(BASE + part).content.decode().partition('<div id="content"')[2]
     (title,) = re.findall(r"<h1>(.*?)</h1>", html)
     assert re.findall(r'aria-current="page">(.*?)</a>', html) == [title]
     assert title in {"": ["Throughput and latency"], "map/": ["Map"], "usage/": ["Usage"]}.get(part, [title])
 
 
-def test_messages_by_endpoint_and_type(computed: QueueDatabase) -> None:
+def test_messages_are_shown_by_endpoint_and_type(computed: QueueDatabase) -> None:
     found = page()
     text = found.text()
     assert "Processed 4 Failed 1 Failure rate 20.0 % Critical time mean 3.0 s p50" in text
@@ -126,13 +126,13 @@ def test_messages_by_endpoint_and_type(computed: QueueDatabase) -> None:
     assert "No figures in this period." in page("?endpoint=Nobody").text()
 
 
-def test_the_form_shows_what_is_filtered_by(computed: QueueDatabase) -> None:
+def test_form_shows_the_present_filters(computed: QueueDatabase) -> None:
     found = page("?endpoint=Sales&type=Shop.*&period=7d")
     shown = {name: found.find("input", name=name)[0].get("value") for name in ("endpoint", "type", "period")}
     assert shown == {"endpoint": "Sales", "type": "Shop.*", "period": "7d"}
 
 
-def test_quantiles_are_those_of_the_merged_sketches(computed: QueueDatabase) -> None:
+def test_quantiles_come_from_the_merged_sketches(computed: QueueDatabase) -> None:
     (order, bill) = sorted(rows("?period=1d"), key=lambda each: str(each["message_type"]), reverse=True)
     assert (order["processed"], order["failed"], order["critical_negative"]) == (3, 1, 0)
     assert order["critical_p99"] == pytest.approx(10.0, rel=0.025)
@@ -140,7 +140,7 @@ def test_quantiles_are_those_of_the_merged_sketches(computed: QueueDatabase) -> 
     assert {each["seconds"] for each in rows("?period=1y")} == {86_400}
 
 
-def test_where_there_are_too_many_sketches_it_is_said(computed: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_sketches_show_a_hint(computed: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "choose an endpoint" not in page("?period=1d").text()
     monkeypatch.setattr(analytics, "MAX_SKETCHES", 0)
     text = page("?period=1d").text()
@@ -148,7 +148,7 @@ def test_where_there_are_too_many_sketches_it_is_said(computed: QueueDatabase, m
     assert "Shop.Order Sales 3 1 25.0 % 4.3 s – – –" in text
 
 
-def test_groups(computed: QueueDatabase) -> None:
+def test_groups_are_shown_by_classifier(computed: QueueDatabase) -> None:
     assert f"Exception Type and Stack Trace {HOSTILE} 3" in page("groups/").text()
     assert f"Message Type {HOSTILE} 2" in page("groups/?by=type&period=30d").text()
     (group,) = rows("groups/?by=type")
@@ -156,7 +156,7 @@ def test_groups(computed: QueueDatabase) -> None:
     assert any(f"/failedmessage/group/{group['group']}/" in link for link in page("groups/?by=type").links)
 
 
-def test_the_map(computed: QueueDatabase) -> None:
+def test_map_shows_endpoints_and_edges(computed: QueueDatabase) -> None:
     found = page("map/")
     assert "Web Sales 5" in found.text()
     assert len(found.find("circle")) == 4
@@ -165,7 +165,7 @@ def test_the_map(computed: QueueDatabase) -> None:
     assert rows("map/")[0]["critical_p95"] == pytest.approx(2.0, rel=0.025)
 
 
-def test_usage_and_notable_messages(computed: QueueDatabase) -> None:
+def test_usage_and_notable_messages_are_shown(computed: QueueDatabase) -> None:
     text = page("usage/?period=7d").text()
     assert "Sales 12 3 4.0 KiB" in text
     assert "audit 9 0 0 2 100 bytes" in text
@@ -179,7 +179,7 @@ def test_usage_and_notable_messages(computed: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_page_takes_few_statements(computed: QueueDatabase, part: str) -> None:
+def test_page_takes_few_statements(computed: QueueDatabase, part: str) -> None:
     client = client_of("viewer")
     with CaptureQueriesContext(connection) as asked:
         assert client.get(f"{BASE}{part}?period=1y").status_code == 200
@@ -190,13 +190,13 @@ def test_a_page_takes_few_statements(computed: QueueDatabase, part: str) -> None
 @pytest.mark.parametrize(
     "query", ["period=%27&endpoint=%00x&type=%ff&by=[]", "endpoint=" + "x" * 5_000, "period=1y&by=none&type=%F0%9F"]
 )
-def test_any_query_is_answered(computed: QueueDatabase, part: str, query: str) -> None:
+def test_any_query_string_is_answered(computed: QueueDatabase, part: str, query: str) -> None:
     client = client_of("superuser")
     assert client.get(f"{BASE}{part}?{query}").status_code == 200
     assert client.get(f"{BASE}{part}?{query}&format=csv").status_code == 200
 
 
-def test_the_map_draws_as_many_endpoints_as_can_be_told_apart() -> None:
+def test_map_draws_a_limited_number_of_endpoints() -> None:
     drawn = endpoint_map([(f"from {number}", f"to {number}", 100 - number) for number in range(40)])
     assert len(drawn.nodes) == MAX_NODES
     assert len(drawn.arrows) == MAX_NODES // 2
@@ -204,7 +204,7 @@ def test_the_map_draws_as_many_endpoints_as_can_be_told_apart() -> None:
     assert len({place for _name, place, *_label in drawn.nodes}) == MAX_NODES
 
 
-def test_a_chart_of_a_day_has_no_more_points_than_can_be_seen() -> None:
+def test_chart_of_a_day_has_a_limited_number_of_points() -> None:
     end = datetime(2026, 11, 22, 12, 0, 30, tzinfo=UTC)
     asked = RollupQuery.until(end, timedelta(days=1), 60)
     minutes = [asked.begin + timedelta(minutes=number) for number in range(1_440)]
@@ -224,7 +224,7 @@ def test_a_chart_of_a_day_has_no_more_points_than_can_be_seen() -> None:
     assert {text for _x, text in flow.x_axis} >= {"18:00", "00:00", "06:00"}
 
 
-def test_a_chart_of_an_hour_has_every_minute() -> None:
+def test_chart_of_an_hour_has_every_minute() -> None:
     asked = RollupQuery.until(datetime(2026, 11, 22, 12, 0, tzinfo=UTC), timedelta(hours=1), 60)
     over_time = {asked.begin + timedelta(minutes=number): Rollup(processed=60) for number in range(60)}
     (flow, *_) = rollup_charts(RollupResult(asked, over_time, over_time, 60, {}, Rollup(), is_cut=False))

@@ -1,4 +1,4 @@
-"""docs/reference/api.md: every list that it names, with its keys and permissions."""
+"""Every list documented in docs/reference/api.md has its keys and permissions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def address_of(documented: str) -> str:
 
 
 @pytest.mark.parametrize(("documented", "keys"), LISTS)
-def test_a_list_has_the_keys_of_the_documentation(sqlite_database: QueueDatabase, documented: str, keys: str) -> None:
+def test_list_has_the_documented_keys(sqlite_database: QueueDatabase, documented: str, keys: str) -> None:
     filled(sqlite_database)
     client, address = client_of("writer"), address_of(documented)
 
@@ -43,7 +43,7 @@ def test_a_list_has_the_keys_of_the_documentation(sqlite_database: QueueDatabase
 
 
 @pytest.mark.parametrize("documented", [documented for documented, _ in LISTS])
-def test_a_list_needs_the_permission_to_export(sqlite_database: QueueDatabase, documented: str) -> None:
+def test_list_needs_the_permission_to_export(sqlite_database: QueueDatabase, documented: str) -> None:
     filled(sqlite_database)
     address = f"{address_of(documented)}?format=json"
 
@@ -52,7 +52,7 @@ def test_a_list_needs_the_permission_to_export(sqlite_database: QueueDatabase, d
     assert answers == {"anonymous": 302, "staff": 403, "viewer": 403, "reader": 403, "writer": 200}
 
 
-def test_some_lists_have_something_to_compare(sqlite_database: QueueDatabase) -> None:
+def test_some_lists_contain_rows(sqlite_database: QueueDatabase) -> None:
     filled(sqlite_database)
     for address in ("queue/", "queue/Sales/", "failedmessage/", "failedmessage/messages/", "endpoint/"):
         assert json.loads(client_of("writer").get(f"/admin/sqlqueue_app/{address}?format=json").getvalue()), address

@@ -1,4 +1,4 @@
-"""Charts: what is drawn of few values, units, axes in any zone, the end of the data, the values under the cursor."""
+"""Charts: sparse values, units, axes in any zone, the end of the data, the values at the cursor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def path(points: Points) -> str:
 
 
 def axis(drawn: Chart) -> list[tuple[float, str]]:
-    """Where the times of the horizontal axis are, in parts of the whole."""
+    """The positions of the times on the horizontal axis, as fractions of its width."""
     return [(round(float(x) / drawn.width, 2), text) for x, text in drawn.x_axis]
 
 
@@ -42,11 +42,11 @@ def every(step: timedelta, count: int, value: float | None = 1.0, begin: datetim
     return [(begin + number * step, value) for number in range(count)]
 
 
-def test_values_that_follow_each_other_are_joined() -> None:
+def test_consecutive_values_are_joined() -> None:
     assert path([(BEGIN, 0.0), (BEGIN + STEP, 10.0), (BEGIN + 2 * STEP, 5.0)]) == "M0.0 110.0L42.0 0.0L84.0 55.0"
 
 
-def test_a_value_alone_can_be_seen() -> None:
+def test_single_value_is_visible() -> None:
     assert path([(BEGIN + STEP, 10.0)]) == "M39.0 55.0h6"
     assert path([(BEGIN, 0.0), (BEGIN + STEP, None), (BEGIN + 2 * STEP, 5.0)]) == "M-3.0 110.0h6M81.0 55.0h6"
     assert path([(BEGIN, 0.0), (BEGIN + 5 * STEP, 5.0)]) == "M-3.0 110.0h6M207.0 55.0h6"
@@ -67,7 +67,7 @@ def test_a_value_alone_can_be_seen() -> None:
         (0.33, percents, "%", ["0", "20", "40"]),
     ],
 )
-def test_an_axis_has_one_unit_and_readable_numbers(
+def test_axis_has_one_unit_and_readable_numbers(
     most: float, scale: Callable[[Sequence[float]], Scale], unit: str, labels: list[str]
 ) -> None:
     drawn = chart(
@@ -77,14 +77,14 @@ def test_an_axis_has_one_unit_and_readable_numbers(
     assert [text for _y, text in drawn.y_axis] == labels
 
 
-def test_values_below_zero_have_an_axis_of_their_own() -> None:
+def test_negative_values_extend_the_axis() -> None:
     drawn = chart([(BEGIN, -1.5), (BEGIN + STEP, 3.0)], scale=times, least_top=0.01)
     assert [text for _y, text in drawn.y_axis] == ["\N{MINUS SIGN}2", "0", "4"]
     assert drawn.lines[0].values == "\N{MINUS SIGN}1.5 s|3.0 s"
 
 
-def test_labels_have_room() -> None:
-    """Twelve units are the size of the letters, of which none is wider than eight."""
+def test_labels_fit_beside_the_chart() -> None:
+    """The font size is twelve units and no character is wider than eight."""
     drawn = chart([(BEGIN, 12_345_678_901.0)])
     left, top, width, height = map(int, drawn.view_box.split())
     assert -left >= 6 + 8 * len("20,000,000,000") - 8
@@ -102,15 +102,13 @@ def test_labels_have_room() -> None:
         (timedelta(), 30 * DAY, timedelta(minutes=10), ["22 Nov", "27 Nov", "2 Dec", "7 Dec", "12 Dec", "17 Dec", "22 Dec"]),
     ],
 )  # fmt: skip
-def test_times_of_an_axis_are_round_and_each_is_there_once(
-    begin: timedelta, length: timedelta, step: timedelta, texts: list[str]
-) -> None:
+def test_axis_times_are_round_and_unique(begin: timedelta, length: timedelta, step: timedelta, texts: list[str]) -> None:
     drawn = line_chart("", [Series("a", [])], begin=BEGIN + begin, end=BEGIN + begin + length, step=step, scale=counts)
     assert [text for _x, text in axis(drawn)] == texts
 
 
-def test_a_day_is_labelled_once_and_below_its_point() -> None:
-    """As usage by day is drawn in the evening: yesterday, and today so far."""
+def test_day_is_labelled_once_below_its_point() -> None:
+    """Usage by day in the evening: yesterday and today so far."""
     drawn = chart(every(DAY, 2), length=DAY + 21 * HOUR, step=DAY)
     assert axis(drawn) == [(0.0, "22 Nov"), (round(24 / 45, 2), "23 Nov")]
     assert drawn.lines[0].path.split("L")[1].split()[0] == f"{420 * 24 / 45:.1f}"
@@ -118,7 +116,7 @@ def test_a_day_is_labelled_once_and_below_its_point() -> None:
     assert [label for _x, label in axis(chart(every(DAY, 1), length=9 * HOUR, step=DAY))] == ["22 Nov"]
 
 
-def test_times_are_in_the_zone_of_the_page_and_days_in_utc() -> None:
+def test_times_use_the_zone_of_the_page_and_days_use_utc() -> None:
     with timezone.override("Asia/Kolkata"):
         drawn = chart(every(STEP, 10))
         assert axis(drawn)[:2] == [(0.0, "05:30"), (0.17, "05:40")]
@@ -137,7 +135,7 @@ def test_times_are_in_the_zone_of_the_page_and_days_in_utc() -> None:
         ]
 
 
-def test_where_the_data_ends_is_seen_and_old_values_are_not_current() -> None:
+def test_end_of_the_data_is_marked_and_old_values_are_not_current() -> None:
     step = timedelta(seconds=10)
     drawn = chart(every(step, 120, 59.0), step=step)
     assert drawn.ended == "No samples since 00:19"
@@ -152,14 +150,14 @@ def test_where_the_data_ends_is_seen_and_old_values_are_not_current() -> None:
     assert chart(every(HOUR, 3), step=HOUR, length=5 * DAY).ended == "No samples since 22 Nov 02:00"
 
 
-def test_samples_that_are_rolled_up_late_are_not_missed() -> None:
+def test_late_roll_up_does_not_count_as_missing_samples() -> None:
     minute = timedelta(minutes=1)
     newest = HOUR - timedelta(seconds=240)
     assert chart([(BEGIN, 1.0), (BEGIN + newest, 1.0)], step=minute).ended == ""
     assert chart([(BEGIN, 1.0), (BEGIN + newest - minute, 1.0)], step=minute).ended == "No samples since 00:55"
 
 
-def test_a_line_without_a_current_value_shows_none() -> None:
+def test_line_without_a_current_value_shows_a_dash() -> None:
     drawn = line_chart(
         "", [Series("a", every(STEP, 10)), Series("b", [(BEGIN, 3.0), *every(STEP, 9, None, BEGIN + STEP)])],
         begin=BEGIN, end=BEGIN + HOUR, step=STEP, scale=times,
@@ -168,7 +166,7 @@ def test_a_line_without_a_current_value_shows_none() -> None:
     assert drawn.lines[1].summary.startswith("b: last 3.0 s")
 
 
-def test_the_cursor_finds_a_value_at_each_time_and_no_peak_is_left_out() -> None:
+def test_cursor_has_values_at_each_time_and_keeps_peaks() -> None:
     points = every(timedelta(seconds=10), 360, 2.0)
     points[100] = (points[100][0], 5_000.0)
     lines = [Series("a", points), Series("b", points[:180])]
@@ -183,7 +181,7 @@ def test_the_cursor_finds_a_value_at_each_time_and_no_peak_is_left_out() -> None
     assert ("00:16:40", ("5,000", "5,000")) in drawn.rows
 
 
-def test_a_sparkline_has_a_value_for_each_step() -> None:
+def test_sparkline_has_a_value_for_each_step() -> None:
     drawn = sparkline(
         Series("Waiting", [(BEGIN, 0.0), (BEGIN + 2 * STEP, 10.0), (BEGIN + 3 * STEP, 5.0)]), BEGIN, STEP, 4, counts([])
     )
@@ -193,7 +191,7 @@ def test_a_sparkline_has_a_value_for_each_step() -> None:
     assert sparkline(Series("a", []), BEGIN, STEP, 2, counts([])).path == ""
 
 
-def test_the_largest_value_of_an_axis_chooses_its_unit() -> None:
+def test_largest_value_determines_the_unit() -> None:
     assert list(map(times([5.124, 0.003]).text, [5.124, 19.0, 0.003, None])) == ["5.1 s", "19.0 s", "0.003 s", "–"]
     assert times([0.25]).text(0.003) == "3.0 ms"
     assert list(map(times([7_000.0]).text, [90, 0.2])) == ["1.5 min", "0.003 min"]
@@ -218,5 +216,5 @@ def test_the_largest_value_of_an_axis_chooses_its_unit() -> None:
         (-90, "\N{MINUS SIGN}1 min 30 s"),
     ],
 )
-def test_what_is_shorter_than_a_minute_is_in_seconds(seconds: float | timedelta | None, text: str) -> None:
+def test_short_durations_are_in_seconds(seconds: float | timedelta | None, text: str) -> None:
     assert precise_duration(seconds) == text

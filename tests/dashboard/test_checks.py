@@ -1,4 +1,4 @@
-"""The page of checks: what fails comes first, with what to do; muting, unmuting, asking for a run; the overview."""
+"""The page of checks: failures first with their remedy; muting, unmuting, requesting a run; the overview."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def page(kind: str = "viewer", query: str = "") -> Markup:
     return Markup(answer.content.decode())
 
 
-def test_what_fails_comes_first_with_what_to_do(queue_database: QueueDatabase) -> None:
+def test_failing_checks_come_first_with_their_remedy(queue_database: QueueDatabase) -> None:
     install(queue_database)
     instance()
     now = datetime.now(UTC)
@@ -63,7 +63,7 @@ def test_what_fails_comes_first_with_what_to_do(queue_database: QueueDatabase) -
     assert found.inline == []
 
 
-def test_grade_of_a_failure_is_its_severity(sqlite_database: QueueDatabase) -> None:
+def test_failure_is_shown_with_its_severity(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     failing("sqlqueue.purging", subject="Sales", details={"limit": 1_234, "minutes": 15})
     failing("zzz of the project")
@@ -79,7 +79,7 @@ def test_grade_of_a_failure_is_its_severity(sqlite_database: QueueDatabase) -> N
     assert grade("zzz muted ") == "info"
 
 
-def test_a_problem_that_another_check_explains_does_not_pass(sqlite_database: QueueDatabase) -> None:
+def test_problem_explained_by_another_check_is_not_shown_as_passing(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     instance(silent=timedelta(minutes=2))
     put(sqlite_database, -HOUR)
@@ -93,7 +93,7 @@ def test_a_problem_that_another_check_explains_does_not_pass(sqlite_database: Qu
     assert "Sales" in found.text()
 
 
-def test_no_worker_is_said_and_nothing_is_no_error(queue_database: QueueDatabase) -> None:
+def test_page_without_results_or_workers_shows_a_hint(queue_database: QueueDatabase) -> None:
     install(queue_database)
     assert "No check has run yet" in page().text()
     assert "No worker is alive: no checks run" in page().text()
@@ -101,7 +101,7 @@ def test_no_worker_is_said_and_nothing_is_no_error(queue_database: QueueDatabase
     assert "Fails, muted" not in page().text()
 
 
-def test_whatever_is_in_a_row_it_is_shown(sqlite_database: QueueDatabase) -> None:
+def test_rows_of_any_content_are_shown(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     for number, name in enumerate((*BUILT_IN, HOSTILE)):
         for details in ({}, [HOSTILE], {"text": HOSTILE, "sql": HOSTILE, "seconds": HOSTILE}, {"text": None}):
@@ -113,7 +113,7 @@ def test_whatever_is_in_a_row_it_is_shown(sqlite_database: QueueDatabase) -> Non
     assert len(json.loads(client_of("writer").get(f"{CHECKS}?format=json").getvalue())) == CheckResult.objects.count()
 
 
-def test_a_check_is_muted_and_unmuted(queue_database: QueueDatabase) -> None:
+def test_check_is_muted_and_unmuted(queue_database: QueueDatabase) -> None:
     install(queue_database)
     row = failing()
     client = client_of("admin")
@@ -139,7 +139,7 @@ def test_a_check_is_muted_and_unmuted(queue_database: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize("hours", ["", "0", "-1", "9999999999999", "x", "٣"])
-def test_a_time_that_cannot_be_chosen_is_refused(sqlite_database: QueueDatabase, hours: str) -> None:
+def test_invalid_mute_time_is_refused(sqlite_database: QueueDatabase, hours: str) -> None:
     install(sqlite_database)
     row = failing()
 
@@ -152,7 +152,7 @@ def test_a_time_that_cannot_be_chosen_is_refused(sqlite_database: QueueDatabase,
 
 
 @pytest.mark.parametrize("action", ["mute", "unmute", "run"])
-def test_who_may_not_is_told_why(sqlite_database: QueueDatabase, action: str) -> None:
+def test_denied_user_sees_the_reason(sqlite_database: QueueDatabase, action: str) -> None:
     install(sqlite_database)
     row = failing(muted_until=datetime.now(UTC) + HOUR)
     assert client_of("writer").post(f"{CHECKS}{row.pk}/{action}/", {"confirmed": "1"}).status_code == 403
@@ -165,7 +165,7 @@ def test_who_may_not_is_told_why(sqlite_database: QueueDatabase, action: str) ->
         assert client_of("admin").get(f"{CHECKS}{key}/{action}/").status_code == 404
 
 
-def test_a_run_is_asked_for(queue_database: QueueDatabase) -> None:
+def test_run_of_a_check_is_requested(queue_database: QueueDatabase) -> None:
     install(queue_database)
     row, own, clocks = failing(), failing("sqlqueue.mover", subject="Sales"), failing("sqlqueue.clocks", subject="mill")
     later = datetime.now(UTC) + HOUR
@@ -182,7 +182,7 @@ def test_a_run_is_asked_for(queue_database: QueueDatabase) -> None:
     assert set(Claim.objects.values_list("name", flat=True)) == {"checks every 20 s abc", "another"}
 
 
-def test_the_list_as_a_file(sqlite_database: QueueDatabase) -> None:
+def test_list_is_exported(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     failing("=1+1", subject="٣")
     (row,) = csv.DictReader(io.StringIO(client_of("writer").get(f"{CHECKS}?format=csv").getvalue().decode("utf-8-sig")))
@@ -192,7 +192,7 @@ def test_the_list_as_a_file(sqlite_database: QueueDatabase) -> None:
     assert (entry["failing"], entry["stale"], entry["every_seconds"]) == (True, False, 60)
 
 
-def test_the_overview_says_what_fails_and_is_not_muted(queue_database: QueueDatabase) -> None:
+def test_overview_shows_failing_unmuted_checks(queue_database: QueueDatabase) -> None:
     install(queue_database)
     instance()
     failing()
@@ -210,8 +210,8 @@ def test_the_overview_says_what_fails_and_is_not_muted(queue_database: QueueData
     assert "Checks 2 failing and not muted" in text, "as many as alerts"
 
 
-def test_many_results_cost_few_statements(postgresql_database: QueueDatabase) -> None:
-    # With the error queue and the tables of delayed messages these are 199 tables.
+def test_many_results_take_few_statements(postgresql_database: QueueDatabase) -> None:
+    # With the error queue and the delayed tables these are 199 tables.
     endpoints = {f"Endpoint{number}": {"CALLBACKS": False} for number in range(99)}
     install(postgresql_database, ENDPOINTS=endpoints, SCHEDULES={"hourly": {"CRON": "0 * * * *", "SEND": "Shop.Count"}})
     instance(endpoint="Endpoint1", callback_queue=None, threads={"Endpoint1": 1})

@@ -1,4 +1,4 @@
-"""The pages of conversations: found by any id, drawn and told, as a file, in the hands of any reader."""
+"""The pages of conversations: found by any id, drawn, listed and exported, with any content."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def page(path: str = "", kind: str = "reader", status: int = 200) -> Markup:
     return Markup(answer.content.decode())
 
 
-def test_a_conversation_is_drawn_twice_and_told_in_a_table(shop: QueueDatabase) -> None:
+def test_conversation_is_shown_in_two_diagrams_and_a_table(shop: QueueDatabase) -> None:
     fill(shop)
     shown = page("c-1/")
     assert shown.inline == []
@@ -75,7 +75,7 @@ def test_a_conversation_is_drawn_twice_and_told_in_a_table(shop: QueueDatabase) 
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_an_id_of_any_shape_has_a_page(shop: QueueDatabase, name: str) -> None:
+def test_id_of_any_shape_has_a_page(shop: QueueDatabase, name: str) -> None:
     fill(shop, name)
     address = f"{quote(path_of(name), safe='')}/"
     assert text_of_path(path_of(name)) == name
@@ -88,14 +88,14 @@ def test_an_id_of_any_shape_has_a_page(shop: QueueDatabase, name: str) -> None:
     assert "3 messages" in page(listed.removeprefix(TALKS)).text()
 
 
-def test_an_unknown_id_is_said_with_what_was_looked_at(shop: QueueDatabase) -> None:
+def test_unknown_id_shows_the_searched_places(shop: QueueDatabase) -> None:
     shown = page("nothing/")
     assert "No message of this conversation was found." in shown.text()
     assert "Queues: the newest 5,000 messages of each of 4 queues." in shown.text()
     assert "No unresolved failed message belongs to a conversation." in page().text()
 
 
-def test_a_conversation_is_found_by_its_id_and_by_that_of_a_failed_message(shop: QueueDatabase) -> None:
+def test_conversation_is_found_by_its_id_and_by_message_ids(shop: QueueDatabase) -> None:
     fill(shop)
     for name in ("c-1", "order", "bill", str(BILL)):
         found = Markup(client_of("reader").get(SEARCH, {"q": name}).content.decode())
@@ -103,7 +103,7 @@ def test_a_conversation_is_found_by_its_id_and_by_that_of_a_failed_message(shop:
     assert f"{TALKS}c-1/" in page().links
 
 
-def test_a_delayed_message_leads_to_its_page(shop: QueueDatabase) -> None:
+def test_delayed_message_links_to_its_page(shop: QueueDatabase) -> None:
     delay(shop, "cancel")
     (link, _again, _third) = [each for each in page("c-1/").links if "/delayedmessage/" in each and each.count("/") > 5]
     answer = client_of("reader").get(link)
@@ -111,19 +111,19 @@ def test_a_delayed_message_leads_to_its_page(shop: QueueDatabase) -> None:
     assert f"{TALKS}c-1/" in Markup(answer.content.decode()).links
 
 
-def test_messages_lead_to_their_conversation(shop: QueueDatabase) -> None:
+def test_messages_link_to_their_conversation(shop: QueueDatabase) -> None:
     fill(shop, "a/b")
     for address in (f"failedmessage/{BILL}/", "queue/Billing/1/", "queue/audit/1/"):
         answer = client_of("reader").get(f"/admin/sqlqueue_app/{address}")
         assert f"{TALKS}a_2Fb/" in Markup(answer.content.decode()).links
 
 
-def test_the_list_is_right_without_a_worker(shop: QueueDatabase) -> None:
+def test_list_is_current_without_a_worker(shop: QueueDatabase) -> None:
     table(shop, "error").send([failed_one("bill", "order")])
     assert f"{TALKS}c-1/" in page().links
 
 
-def test_a_large_conversation_is_cut_in_the_diagrams_and_whole_in_the_table(sqlite_database: QueueDatabase) -> None:
+def test_large_conversation_is_cut_in_the_diagrams_and_complete_in_the_table(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, ENDPOINTS=ENDPOINTS)
     table(sqlite_database, "audit").send([audited(f"m-{number}", "m-0" if number else None, after=number) for number in range(150)])
     table(sqlite_database, "Billing").send([sent("late", "m-149")])
@@ -138,7 +138,7 @@ def test_a_large_conversation_is_cut_in_the_diagrams_and_whole_in_the_table(sqli
         assert len(page(f"c-1/?from={quote(odd)}").find("td", **{"data-label": "Kind"})) in (100, 1)
 
 
-def test_a_conversation_is_a_file_for_those_who_may_export(shop: QueueDatabase) -> None:
+def test_conversation_export_needs_the_permission(shop: QueueDatabase) -> None:
     fill(shop)
     assert client_of("reader").get(f"{TALKS}c-1/?format=json").status_code == 403
     answer = client_of("writer").get(f"{TALKS}c-1/?format=json")
@@ -162,7 +162,7 @@ ODD_TIMES = (
 
 
 @pytest.mark.parametrize("language", ["en", "de", "ar"])
-def test_headers_of_any_kind_have_a_page(shop: QueueDatabase, language: str) -> None:
+def test_headers_of_any_kind_are_shown(shop: QueueDatabase, language: str) -> None:
     shop.settings.USE_THOUSAND_SEPARATOR = True
     shop.settings.MIDDLEWARE = [*shop.settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
     table(shop, "Sales").send([row(f'{{"NServiceBus.ConversationId":"c-1",{each}}}') for each in ODD_ONES])
@@ -179,7 +179,7 @@ def test_headers_of_any_kind_have_a_page(shop: QueueDatabase, language: str) -> 
     assert all(value.lstrip("-").isdecimal() for value in places if not value.endswith("rem"))
 
 
-def test_a_queue_that_was_dropped_is_no_error(shop: QueueDatabase) -> None:
+def test_dropped_queue_is_no_error(shop: QueueDatabase) -> None:
     fill(shop)
     with shop.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {table(shop, 'Billing').qualified}")
@@ -187,7 +187,7 @@ def test_a_queue_that_was_dropped_is_no_error(shop: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize("path", ["c-1/", ""])
-def test_two_hundred_queues_cost_few_statements(postgresql_database: QueueDatabase, path: str) -> None:
+def test_two_hundred_queues_take_few_statements(postgresql_database: QueueDatabase, path: str) -> None:
     satellites: dict[str, Any] = {f"Sales.{number}": {} for number in range(200)}
     sales = {"SATELLITES": satellites, "AUDIT_QUEUE": "audit"}
     install(postgresql_database, ENDPOINTS={"Sales": sales}, PIPELINE={"LAKE": "/none"})

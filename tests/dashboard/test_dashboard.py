@@ -1,4 +1,4 @@
-"""The overview: what needs a person first, each number with its scope, how it went, what was done."""
+"""The overview: problems first, each number with its scope, charts, the latest actions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def page(kind: str = "viewer") -> Markup:
     return Markup(answer.content.decode())
 
 
-def test_nothing_needs_anybody_where_all_is_well(queue_database: QueueDatabase) -> None:
+def test_healthy_installation_needs_no_attention(queue_database: QueueDatabase) -> None:
     install(queue_database)
     instance()
     found = page()
@@ -37,7 +37,7 @@ def test_nothing_needs_anybody_where_all_is_well(queue_database: QueueDatabase) 
     assert found.inline == []
 
 
-def test_what_needs_a_person_comes_first_and_the_worst_before_the_rest(queue_database: QueueDatabase) -> None:
+def test_problems_come_first_ordered_by_severity(queue_database: QueueDatabase) -> None:
     install(queue_database)
     instance(name="there", host="there", callback_queue=None, silent=timedelta(minutes=5))
     table(queue_database, "Sales").send([message(age=timedelta(hours=2)) for _ in range(3)])
@@ -61,7 +61,7 @@ def test_what_needs_a_person_comes_first_and_the_worst_before_the_rest(queue_dat
     assert "overdue" not in text, "the dead process explains it"
 
 
-def test_each_number_says_what_it_counts(queue_database: QueueDatabase) -> None:
+def test_each_number_shows_its_scope(queue_database: QueueDatabase) -> None:
     install(queue_database)
     now = datetime.now(UTC)
     for number, status in enumerate((FailureStatus.UNRESOLVED, FailureStatus.UNRESOLVED, FailureStatus.ARCHIVED)):
@@ -77,7 +77,7 @@ def test_each_number_says_what_it_counts(queue_database: QueueDatabase) -> None:
     assert "Instances 0 alive; 0 dead" in text
 
 
-def test_charts_add_up_the_queues(sqlite_database: QueueDatabase) -> None:
+def test_charts_sum_the_queues(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     now = datetime.now(UTC).replace(microsecond=0)
     for queue in ("Sales", "Sales.Priority", "error"):
@@ -91,18 +91,18 @@ def test_charts_add_up_the_queues(sqlite_database: QueueDatabase) -> None:
     assert "messages: now 20, between 20 and 20" in text
 
 
-def test_the_last_actions_are_shown(sqlite_database: QueueDatabase) -> None:
+def test_latest_actions_are_shown(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     at = datetime.now(UTC)
     for number in range(12):
         record_action(Actor(HOSTILE), f"purge {number}", HOSTILE, now=lambda: at)
-    # All of one instant, in the order of their keys.
+    # All have the same time, so the keys decide the order.
     assert re.findall(r"Purge (\d+)", page().text()) == [str(number) for number in range(11, 1, -1)]
     assert HOSTILE not in client_of("viewer").get(DASHBOARD).content.decode()
     assert OperatorAction.objects.count() == 12
 
 
-def test_an_error_queue_of_servicecontrol_is_no_issue(sqlite_database: QueueDatabase) -> None:
+def test_error_queue_of_servicecontrol_is_no_issue(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, ERROR_QUEUE_OWNER="servicecontrol")
     table(sqlite_database, "error").send([message()])
     text = page().text()
@@ -119,9 +119,9 @@ def test_failures_are_counted_without_a_worker(queue_database: QueueDatabase, mo
     assert "Failed messages ≥ 2 unresolved" in page().text()
 
 
-def test_it_costs_few_statements(postgresql_database: QueueDatabase) -> None:
+def test_page_takes_few_statements(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database)
-    # While a worker lives, no page takes samples.
+    # While a worker is alive, no page takes samples.
     instance(callback_queue=None)
     client = client_of("viewer")
     client.get(DASHBOARD)

@@ -1,4 +1,4 @@
-"""The pages of the delayed messages: tables, messages, delivering now, cancelling."""
+"""The pages of delayed messages: tables, messages, immediate delivery, cancellation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def waiting(database: QueueDatabase) -> int:
     return delayed(database).count(10_000)[0]
 
 
-def test_the_tables_say_what_is_next_and_what_is_overdue(queue_database: QueueDatabase) -> None:
+def test_tables_show_the_next_and_the_overdue_messages(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS={"Sales": {"CALLBACKS": False}, "Idle": {"CALLBACKS": False}})
     put(queue_database, timedelta(days=2, minutes=5))
     assert "Sales OK 1 0 in 2 d" in page().text()
@@ -70,7 +70,7 @@ def test_due_messages_are_overdue_only_after_a_minute(queue_database: QueueDatab
     assert len(page(SALES).find("span", **{"class": "sq-state sq-warning"})) == 1
 
 
-def test_a_table_that_is_missing_is_said(queue_database: QueueDatabase) -> None:
+def test_missing_table_is_reported(queue_database: QueueDatabase) -> None:
     needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     queue_database.configure(ENDPOINTS={"Sales": {}, "New": {}})
@@ -84,7 +84,7 @@ def test_a_table_that_is_missing_is_said(queue_database: QueueDatabase) -> None:
     page(f"{LIST}Nobody.Delayed/deliver/", "viewer", status=403)
 
 
-def test_tables_of_others_are_listed(queue_database: QueueDatabase) -> None:
+def test_tables_of_other_projects_are_listed(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS={"Sales": {}, "Foreign": {}})
     put(queue_database, endpoint="Foreign", to="Sales")
     queue_database.configure(ENDPOINTS={"Sales": {}})
@@ -96,7 +96,7 @@ def test_tables_of_others_are_listed(queue_database: QueueDatabase) -> None:
     assert table(queue_database, "Sales").depth().waiting == 1
 
 
-def test_the_messages_of_a_table(queue_database: QueueDatabase) -> None:
+def test_messages_of_a_table_are_listed(queue_database: QueueDatabase) -> None:
     install(queue_database)
     put(queue_database, timedelta(hours=3, minutes=1), to="Sales.Priority", **{"NServiceBus.IsSagaTimeoutMessage": "True"})
     put(queue_database, -HOUR - timedelta(minutes=5, seconds=30), **{"NServiceBus.Retries": "1"})
@@ -123,7 +123,7 @@ def test_delivered_message_can_be_searched_for(queue_database: QueueDatabase) ->
     assert "/admin/sqlqueue_app/search/?q=a%26b%2F1" in page(link, status=404).links
 
 
-def test_pages_follow_each_other(queue_database: QueueDatabase) -> None:
+def test_all_pages_are_linked(queue_database: QueueDatabase) -> None:
     needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     for number in range(53):
@@ -137,7 +137,7 @@ def test_pages_follow_each_other(queue_database: QueueDatabase) -> None:
     assert "First page" in second.text()
 
 
-def test_one_message_in_full(queue_database: QueueDatabase) -> None:
+def test_message_is_shown_in_full(queue_database: QueueDatabase) -> None:
     install(queue_database)
     key = put(queue_database, body={"secret": HOSTILE}, Tenant=HOSTILE)
     found = page(f"{SALES}{key}/", "writer")
@@ -171,7 +171,7 @@ def test_chosen_messages_are_delivered_and_recorded(queue_database: QueueDatabas
     assert recorded() == [("writer", "deliver_now", "Sales.Delayed", "done", 2)]
 
 
-def test_one_message_is_cancelled(queue_database: QueueDatabase) -> None:
+def test_message_is_cancelled(queue_database: QueueDatabase) -> None:
     install(queue_database)
     key, other = put(queue_database), put(queue_database)
     (link,) = [link for link in page(f"{SALES}{key}/", "writer").links if "/cancel/" in link]
@@ -185,7 +185,7 @@ def test_one_message_is_cancelled(queue_database: QueueDatabase) -> None:
     assert "You need the permission “Can delete messages”." in page(f"{SALES}{other}/").text()
 
 
-def test_lists_as_files(queue_database: QueueDatabase) -> None:
+def test_lists_are_exported(queue_database: QueueDatabase) -> None:
     needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     for _ in range(60):
@@ -202,7 +202,7 @@ def test_lists_as_files(queue_database: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize("name", ["A/b", "it's", HOSTILE, "שלום", "a_2Fb", "x y"])
-def test_any_name_has_a_page(sqlite_database: QueueDatabase, name: str) -> None:
+def test_endpoint_of_any_name_has_a_page(sqlite_database: QueueDatabase, name: str) -> None:
     install(sqlite_database, ENDPOINTS={name: {"CALLBACKS": False}})
     DelayedTable(sqlite_database.alias, delayed_address(address_book_of(get_settings()), name)).add("{}", b"", datetime.now(UTC))
     (link,) = [link for link in page().links if link.startswith(LIST) and link != LIST]
@@ -216,7 +216,7 @@ def test_any_name_has_a_page(sqlite_database: QueueDatabase, name: str) -> None:
     assert post(str(buttons[0]["formaction"]), ids="1")[0] == 200
 
 
-def test_two_hundred_tables_cost_few_statements(postgresql_database: QueueDatabase) -> None:
+def test_two_hundred_tables_take_few_statements(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database, ENDPOINTS={f"Sales{number}": {"CALLBACKS": False} for number in range(200)})
     put(postgresql_database, endpoint="Sales7", to="Sales7")
     client = client_of("viewer")

@@ -1,4 +1,4 @@
-"""The two diagrams of a conversation as numbers: nothing lies on something else, whatever the messages say."""
+"""The layout of the two diagrams of a conversation: nothing overlaps, for any messages."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ ORDER = (
 )
 
 
-def test_lanes_are_in_the_order_of_their_first_appearance_the_sender_first() -> None:
+def test_lanes_are_in_order_of_first_appearance() -> None:
     whole = forest(ORDER)
     assert [branch.message.message_id for branch in whole.branches] == ["found", "order", "placed", "tick", "placed"]
     assert lanes_of(whole) == ("Sales", "Web", "Billing", "Shipping")
 
 
-def test_arrows_go_from_sender_to_receiver() -> None:
+def test_arrows_lead_from_sender_to_receiver() -> None:
     drawn = sequence_diagram(forest(ORDER))
     sales, web, billing, _shipping = drawn.lanes.values()
     nobody, order, placed, tick, _ = drawn.arrows
@@ -46,14 +46,14 @@ def test_arrows_go_from_sender_to_receiver() -> None:
     assert order.path.endswith(f"H{sales + 5}")
     assert placed.path.startswith(f"M{sales} ")
     assert nobody.path.startswith(f"M{sales - 70} ")
-    # a message to itself goes out and comes back on one side
+    # a message to itself leaves and returns on the same side
     assert tick.path.endswith(f"h36v14H{tick.bar[0] + 10}")
     assert tick.label_x > billing
-    # handling lasts until the last message that it has sent
+    # handling lasts until its last sent message
     assert order.bar[1] + order.bar[2] > drawn.arrows[4].bar[1]
 
 
-def test_a_cause_stands_left_of_its_effects_and_beside_the_first() -> None:
+def test_cause_is_left_of_its_effects() -> None:
     drawn = flow_diagram(forest(ORDER))
     _found, order, billing, _tick, shipping = drawn.boxes
     assert order[0] + BOX_WIDTH < billing[0] == shipping[0]
@@ -61,15 +61,15 @@ def test_a_cause_stands_left_of_its_effects_and_beside_the_first() -> None:
     assert sorted(is_event for _path, is_event in drawn.lines) == [False, True, True]
 
 
-def test_nothing_is_drawn_of_nothing() -> None:
+def test_empty_conversation_has_empty_diagrams() -> None:
     assert flow_diagram(forest([])).boxes == []
     assert sequence_diagram(forest([])).arrows == []
 
 
 @given(talks())
-def test_no_box_lies_on_another_and_all_are_inside(told: list[ConversationMessage]) -> None:
-    drawn = flow_diagram(forest(told))
-    assert len(drawn.boxes) == len(told)
+def test_boxes_do_not_overlap_and_stay_inside(members: list[ConversationMessage]) -> None:
+    drawn = flow_diagram(forest(members))
+    assert len(drawn.boxes) == len(members)
     by_column: dict[int, list[int]] = {}
     for x, y in drawn.boxes:
         assert 0 <= x <= drawn.width - BOX_WIDTH
@@ -80,11 +80,11 @@ def test_no_box_lies_on_another_and_all_are_inside(told: list[ConversationMessag
 
 
 @given(talks())
-def test_every_message_has_a_row_and_every_endpoint_a_lane(told: list[ConversationMessage]) -> None:
-    whole = forest(told)
+def test_every_message_has_a_row_and_every_endpoint_a_lane(members: list[ConversationMessage]) -> None:
+    whole = forest(members)
     drawn = sequence_diagram(whole)
     assert {branch.message.receiving for branch in whole.branches} <= set(drawn.lanes)
     tops = [arrow.bar[1] for arrow in drawn.arrows]
-    assert len(tops) == len(told)
+    assert len(tops) == len(members)
     assert all(after > before for before, after in pairwise(tops))
     assert all(0 <= arrow.bar[0] <= drawn.width and arrow.bar[1] + arrow.bar[2] <= drawn.height + 1 for arrow in drawn.arrows)

@@ -1,4 +1,4 @@
-"""The pages of the endpoints: what they do, their processes, and what can be asked of those."""
+"""The pages of endpoints: their activity, their processes, and requests to these."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def page(address: str = LIST, kind: str = "viewer") -> Markup:
 
 
 def sample(age: timedelta = 20 * SECOND, **values: Any) -> EndpointSample:
-    """A sample that is complete, by a clock that may be a little ahead of the database's."""
+    """A complete sample, also if this clock is slightly ahead of the database's."""
     known = {"endpoint": "Sales", "instance": "here", "message_type": "Sales.PlaceOrder", "seconds": 10, "handled": 0}
     at = datetime.fromtimestamp((datetime.now(UTC) - age).timestamp() // 10 * 10, UTC)
     return EndpointSample.objects.create(**{**known, "taken_at": at, **values})
@@ -50,7 +50,7 @@ def recorded() -> list[tuple[str, str, str, str]]:
     return [(each.user_name, each.action, each.target, each.result) for each in OperatorAction.objects.order_by("id")]
 
 
-def test_the_list_says_what_each_endpoint_does(queue_database: QueueDatabase) -> None:
+def test_list_shows_the_activity_of_each_endpoint(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS={"Sales": {"CALLBACKS": False}, "Idle": {"CALLBACKS": False}})
     process(callback_queue=None)
     process(name="there", pid=2, callback_queue=None, silent=timedelta(minutes=2))
@@ -74,7 +74,7 @@ def test_the_list_says_what_each_endpoint_does(queue_database: QueueDatabase) ->
     assert found.inline == []
 
 
-def test_the_list_as_a_file(sqlite_database: QueueDatabase) -> None:
+def test_list_is_exported(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     process(started_at=datetime.now(UTC) - timedelta(hours=1))
     sample(handled=30)
@@ -86,7 +86,7 @@ def test_the_list_as_a_file(sqlite_database: QueueDatabase) -> None:
     assert (row["message_type"], row["handled"], row["handled_per_second"]) == ("Sales.PlaceOrder", 30, 0.1)
 
 
-def test_one_endpoint_in_full(queue_database: QueueDatabase) -> None:
+def test_endpoint_is_shown_in_full(queue_database: QueueDatabase) -> None:
     install(queue_database)
     process(callback_queue="Sales.here", started_at=datetime.now(UTC) - timedelta(hours=1))
     table(queue_database, "Sales.here").send([message()])
@@ -109,7 +109,7 @@ def test_one_endpoint_in_full(queue_database: QueueDatabase) -> None:
     assert len([path for path in found.find("path") if (path.get("d") or "").startswith("M")]) >= 3
 
 
-def test_the_rate_of_a_young_process_is_over_its_life_and_labelled_so(queue_database: QueueDatabase) -> None:
+def test_rate_of_a_young_process_covers_its_lifetime(queue_database: QueueDatabase) -> None:
     install(queue_database)
     process(callback_queue=None, started_at=datetime.now(UTC) - timedelta(minutes=4, seconds=20))
     sample(handled=240, processing_seconds=1)
@@ -120,7 +120,7 @@ def test_the_rate_of_a_young_process_is_over_its_life_and_labelled_so(queue_data
     assert re.search(r"Sales\.PlaceOrder 240 0\.07 4\.2 ms", page(SALES).text())
 
 
-def test_an_endpoint_of_which_nothing_is_known(queue_database: QueueDatabase) -> None:
+def test_endpoint_without_data_has_a_page(queue_database: QueueDatabase) -> None:
     install(queue_database)
     text = page(SALES).text()
     assert "No process is registered: no messages are received." in text
@@ -130,7 +130,7 @@ def test_an_endpoint_of_which_nothing_is_known(queue_database: QueueDatabase) ->
 
 
 @pytest.mark.parametrize("name", ["A/b", "it's", HOSTILE, 'quo"te', "שלום", "a_2Fb", "x@y", "."])
-def test_any_name_has_a_page(sqlite_database: QueueDatabase, name: str) -> None:
+def test_endpoint_of_any_name_has_a_page(sqlite_database: QueueDatabase, name: str) -> None:
     install(sqlite_database)
     made = process(endpoint=name, name=name, callback_queue=None)
     sample(endpoint=name, message_type=name, handled=1)
@@ -145,14 +145,14 @@ def test_any_name_has_a_page(sqlite_database: QueueDatabase, name: str) -> None:
     assert made.paused
 
 
-def test_the_number_of_failed_messages_leads_to_them(sqlite_database: QueueDatabase) -> None:
+def test_number_of_failed_messages_links_to_them(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, ENDPOINTS={"Sales & Co": {"CALLBACKS": False}})
     (link,) = [link for link in page(f"{LIST}Sales & Co/").links if "/failedmessage/messages/?" in link]
     assert link.endswith("?endpoint=Sales+%26+Co")
     page(link)
 
 
-def test_a_page_costs_few_statements(postgresql_database: QueueDatabase) -> None:
+def test_page_takes_few_statements(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database, ENDPOINTS={f"Sales{number}": {"CALLBACKS": False} for number in range(40)})
     client = client_of("viewer")
     for number in range(40):
@@ -162,11 +162,11 @@ def test_a_page_costs_few_statements(postgresql_database: QueueDatabase) -> None
         client.get(address)
         with CaptureQueriesContext(postgresql_database.connection) as queues, CaptureQueriesContext(connection) as managed:
             assert client.get(address).status_code == 200
-        # Four of them for the session and the permissions of the user, one for the badges of the navigation.
+        # Includes four for the session and permissions of the user and one for the badges of the navigation.
         assert len(queues) + len(managed) <= 15
 
 
-def test_processes_are_asked_to_pause_and_to_go_on(queue_database: QueueDatabase) -> None:
+def test_processes_are_paused_and_resumed(queue_database: QueueDatabase) -> None:
     install(queue_database)
     held = lease_instance(
         get_settings().endpoint("Sales"), alias=queue_database.alias, concurrency=4, exists=lambda name: True, make=str
@@ -202,7 +202,9 @@ WRONG_NUMBERS = {
 @pytest.mark.parametrize(
     ("wanted", "expected"), [*WRONG_NUMBERS.items(), ("0", WRONG_NUMBERS["-1"]), ("", "This field is required.")]
 )
-def test_a_wrong_concurrency_is_refused_with_what_was_expected(sqlite_database: QueueDatabase, wanted: str, expected: str) -> None:
+def test_invalid_concurrency_is_refused_with_the_expected_values(
+    sqlite_database: QueueDatabase, wanted: str, expected: str
+) -> None:
     install(sqlite_database)
     made = process()
     address = f"{SALES}instances/{made.pk}/concurrency/"
@@ -214,7 +216,7 @@ def test_a_wrong_concurrency_is_refused_with_what_was_expected(sqlite_database: 
     assert made.concurrency == 4
 
 
-def test_the_concurrency_of_one_process_is_changed(queue_database: QueueDatabase) -> None:
+def test_concurrency_of_one_process_is_changed(queue_database: QueueDatabase) -> None:
     install(queue_database)
     mine, other = process(), process(pid=5, callback_queue=None)
     address = f"{SALES}instances/{mine.pk}/concurrency/"
@@ -226,7 +228,7 @@ def test_the_concurrency_of_one_process_is_changed(queue_database: QueueDatabase
     assert recorded() == [("writer", "concurrency", "Sales on here (4711): 4 → 9", "done")]
 
 
-def test_only_a_dead_process_is_removed(queue_database: QueueDatabase) -> None:
+def test_only_dead_processes_are_removed(queue_database: QueueDatabase) -> None:
     install(queue_database)
     alive, dead = process(), process(pid=5, callback_queue=None, silent=timedelta(minutes=1))
     client = client_of("writer")
@@ -240,7 +242,7 @@ def test_only_a_dead_process_is_removed(queue_database: QueueDatabase) -> None:
 
 @pytest.mark.parametrize("action", ["pause", "resume", "instances/{}/pause", "instances/{}/concurrency", "instances/{}/remove"])
 @pytest.mark.parametrize("kind", ["viewer", "reader"])
-def test_who_may_not_is_refused_and_recorded(sqlite_database: QueueDatabase, kind: str, action: str) -> None:
+def test_denied_user_is_refused_and_recorded(sqlite_database: QueueDatabase, kind: str, action: str) -> None:
     install(sqlite_database)
     made = process()
     address = f"{SALES}{action.format(made.pk)}/"
@@ -256,12 +258,12 @@ def test_who_may_not_is_refused_and_recorded(sqlite_database: QueueDatabase, kin
     assert not any("pause" in link for link in markup.links)
 
 
-def test_a_name_typed_into_the_address_is_found(sqlite_database: QueueDatabase) -> None:
+def test_name_typed_into_the_address_is_found(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, ENDPOINTS={"Sales Größe": {"CALLBACKS": False}})
     assert "Sales Größe" in page(f"{LIST}{quote('Sales Größe')}/").text()
 
 
-def test_an_endpoint_without_a_process_has_nobody_to_ask(sqlite_database: QueueDatabase) -> None:
+def test_actions_without_a_live_process_are_refused(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     answer = client_of("writer").post(f"{SALES}pause/", CONFIRMED)
     assert answer.status_code == 409
@@ -272,14 +274,14 @@ def test_an_endpoint_without_a_process_has_nobody_to_ask(sqlite_database: QueueD
 
 
 @pytest.mark.parametrize("handlers", ["tests.nowhere.handlers", "tests.dashboard.broken_handlers"])
-def test_handlers_that_cannot_be_imported_are_said(sqlite_database: QueueDatabase, handlers: str) -> None:
+def test_handlers_that_cannot_be_imported_are_reported(sqlite_database: QueueDatabase, handlers: str) -> None:
     install(sqlite_database)
     sqlite_database.configure(ENDPOINTS={"Sales": {"HANDLERS": [handlers]}})
     text = page(SALES).text()
     assert handlers.rpartition(".")[2] in text
 
 
-def test_a_minimum_of_processes_is_set_and_said(queue_database: QueueDatabase) -> None:
+def test_minimum_of_processes_is_set_and_shown(queue_database: QueueDatabase) -> None:
     install(queue_database)
     process(), process(pid=5, callback_queue=None)
     assert "Set the minimum of processes" in page(SALES, "writer").text()
@@ -302,7 +304,7 @@ def test_a_minimum_of_processes_is_set_and_said(queue_database: QueueDatabase) -
     assert recorded() == [("writer", "minimum", "Sales: 0 → 3", "done"), ("writer", "minimum", "Sales: 3 → 0", "done")]
 
 
-def test_who_set_a_minimum_is_kept(queue_database: QueueDatabase) -> None:
+def test_author_of_a_minimum_is_stored(queue_database: QueueDatabase) -> None:
     install(queue_database)
     for wanted in ("2", "4"):
         client_of("admin").post(f"{SALES}minimum/", {**CONFIRMED, "minimum": wanted})
@@ -313,7 +315,7 @@ def test_who_set_a_minimum_is_kept(queue_database: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize(("wanted", "expected"), WRONG_NUMBERS.items())
-def test_a_wrong_minimum_is_refused(sqlite_database: QueueDatabase, wanted: str, expected: str) -> None:
+def test_invalid_minimum_is_refused(sqlite_database: QueueDatabase, wanted: str, expected: str) -> None:
     install(sqlite_database)
     answer = client_of("writer").post(f"{SALES}minimum/", {**CONFIRMED, "minimum": wanted})
     assert answer.status_code == 400
@@ -321,7 +323,7 @@ def test_a_wrong_minimum_is_refused(sqlite_database: QueueDatabase, wanted: str,
     assert not EndpointExpectation.objects.exists()
 
 
-def test_one_that_is_expected_is_listed_though_no_process_of_it_has_registered(queue_database: QueueDatabase) -> None:
+def test_expected_endpoint_without_processes_is_listed(queue_database: QueueDatabase) -> None:
     install(queue_database)
     set_minimum("Elsewhere", 1, actor=Actor("anna"))
     assert "Elsewhere not in the settings of this site Below minimum" in page().text()
@@ -330,7 +332,7 @@ def test_one_that_is_expected_is_listed_though_no_process_of_it_has_registered(q
     assert client_of("viewer").get(f"{LIST}Elsewhere/").status_code == 404
 
 
-def test_what_was_asked_and_not_followed_is_said_with_its_age(queue_database: QueueDatabase) -> None:
+def test_pending_request_is_shown_with_its_age(queue_database: QueueDatabase) -> None:
     install(queue_database)
     held = lease_instance(
         get_settings().endpoint("Sales"), alias=queue_database.alias, concurrency=4, exists=lambda name: True, make=str

@@ -1,4 +1,4 @@
-"""The page of events, and the last of them in the overview."""
+"""The page of events, and the latest events on the overview."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def page(query: str = "") -> Markup:
     return Markup(answer.content.decode())
 
 
-def test_an_event_is_a_sentence_with_a_link(queue_database: QueueDatabase) -> None:
+def test_event_is_a_sentence_with_a_link(queue_database: QueueDatabase) -> None:
     install(queue_database)
     operation = Operation.objects.create(id=uuid.uuid4(), kind="retry", requested_at=AT)
     fail(queue_database, [failed_row()])
@@ -55,7 +55,7 @@ def test_an_event_is_a_sentence_with_a_link(queue_database: QueueDatabase) -> No
     assert found.find("div", **{"data-live": "10"})
 
 
-def test_whatever_is_in_a_row_it_is_shown(sqlite_database: QueueDatabase) -> None:
+def test_rows_of_any_content_are_shown(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     for kind in (*EventKind, HOSTILE):
         for details in ({}, [HOSTILE], {"group": HOSTILE, "operation": "x", "count": HOSTILE, "error": HOSTILE}):
@@ -85,7 +85,7 @@ def test_events_are_filtered(queue_database: QueueDatabase) -> None:
     assert "No matching events." in page("subject=%25").text()
 
 
-def test_events_come_in_pages(sqlite_database: QueueDatabase) -> None:
+def test_events_are_paginated(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     keys = {f"event {event(at=AT + timedelta(seconds=number // 3)).pk}" for number in range(250)}
     seen: list[str] = []
@@ -101,7 +101,7 @@ def test_events_come_in_pages(sqlite_database: QueueDatabase) -> None:
     assert seen == sorted(seen, key=lambda key: -int(key.split()[1]))
 
 
-def test_the_list_as_a_file(sqlite_database: QueueDatabase) -> None:
+def test_list_is_exported(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     event(subject="=1+1")
     (row,) = csv.DictReader(io.StringIO(client_of("writer").get(f"{EVENTS}?format=csv").getvalue().decode("utf-8-sig")))
@@ -112,7 +112,7 @@ def test_the_list_as_a_file(sqlite_database: QueueDatabase) -> None:
     assert (entry["at"], entry["details"]) == ("2026-11-21T12:00:00.000Z", {"count": 1234})
 
 
-def test_the_overview_shows_the_last_ten(sqlite_database: QueueDatabase) -> None:
+def test_overview_shows_the_last_ten_events(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     for number in range(12):
         event(subject=f"queue-{number}-", at=AT + timedelta(seconds=number))
@@ -124,7 +124,7 @@ def test_the_overview_shows_the_last_ten(sqlite_database: QueueDatabase) -> None
     assert EVENTS in found.links
 
 
-def test_it_costs_few_statements(postgresql_database: QueueDatabase) -> None:
+def test_page_takes_few_statements(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database)
     for number in range(150):
         event(at=AT + timedelta(seconds=number))

@@ -1,4 +1,4 @@
-"""Acting on failed messages in the admin: a page says what will happen, and it happens once, with a record of who did it."""
+"""Actions on failed messages in the admin: previewed on a page, done once, and recorded with the user."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def ids(*failures: FailedMessage) -> str:
 
 
 def form_of(html: str) -> dict[str, str]:
-    """The hidden fields of the form, and its button."""
+    """The hidden fields of the form and its button."""
     hidden = Markup(html).find("input", type="hidden")
     return {str(each["name"]): str(each["value"]) for each in hidden if each["name"] != "csrfmiddlewaretoken"} | {"confirmed": "1"}
 
 
-def test_the_page_says_what_would_happen_and_does_nothing(shop: QueueDatabase) -> None:
+def test_confirmation_page_previews_without_changes(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row(), failed_row(), failed_row(failed_q="Nowhere")])
 
     html = client_of("writer").get(f"{FAILURES}retry/?{ids(*failures)}").content.decode()
@@ -61,7 +61,7 @@ def test_the_page_says_what_would_happen_and_does_nothing(shop: QueueDatabase) -
     assert not OperatorAction.objects.exists()
 
 
-def test_confirmed_it_is_done_and_recorded(shop: QueueDatabase) -> None:
+def test_confirmed_action_is_done_and_recorded(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row(), failed_row()])
     client = client_of("writer")
     page = f"{FAILURES}retry/?endpoint=Sales"
@@ -81,7 +81,7 @@ def test_confirmed_it_is_done_and_recorded(shop: QueueDatabase) -> None:
     assert (operation.user_name, operation.user_key) == ("writer", str(User.objects.get(username="writer").pk))
 
 
-def test_what_stayed_is_on_the_page_of_the_operation(shop: QueueDatabase) -> None:
+def test_operation_page_lists_skipped_messages(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row(), failed_row(failed_q="Nowhere")])
     client = client_of("writer")
 
@@ -96,7 +96,7 @@ def test_what_stayed_is_on_the_page_of_the_operation(shop: QueueDatabase) -> Non
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("kind", ["viewer", "reader"])
-def test_who_may_only_look_may_not_act(shop: QueueDatabase, kind: str, action: str) -> None:
+def test_reader_cannot_act(shop: QueueDatabase, kind: str, action: str) -> None:
     failures = fail(shop, [failed_row(more=JSON)])
     client = client_of(kind)
     page = f"{FAILURES}{action}/?{ids(*failures)}"
@@ -113,7 +113,7 @@ def test_who_may_only_look_may_not_act(shop: QueueDatabase, kind: str, action: s
     assert "You need the permission" in page_of_message.text()
 
 
-def test_each_power_is_one_permission(shop: QueueDatabase) -> None:
+def test_each_action_needs_its_own_permission(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row()])
     client = client_of("viewer")
     user = User.objects.get(username="viewer")
@@ -160,14 +160,14 @@ def test_buttons_follow_the_status(shop: QueueDatabase) -> None:
         ({"endpoint": "Sales"}, "messages/?endpoint=Sales"),
     ],
 )
-def test_an_action_leads_back_to_what_it_was_on(shop: QueueDatabase, said: dict[str, Any], page: str) -> None:
+def test_action_returns_to_its_object(shop: QueueDatabase, said: dict[str, Any], page: str) -> None:
     admin = site.get_model_admin(FailedMessage)
     assert isinstance(admin, PageAdmin)
 
     assert page_of(admin, FailureSelection(**said)) == FAILURES + page
 
 
-def test_everything_is_typed(shop: QueueDatabase) -> None:
+def test_unfiltered_action_needs_the_typed_count(shop: QueueDatabase) -> None:
     fail(shop, [failed_row(), failed_row()])
     client = client_of("writer")
 
@@ -177,7 +177,7 @@ def test_everything_is_typed(shop: QueueDatabase) -> None:
     assert count(shop, "Sales") == 2
 
 
-def test_a_form_without_a_checked_box_does_nothing(shop: QueueDatabase) -> None:
+def test_form_without_a_checked_box_does_nothing(shop: QueueDatabase) -> None:
     fail(shop, [failed_row()])
     client = client_of("writer")
 
@@ -192,7 +192,7 @@ def test_a_form_without_a_checked_box_does_nothing(shop: QueueDatabase) -> None:
     ["ids=x", "group=%00", "statuses=nonsense&ids=", "ids=3c3c90ba-3dda-41bb-b5ab-460449a8f80e", "since=9999999", "text=%22"],
 )
 @pytest.mark.parametrize("action", ACTIONS)
-def test_odd_addresses_are_pages(shop: QueueDatabase, action: str, query: str) -> None:
+def test_odd_query_strings_are_answered(shop: QueueDatabase, action: str, query: str) -> None:
     fail(shop, [failed_row()])
     client = client_of("superuser")
 
@@ -201,7 +201,7 @@ def test_odd_addresses_are_pages(shop: QueueDatabase, action: str, query: str) -
     assert count(shop, "error") == 1
 
 
-def test_a_large_operation_is_requested(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_operation_is_requested(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actions, "request_operation", partial(request_operation, batch=2))
     fail(shop, [failed_row() for _ in range(5)])
     client = client_of("writer")
@@ -219,7 +219,7 @@ def test_a_large_operation_is_requested(shop: QueueDatabase, monkeypatch: pytest
     assert operation.done == 2
 
 
-def test_with_the_error_queue_of_servicecontrol_the_pages_say_why(shop: QueueDatabase) -> None:
+def test_error_queue_of_servicecontrol_is_refused_with_the_reason(shop: QueueDatabase) -> None:
     failures = fail(shop, [failed_row(more=JSON)])
     shop.configure(ERROR_QUEUE_OWNER="servicecontrol")
     client = client_of("writer")
@@ -235,7 +235,7 @@ def test_with_the_error_queue_of_servicecontrol_the_pages_say_why(shop: QueueDat
 # --- edit and retry -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_edit_is_typed_seen_and_sent(shop: QueueDatabase) -> None:
+def test_edit_is_entered_reviewed_and_sent(shop: QueueDatabase) -> None:
     (failure,) = fail(shop, [failed_row(body=b'{"order": "<1>", "b": 2}', more={**JSON, "Custom": "old"})])
     client = client_of("writer")
     page = f"{FAILURES}edit/?{ids(failure)}"
@@ -262,7 +262,7 @@ def test_an_edit_is_typed_seen_and_sent(shop: QueueDatabase) -> None:
     assert (action.action, action.result, action.permission) == ("edit", ActionResult.DONE, "edit_message")
 
 
-def test_a_mistake_in_an_edit_keeps_what_was_typed(shop: QueueDatabase) -> None:
+def test_invalid_edit_keeps_the_input(shop: QueueDatabase) -> None:
     (failure,) = fail(shop, [failed_row(more=JSON)])
     client = client_of("writer")
     page = f"{FAILURES}edit/?{ids(failure)}"
@@ -275,7 +275,7 @@ def test_a_mistake_in_an_edit_keeps_what_was_typed(shop: QueueDatabase) -> None:
     assert count(shop, "error") == 1
 
 
-def test_an_edit_of_what_has_failed_again_is_refused(shop: QueueDatabase) -> None:
+def test_edit_of_a_message_that_failed_again_is_refused(shop: QueueDatabase) -> None:
     (failure,) = fail(shop, [failed_row(more=JSON)])
     client = client_of("writer")
     typed = {"headers": json.dumps(JSON), "body": "{}", "seen": "1", "confirmed": "1", "row_version": "99"}
@@ -287,7 +287,7 @@ def test_an_edit_of_what_has_failed_again_is_refused(shop: QueueDatabase) -> Non
     assert OperatorAction.objects.get().result == ActionResult.FAILED
 
 
-def test_bodies_have_a_permission_of_their_own(shop: QueueDatabase) -> None:
+def test_bodies_need_their_own_permission(shop: QueueDatabase) -> None:
     (failure,) = fail(shop, [failed_row(body=b'{"secret": 1}', more=JSON)])
     client = client_of("viewer")
     user = User.objects.get(username="viewer")
@@ -299,7 +299,7 @@ def test_bodies_have_a_permission_of_their_own(shop: QueueDatabase) -> None:
     assert "secret" not in answer.content.decode()
 
 
-def test_the_largest_body_that_can_be_edited_fits_into_a_form(shop: QueueDatabase) -> None:
+def test_largest_editable_body_fits_into_a_form(shop: QueueDatabase) -> None:
     body = json.dumps("ä<" * 120_000, ensure_ascii=False)
     (failure,) = fail(shop, [failed_row(body=body.encode(), more=JSON)])
     client = client_of("writer")

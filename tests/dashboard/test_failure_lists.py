@@ -1,4 +1,4 @@
-"""Lists of failed messages and groups: actions of each row, choosing a whole page, the head of a group."""
+"""Lists of failed messages and groups: actions of each row, selection of a whole page, the summary of a group."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def labels(shown: Markup, message: FailedMessage) -> list[str]:
         (FailureStatus.RESOLVED, "resolved/", []),
     ],
 )
-def test_a_row_offers_what_its_status_allows(
+def test_row_offers_the_actions_of_its_status(
     sqlite_database: QueueDatabase, status: FailureStatus, path: str, expected: list[str]
 ) -> None:
     install(sqlite_database)
@@ -52,7 +52,7 @@ def test_a_row_offers_what_its_status_allows(
     assert [labels(shown, each) for each in found] == [expected, expected]
 
 
-def test_a_row_says_why_it_may_not_be_acted_on(sqlite_database: QueueDatabase) -> None:
+def test_row_shows_why_actions_are_denied(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     found = fail(sqlite_database, [failed("m-1")])
     shown = page("messages/", "viewer")
@@ -62,7 +62,7 @@ def test_a_row_says_why_it_may_not_be_acted_on(sqlite_database: QueueDatabase) -
     assert all(str(each).startswith("You need the permission") for each in reasons)
 
 
-def test_an_unreadable_row_can_be_archived_only(sqlite_database: QueueDatabase) -> None:
+def test_unreadable_row_can_only_be_archived(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     (found,) = fail(sqlite_database, [row("no json", b"x")])
     shown = page("unreadable/")
@@ -70,7 +70,7 @@ def test_an_unreadable_row_can_be_archived_only(sqlite_database: QueueDatabase) 
     assert "This row cannot be read as a failed message." in shown.text()
 
 
-def test_an_action_of_a_row_leads_back_to_the_list(sqlite_database: QueueDatabase) -> None:
+def test_action_of_a_row_returns_to_the_list(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     found = fail(sqlite_database, [failed("m-1"), failed("m-2")])
     shown = page("messages/?q=endpoint:Sales&select=page")
@@ -84,7 +84,7 @@ def test_an_action_of_a_row_leads_back_to_the_list(sqlite_database: QueueDatabas
 
 
 @pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example/", "/admin/"])
-def test_an_action_leads_to_no_other_site(sqlite_database: QueueDatabase, back: str) -> None:
+def test_action_does_not_redirect_to_other_sites(sqlite_database: QueueDatabase, back: str) -> None:
     install(sqlite_database)
     (found,) = fail(sqlite_database, [failed("m-1")])
     answer = client_of("writer").post(f"{FAILURES}archive/", {"ids": str(found.pk), "back": back, "confirmed": "1"})
@@ -92,7 +92,7 @@ def test_an_action_leads_to_no_other_site(sqlite_database: QueueDatabase, back: 
 
 
 @pytest.mark.parametrize(("path", "status"), [("messages/", FailureStatus.UNRESOLVED), ("pending/", FailureStatus.RETRY_ISSUED)])
-def test_all_messages_of_a_page_are_selected_by_a_link(sqlite_database: QueueDatabase, path: str, status: FailureStatus) -> None:
+def test_link_selects_all_messages_of_a_page(sqlite_database: QueueDatabase, path: str, status: FailureStatus) -> None:
     install(sqlite_database)
     fail(sqlite_database, [failed(f"m-{number}") for number in range(27)])
     FailedMessage.objects.update(status=status)
@@ -104,14 +104,14 @@ def test_all_messages_of_a_page_are_selected_by_a_link(sqlite_database: QueueDat
     selected = page(f"{path}{link}")
     boxes = selected.find("input", type="checkbox", name="ids")
     assert (len(boxes), sum("checked" in each for each in boxes)) == (25, 25)
-    # What has been selected stays what is shown.
+    # The selection still applies to the shown messages.
     assert selected.find("div", id="content-main")[0].get("data-live") is None
     assert [each for each in selected.links if each.endswith("?size=25")]
     (following,) = selected.find("a", rel="next")
     assert "select" not in str(following["href"])
 
 
-def test_many_selected_messages_are_sent_in_the_body_of_a_form(sqlite_database: QueueDatabase) -> None:
+def test_many_selected_messages_are_posted(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     found = fail(sqlite_database, [failed(f"m-{number}") for number in range(120)])
     client = client_of("writer")
@@ -134,7 +134,7 @@ def test_times_in_lists_are_relative(sqlite_database: QueueDatabase) -> None:
 # --- groups -------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_whole_group_is_acted_on_from_its_row(queue_database: QueueDatabase) -> None:
+def test_row_of_a_group_acts_on_the_whole_group(queue_database: QueueDatabase) -> None:
     install(queue_database)
     rows = [failed("m-1"), failed("m-2"), failed("m-3", NServiceBus_EnclosedMessageTypes="Shop.Other")]
     found = fail(queue_database, rows)
@@ -153,12 +153,12 @@ def test_actions_of_a_group_keep_the_filter_of_the_list(sqlite_database: QueueDa
     shown = page("?by=type&endpoint=Billing")
     (link,) = [str(each["href"]) for each in shown.find("a") if each.get("aria-label") == "Archive: Shop.PlaceOrder"]
     assert "Archive (1)" in page(link).text()
-    # A selection has at most two groups: a third would be dropped, and more selected than is shown.
+    # A selection has at most two groups; dropping a third would select more than is shown.
     shown = page(f"?by=type&and=endpoint&group={GROUP}")
     assert not [each for each in shown.find("a") if str(each.get("aria-label", "")).startswith("Archive: ")]
 
 
-def test_actions_of_a_pair_are_those_of_both(sqlite_database: QueueDatabase) -> None:
+def test_actions_of_a_pair_apply_to_both_groups(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     fail(sqlite_database, [failed("m-1"), failed("m-2", NServiceBus_ProcessingEndpoint="Billing")])
     shown = page("?by=type&and=endpoint")
@@ -168,7 +168,7 @@ def test_actions_of_a_pair_are_those_of_both(sqlite_database: QueueDatabase) -> 
 
 
 @pytest.mark.parametrize("kind", ["viewer", "reader"])
-def test_a_group_says_why_it_may_not_be_acted_on(sqlite_database: QueueDatabase, kind: str) -> None:
+def test_group_shows_why_actions_are_denied(sqlite_database: QueueDatabase, kind: str) -> None:
     install(sqlite_database)
     fail(sqlite_database, [failed("m-1")])
     shown = page("", kind)
@@ -176,7 +176,7 @@ def test_a_group_says_why_it_may_not_be_acted_on(sqlite_database: QueueDatabase,
     assert "You need the permission “Can retry failed messages”." in shown.text()
 
 
-def test_a_group_has_its_numbers_and_exception_in_its_head(queue_database: QueueDatabase) -> None:
+def test_group_page_shows_its_numbers_and_exception(queue_database: QueueDatabase) -> None:
     install(queue_database)
     now = datetime.now(UTC)
     rows = [failed(f"m-{hours}", at=now - timedelta(hours=hours, minutes=1)) for hours in (30, 5, 2)]
@@ -191,7 +191,7 @@ def test_a_group_has_its_numbers_and_exception_in_its_head(queue_database: Queue
     assert trend["aria-label"] == "2 failures in 24 hours; in the last 2 of them 0"
 
 
-def test_a_group_without_messages_says_so(sqlite_database: QueueDatabase) -> None:
+def test_group_without_messages_shows_a_hint(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     fail(sqlite_database, [failed("m-1")])
     FailedMessage.objects.update(status=FailureStatus.ARCHIVED)

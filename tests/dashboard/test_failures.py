@@ -1,4 +1,4 @@
-"""The pages of failed messages: groups, lists, one message, notes, pending retries, in the hands of any reader."""
+"""The pages of failed messages: groups, lists, one message, notes, pending retries, with any content."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAGES = ("", *LISTS, f"{ONE}/", f"group/{GROUP}/")
 
 @pytest.fixture
 def filled(queue_database: QueueDatabase) -> QueueDatabase:
-    """A database in which one message has failed; nobody has looked at it yet."""
+    """A database with one failed message that is not indexed yet."""
     install(queue_database)
     table(queue_database, "error").send([failed(body=b'{"secret": 1}')])
     return queue_database
@@ -41,7 +41,7 @@ def page(path: str = "", kind: str = "writer", status: int = 200) -> Markup:
     return Markup(answer.content.decode())
 
 
-def test_the_groups_are_right_without_a_worker(filled: QueueDatabase) -> None:
+def test_groups_are_current_without_a_worker(filled: QueueDatabase) -> None:
     shown = page()
 
     assert "1 message: Unresolved" in shown.text()
@@ -61,11 +61,11 @@ def test_the_groups_are_right_without_a_worker(filled: QueueDatabase) -> None:
         ("odd", "shop.OutOfStock"),
     ],
 )
-def test_groups_by_another_classifier(filled: QueueDatabase, by: str, title: str) -> None:
+def test_groups_follow_the_chosen_classifier(filled: QueueDatabase, by: str, title: str) -> None:
     assert title in page(f"?by={by}").text()
 
 
-def test_lists_are_files_for_those_who_may_export(filled: QueueDatabase) -> None:
+def test_exports_of_lists_need_the_permission(filled: QueueDatabase) -> None:
     table(filled, "error").send([failed("=1+1"), row("no json", b"x")])
     page()
 
@@ -82,7 +82,7 @@ def test_lists_are_files_for_those_who_may_export(filled: QueueDatabase) -> None
     assert "'=1+1" in b"".join(listed.streaming_content).decode()  # type: ignore[attr-defined]
 
 
-def test_what_can_be_done_is_beside_what_it_is_done_with(filled: QueueDatabase) -> None:
+def test_actions_are_beside_their_objects(filled: QueueDatabase) -> None:
     shown = page("messages/?q=endpoint:Sales")
     assert f"{FAILURES}retry/?statuses=unresolved&endpoint=Sales" in shown.links
     (form,) = [each for each in shown.find("button", type="submit") if each.get("formaction") == f"{FAILURES}retry/"]
@@ -98,12 +98,12 @@ def test_what_can_be_done_is_beside_what_it_is_done_with(filled: QueueDatabase) 
 
 
 def parts_of(url: str) -> set[tuple[str, ...]]:
-    """The page of a URL, and each of its parameters with its value: of their combinations there are thousands."""
+    """The page of a URL and each parameter with its value; their combinations would be thousands."""
     parts = urlsplit(url)
     return {(parts.path,), *((parts.path, *each) for each in parse_qsl(parts.query, True) if each[0] != "back")}
 
 
-def test_every_page_is_reached_by_links(filled: QueueDatabase) -> None:
+def test_links_lead_to_every_page(filled: QueueDatabase) -> None:
     linked: set[str] = set()
     visited: set[tuple[str, ...]] = set()
     left = [FAILURES]
@@ -127,18 +127,18 @@ def test_every_page_is_reached_by_links(filled: QueueDatabase) -> None:
     assert {FAILURES + each for each in (*LISTS, f"{ONE}/", f"group/{GROUP}/", f"group/{GROUP}/note/")} <= linked
 
 
-def test_a_message_is_shown_in_full(filled: QueueDatabase) -> None:
+def test_message_is_shown_in_full(filled: QueueDatabase) -> None:
     shown = page(f"{ONE}/")
 
     for text in ("m-1", "Shop.PlaceOrder", "Sales@dbo", "no more A-1", "at shop.handlers.place() in /shop.py:line 7", "secret"):
         assert text in shown.text()
     number = table(filled, "error").row_versions(1)[0]
     assert f"/admin/sqlqueue_app/queue/error/{number}/" in shown.links
-    # PostgreSQL's form of an address has no @.
+    # Addresses of PostgreSQL contain no @.
     assert ("/admin/sqlqueue_app/queue/Sales/" in shown.links) == (filled.vendor != "postgresql")
 
 
-def test_the_traceback_is_shown_below_the_frames(filled: QueueDatabase) -> None:
+def test_traceback_is_shown_below_the_frames(filled: QueueDatabase) -> None:
     trace = "ValueError\n   at a.b() in /a.py:line 1\nTraceback (most recent call last):\n  the rest\n"
     table(filled, "error").send([failed("two", NServiceBus_ExceptionInfo_StackTrace=trace)])
 
@@ -163,7 +163,7 @@ def test_headers_are_filtered(filled: QueueDatabase) -> None:
     assert "NServiceBus.TimeOfFailure" not in shown.text().partition("Raw row")[0]
 
 
-def test_a_message_whose_row_is_gone_is_shown_all_the_same(filled: QueueDatabase) -> None:
+def test_message_without_its_row_is_shown(filled: QueueDatabase) -> None:
     page()
     table(filled, "error").purge()
 
@@ -175,11 +175,11 @@ def test_a_message_whose_row_is_gone_is_shown_all_the_same(filled: QueueDatabase
 
 
 @pytest.mark.parametrize("path", [f"{NOWHERE}/", f"group/{NOWHERE}/", f"group/{NOWHERE}/note/"])
-def test_what_is_not_there_says_so(filled: QueueDatabase, path: str) -> None:
+def test_unknown_objects_return_404(filled: QueueDatabase, path: str) -> None:
     page(path, status=404)
 
 
-def test_the_query_bar_finds_messages(filled: QueueDatabase) -> None:
+def test_query_bar_finds_messages(filled: QueueDatabase) -> None:
     table(filled, "error").send([failed("other", NServiceBus_ProcessingEndpoint="Billing")])
 
     assert "1 message: endpoint Billing; unresolved" in page(f"messages/?q={quote('endpoint:Billing')}").text()
@@ -191,7 +191,7 @@ def test_the_query_bar_finds_messages(filled: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize("name", ["q", "text"])
-def test_a_search_for_too_much_is_told_so(filled: QueueDatabase, name: str) -> None:
+def test_too_long_search_is_refused(filled: QueueDatabase, name: str) -> None:
     words = "+".join(f"w{each}" for each in range(400))
 
     shown = page(f"messages/?{name}={words}").text()
@@ -200,7 +200,7 @@ def test_a_search_for_too_much_is_told_so(filled: QueueDatabase, name: str) -> N
     assert "0 messages: nothing" in shown
 
 
-def test_hostile_names_are_escaped_and_reached(filled: QueueDatabase) -> None:
+def test_hostile_names_are_escaped_and_linked(filled: QueueDatabase) -> None:
     hostile = failed(
         HOSTILE,
         NServiceBus_EnclosedMessageTypes=HOSTILE,
@@ -218,7 +218,7 @@ def test_hostile_names_are_escaped_and_reached(filled: QueueDatabase) -> None:
         assert Markup(html).inline == []
 
 
-def test_pages_follow_each_other(filled: QueueDatabase) -> None:
+def test_all_pages_are_linked(filled: QueueDatabase) -> None:
     table(filled, "error").send([failed(f"n-{number}", at=FAILED_AT + timedelta(seconds=number)) for number in range(59)])
     seen: list[str | None] = []
     address = "messages/?size=25"
@@ -233,7 +233,7 @@ def test_pages_follow_each_other(filled: QueueDatabase) -> None:
     assert len(seen) == len(set(seen)) == 60
 
 
-def test_what_cannot_be_read_has_a_list_of_its_own(filled: QueueDatabase) -> None:
+def test_unreadable_rows_have_their_own_list(filled: QueueDatabase) -> None:
     table(filled, "error").send([row("no json", b"x")])
 
     shown = page("unreadable/").text()
@@ -244,7 +244,7 @@ def test_what_cannot_be_read_has_a_list_of_its_own(filled: QueueDatabase) -> Non
     assert "This row cannot be read as a failed message" in page(f"{poison.pk}/").text()
 
 
-def test_pending_retries_say_why(filled: QueueDatabase) -> None:
+def test_pending_retries_show_the_reason(filled: QueueDatabase) -> None:
     page()
     target = table(filled, "Sales")
     waiting = message()
@@ -263,7 +263,7 @@ def test_pending_retries_say_why(filled: QueueDatabase) -> None:
     assert "The queue “nowhere” does not exist any more." in page("pending/").text()
 
 
-def test_a_note_has_its_author_and_is_taken_away(filled: QueueDatabase) -> None:
+def test_note_has_an_author_and_can_be_removed(filled: QueueDatabase) -> None:
     page()
     address = f"{FAILURES}group/{GROUP}/note/"
     admin = client_of("admin")
@@ -284,7 +284,7 @@ def test_a_note_has_its_author_and_is_taken_away(filled: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize("kind", ["viewer", "reader", "writer"])
-def test_who_may_not_write_notes_sees_why(filled: QueueDatabase, kind: str) -> None:
+def test_user_without_the_permission_sees_why_notes_are_denied(filled: QueueDatabase, kind: str) -> None:
     page()
     shown = page(f"group/{GROUP}/", kind=kind)
     assert shown.find("button", **{"class": "sq-button"})
@@ -297,7 +297,7 @@ def test_who_may_not_write_notes_sees_why(filled: QueueDatabase, kind: str) -> N
     assert OperatorAction.objects.using(filled.alias).get().result == "denied"
 
 
-def test_a_missing_error_queue_is_named_and_the_rest_shown(filled: QueueDatabase) -> None:
+def test_missing_error_queue_is_named_and_the_rest_is_shown(filled: QueueDatabase) -> None:
     page()
     filled.configure(ENDPOINTS={"Sales": {"ERROR_QUEUE": "elsewhere"}})
 
@@ -309,7 +309,7 @@ def test_a_missing_error_queue_is_named_and_the_rest_shown(filled: QueueDatabase
     assert "m-1" in page(f"{ONE}/").text()
 
 
-def test_the_owner_of_the_error_queue_is_said(filled: QueueDatabase) -> None:
+def test_owner_of_the_error_queue_is_shown(filled: QueueDatabase) -> None:
     assert "belong to ServiceControl" not in page().text()
     install(filled, ERROR_QUEUE_OWNER="servicecontrol")
 
@@ -318,7 +318,7 @@ def test_the_owner_of_the_error_queue_is_said(filled: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_costs_few_statements(filled: QueueDatabase, path: str) -> None:
+def test_page_takes_few_statements(filled: QueueDatabase, path: str) -> None:
     table(filled, "error").send([failed(f"n-{number}") for number in range(30)])
     page()
     page("pending/")

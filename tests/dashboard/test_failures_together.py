@@ -1,4 +1,4 @@
-"""Failed messages beside what belongs to them: their rows in the error queue, other classifiers, samples, pending ones."""
+"""Failed messages and related objects: rows of the error queue, other classifiers, samples, pending retries."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def page(path: str, kind: str = "writer", status: int = 200) -> Markup:
 
 
 def pending(database: QueueDatabase, *names: str, to: str = "Sales") -> Sequence[FailedMessage]:
-    """Messages that were sent again, as they wait in a queue."""
+    """Retried messages that wait in a queue."""
     found = fail(database, [failed(name) for name in names])
     waiting = [message() for _ in names]
     table(database, to).send(waiting)
@@ -55,7 +55,7 @@ def pending(database: QueueDatabase, *names: str, to: str = "Sales") -> Sequence
 # --- rows of the error queue --------------------------------------------------------------------------------------------------
 
 
-def test_a_row_of_the_error_queue_leads_to_its_failed_message_and_back(queue_database: QueueDatabase) -> None:
+def test_error_queue_row_and_failed_message_link_to_each_other(queue_database: QueueDatabase) -> None:
     install(queue_database)
     (first,) = fail(queue_database, [failed()])
     (again, other) = fail(queue_database, [failed(), failed("m-2")])
@@ -67,7 +67,7 @@ def test_a_row_of_the_error_queue_leads_to_its_failed_message_and_back(queue_dat
     assert f"{ADMIN}queue/error/{again.row_version}/" in page(f"{FAILURES}{ONE}/").links
 
 
-def test_a_row_that_the_index_does_not_know_leads_nowhere(sqlite_database: QueueDatabase) -> None:
+def test_row_that_is_not_indexed_has_no_link(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     table(sqlite_database, "error").send([failed(), row("no json")])
     table(sqlite_database, "Sales").send([message()])
@@ -75,7 +75,7 @@ def test_a_row_that_the_index_does_not_know_leads_nowhere(sqlite_database: Queue
         assert not [link for link in page(ADMIN + path).links if str(ONE) in link]
 
 
-def test_both_pages_of_a_message_show_its_exception_and_body_alike(sqlite_database: QueueDatabase) -> None:
+def test_both_pages_of_a_message_show_the_same_exception_and_body(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     trace = "shop.OutOfStock: no\n   at shop.place() in shop.py:line 4\nTraceback (most recent call last):\n  File one"
     fail(sqlite_database, [failed(body=b'{"a": 1}', NServiceBus_ExceptionInfo_StackTrace=trace)])
@@ -90,7 +90,7 @@ def test_both_pages_of_a_message_show_its_exception_and_body_alike(sqlite_databa
 # --- pending retries ----------------------------------------------------------------------------------------------------------
 
 
-def test_pending_retries_are_chosen_one_by_one(sqlite_database: QueueDatabase) -> None:
+def test_pending_retries_are_selected_individually(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     pending(sqlite_database, "m-1", "m-2")
     shown = page(f"{FAILURES}pending/")
@@ -105,7 +105,7 @@ def test_pending_retries_are_chosen_one_by_one(sqlite_database: QueueDatabase) -
 
 
 @pytest.mark.parametrize("kind", ["reader", "viewer"])
-def test_who_may_not_sees_the_reason_at_the_chosen_ones(sqlite_database: QueueDatabase, kind: str) -> None:
+def test_denied_user_sees_the_reason_at_the_selection(sqlite_database: QueueDatabase, kind: str) -> None:
     install(sqlite_database)
     pending(sqlite_database, "m-1")
     shown = page(f"{FAILURES}pending/", kind)
@@ -121,7 +121,7 @@ def other_type(name: str, exception: str = "shop.OutOfStock") -> NewRow:
 
 
 @pytest.mark.parametrize("query", ["by=exception&and=type", "by=type&and=exception"])
-def test_groups_by_two_classifiers(queue_database: QueueDatabase, query: str) -> None:
+def test_groups_can_combine_two_classifiers(queue_database: QueueDatabase, query: str) -> None:
     install(queue_database)
     another = other_type("m-4", "shop.Other")
     fail(queue_database, [failed("m-1"), failed("m-2"), other_type("m-3"), another])
@@ -137,13 +137,13 @@ def test_groups_by_two_classifiers(queue_database: QueueDatabase, query: str) ->
 
 
 @pytest.mark.parametrize("query", ["by=type&and=type", "by=type&and=odd", "and=", "by=odd&and=%00", "after=1_2_3&and=type"])
-def test_odd_pairs_of_classifiers_are_groups_by_one(sqlite_database: QueueDatabase, query: str) -> None:
+def test_invalid_pair_of_classifiers_uses_only_one(sqlite_database: QueueDatabase, query: str) -> None:
     install(sqlite_database)
     fail(sqlite_database, [failed("m-1")])
     assert "1 message: Unresolved" in page(f"{FAILURES}?{query}").text()
 
 
-def test_pairs_follow_each_other_page_by_page(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_of_groups_are_paginated(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "GROUPS_PER_PAGE", 2)
     install(queue_database)
     types = [f"Shop.T{number}" for number in range(5)]
@@ -164,7 +164,7 @@ def test_pairs_follow_each_other_page_by_page(queue_database: QueueDatabase, mon
 # --- a sample of a group ------------------------------------------------------------------------------------------------------
 
 
-def test_a_sample_of_a_group_is_retried(queue_database: QueueDatabase) -> None:
+def test_sample_of_a_group_is_retried(queue_database: QueueDatabase) -> None:
     install(queue_database)
     later = FAILED_AT + timedelta(hours=1)
     times = {"m-1": FAILED_AT, "m-2": later, "m-3": later}
@@ -184,7 +184,7 @@ def test_a_sample_of_a_group_is_retried(queue_database: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize("sample", ["0", "-1", "501", "x", "9" * 90, "%00"])
-def test_an_odd_sample_chooses_nothing(sqlite_database: QueueDatabase, sample: str) -> None:
+def test_invalid_sample_selects_nothing(sqlite_database: QueueDatabase, sample: str) -> None:
     install(sqlite_database)
     fail(sqlite_database, [failed("m-1")])
     page(f"{FAILURES}retry/?group={GROUP}&sample={sample}")
@@ -203,7 +203,7 @@ def canonical(name: str) -> str:
 
 @pytest.fixture
 def turned(queue_database: QueueDatabase) -> QueueDatabase:
-    """Two retries were sent to the queue Old; one waits there still."""
+    """Two retries were sent to the queue Old; one still waits there."""
     install(queue_database, ENDPOINTS={"Sales": {"CALLBACKS": False}, "Old": {"CALLBACKS": False}})
     pending(queue_database, "m-1", "m-2", to="Old")
     FailedMessage.objects.update(retried_to=canonical("Old"))
@@ -211,7 +211,7 @@ def turned(queue_database: QueueDatabase) -> QueueDatabase:
     return queue_database
 
 
-def test_a_new_redirect_is_offered_to_retries_that_wait(turned: QueueDatabase) -> None:
+def test_new_redirect_is_offered_for_waiting_retries(turned: QueueDatabase) -> None:
     admin = client_of("admin")
     (waiting,) = table(turned, "Old").peek(1)
     made = admin.post(f"{ADMIN}redirect/make/", {"from": "Old", "to": "Sales", "confirmed": "1"})
@@ -229,7 +229,7 @@ def test_a_new_redirect_is_offered_to_retries_that_wait(turned: QueueDatabase) -
     assert "It waits in" in page(f"{FAILURES}pending/").text()
 
 
-def test_redirects_are_applied_from_the_list_of_either(turned: QueueDatabase) -> None:
+def test_redirects_are_applied_from_both_lists(turned: QueueDatabase) -> None:
     create_redirect(get_settings(), "Old", "Sales")
     (link,) = [each for each in page(f"{ADMIN}redirect/", "admin").links if "/failedmessage/redirect/" in each]
     assert "sent again to" in page(link, "admin").text()
@@ -239,7 +239,7 @@ def test_redirects_are_applied_from_the_list_of_either(turned: QueueDatabase) ->
     assert client_of("reader").post(f"{FAILURES}redirect/", {"ids": str(ONE), "confirmed": "1"}).status_code == 403
 
 
-def test_retries_to_other_queues_stay_where_they_are(turned: QueueDatabase) -> None:
+def test_retries_to_other_queues_are_not_redirected(turned: QueueDatabase) -> None:
     asked = page(f"{FAILURES}redirect/?statuses=retry_issued")
     assert "None of these messages was sent to a queue whose retries are redirected." in asked.text()
     answer = client_of("writer").post(f"{FAILURES}redirect/", {"statuses": "retry_issued", "confirmed": "1", "typed": "0"})
@@ -251,7 +251,7 @@ def test_retries_to_other_queues_stay_where_they_are(turned: QueueDatabase) -> N
     assert (operation.done, operation.skipped) == (0, 2)
 
 
-def test_a_message_that_a_redirect_moves_is_moved_once(turned: QueueDatabase) -> None:
+def test_redirect_moves_a_message_once(turned: QueueDatabase) -> None:
     create_redirect(get_settings(), "Old", "Sales")
     operations = [
         request_operation(get_settings(), "redirect", FailureSelection(ids=(ONE,)), actor=Actor("anna")) for _ in range(2)

@@ -1,4 +1,4 @@
-"""The pages of old messages, and of the runs of the pipeline: found in the files, without a lake, without the engine."""
+"""The pages of archived messages and of pipeline runs, with a lake, without one and without the engine."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def lake(queue_database: QueueDatabase, tmp_path: Path) -> Path:
 
 
 def record(lake: Path, *, committed_at: datetime, published: bool = True) -> LakeBatch:
-    """The files that lie in the lake as a batch of the manifest."""
+    """Record the files of the lake as a batch of the manifest."""
     batch = LakeBatch.objects.create(
         id=uuid.uuid4(),
         kind="audit",
@@ -78,7 +78,7 @@ def ids(address: str = "") -> list[str]:
     return [each["message_id"] for each in json.loads(found.getvalue())]
 
 
-def test_without_a_lake_the_pages_say_how_to_begin(queue_database: QueueDatabase) -> None:
+def test_pages_without_a_lake_show_how_to_start(queue_database: QueueDatabase) -> None:
     install(queue_database)
     for address in (SEARCH, RUNS):
         assert "The archive is not configured." in page(address).text()
@@ -86,7 +86,7 @@ def test_without_a_lake_the_pages_say_how_to_begin(queue_database: QueueDatabase
 
 
 @pytest.mark.parametrize("address", [SEARCH, "/admin/sqlqueue_app/analytics/"])
-def test_before_the_first_batch_the_pages_say_what_the_pipeline_does(
+def test_pages_before_the_first_batch_show_the_state_of_the_pipeline(
     queue_database: QueueDatabase, tmp_path: Path, address: str
 ) -> None:
     install(queue_database, PIPELINE={"LAKE": str(tmp_path)})
@@ -105,7 +105,7 @@ def test_before_the_first_batch_the_pages_say_what_the_pipeline_does(
     assert "No matching messages" not in found.text()
 
 
-def test_dates_that_no_day_fits_are_an_error_at_the_field(lake: Path) -> None:
+def test_impossible_dates_are_an_error_at_the_field(lake: Path) -> None:
     for query, text in (
         ("since=2026-11-21&until=2026-11-20", "The last day is before the first day: exchange them."),
         ("since=2026-13-01", "Enter a valid date."),
@@ -121,7 +121,7 @@ def test_dates_that_no_day_fits_are_an_error_at_the_field(lake: Path) -> None:
     assert RUNS in page(SEARCH).links
 
 
-def test_the_last_six_hours_are_shown_and_more_where_asked_for(lake: Path) -> None:
+def test_search_covers_six_hours_unless_a_filter_extends_it(lake: Path) -> None:
     text = page(SEARCH).text()
     assert "2 messages, searched in" in text
     assert "Shop.Order m 1" in text
@@ -140,7 +140,7 @@ def test_the_last_six_hours_are_shown_and_more_where_asked_for(lake: Path) -> No
     assert "m 3" not in ids(f"?since={yesterday}")
 
 
-def test_one_message_with_its_body_for_who_may_see_it(lake: Path) -> None:
+def test_body_of_a_message_needs_the_permission(lake: Path) -> None:
     links = [each for each in page(f"{SEARCH}?period=all").links if each.startswith((f"{SEARCH}m", f"{SEARCH}f"))]
     assert len(links) == 4
     found = page(links[0], "superuser")
@@ -157,11 +157,11 @@ def test_one_message_with_its_body_for_who_may_see_it(lake: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["messages/x/2026-11-20/1/", "minutes/x/2026-11-20/1/", "messages/x/day/1/", f"messages/x/2026-11-20/{2**70}/"]
 )
-def test_a_message_that_is_not_there(lake: Path, path: str) -> None:
+def test_unknown_message_returns_404(lake: Path, path: str) -> None:
     assert "There is no such message in the lake" in page(SEARCH + path, status=404).text()
 
 
-def test_portions(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_paginated(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_pages, "PAGE_SIZE", 3)
     first = page(f"{SEARCH}?period=all")
     (following,) = {each for each in first.links if "after=" in each and "format" not in each}
@@ -171,7 +171,7 @@ def test_portions(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "m 1" not in second.text()
 
 
-def test_a_search_that_was_not_finished_says_so_and_goes_on(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_search_can_be_continued(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     back = datetime.now(UTC) - timedelta(days=3)
     unfinished = Results(is_partial=True, searched_from=back, next=Cursor(back, 0, ""), files=4, seconds=2.0)
     monkeypatch.setattr(search_pages, "search", lambda *_args, **_more: unfinished)
@@ -182,7 +182,7 @@ def test_a_search_that_was_not_finished_says_so_and_goes_on(lake: Path, monkeypa
     assert client_of("superuser").get(f"{SEARCH}?format=csv")["X-Sqlqueue-Partial"] == "true"
 
 
-def test_the_manifest_says_which_files_count(lake: Path) -> None:
+def test_manifest_determines_the_searched_files(lake: Path) -> None:
     now = datetime.now(UTC)
     record(lake, committed_at=now - timedelta(days=1), published=False)
     assert ids("?period=all") == []
@@ -199,7 +199,7 @@ def test_the_manifest_says_which_files_count(lake: Path) -> None:
     assert "m 3" in found
 
 
-def test_a_lake_of_a_run_is_known_where_the_settings_name_none(queue_database: QueueDatabase) -> None:
+def test_lake_of_a_run_is_used_without_a_setting(queue_database: QueueDatabase) -> None:
     install(queue_database)
     assert known_lake(get_settings()).lake == ""
     now = datetime.now(UTC)
@@ -213,7 +213,7 @@ def test_a_lake_of_a_run_is_known_where_the_settings_name_none(queue_database: Q
     assert "cannot be searched from here" in page(SEARCH).text()
 
 
-def test_without_the_engine_it_is_said_what_to_install(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_engine_names_the_extra_to_install(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_args: object, **_more: object) -> None:
         raise LakeEngineMissing("Install it with: pip install 'django-sqlqueue[spark]'")
 
@@ -229,13 +229,13 @@ def test_without_the_engine_it_is_said_what_to_install(lake: Path, monkeypatch: 
     ["after=x&kind=%27&period=[]", "since=9999-12-31&until=0001-01-01", "since=2026-13-01&text=%00", "text=(%3F&type=%25&id=%ff",
      "after=99999999999999999.1.q&period=all", "conversation=" + "x" * 5_000],
 )  # fmt: skip
-def test_any_query_is_answered(lake: Path, query: str) -> None:
+def test_any_query_string_is_answered(lake: Path, query: str) -> None:
     for kind in ("viewer", "superuser"):
         assert client_of(kind).get(f"{SEARCH}?{query}").status_code == 200
     assert client_of("superuser").get(f"{SEARCH}?{query}&format=csv").status_code == 200
 
 
-def test_the_pages_take_few_statements(lake: Path) -> None:
+def test_pages_take_few_statements(lake: Path) -> None:
     client = client_of("viewer")
     for address in (SEARCH, RUNS):
         with CaptureQueriesContext(connection) as asked:
@@ -243,7 +243,7 @@ def test_the_pages_take_few_statements(lake: Path) -> None:
         assert len(asked) <= 15
 
 
-def test_runs(queue_database: QueueDatabase) -> None:
+def test_runs_are_listed(queue_database: QueueDatabase) -> None:
     install(queue_database)
     now = datetime.now(UTC)
     known: dict[str, Any] = {"host": HOSTILE, "pid": 4_242, "master": "local[*]", "lake": "/lake", "heartbeat_at": now}

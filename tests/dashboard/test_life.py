@@ -1,4 +1,4 @@
-"""A failed message's life on its page: when it was sent, each failure with worker and duration, retries, edits, and where it is."""
+"""The history of a failed message on its page: sending, failures, retries, edits and its present location."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_STATEMENTS = 15
 
 
 def steps(unique: UUID) -> list[list[str]]:
-    """The rows of the table, the newest first, each cell as its text."""
+    """The rows of the table, newest first, as the texts of their cells."""
     html = client_of("viewer").get(f"{FAILURES}{unique}/").content.decode()
     (found,) = re.findall(r'<section aria-labelledby="sq-life">.*?</section>', html, re.DOTALL)
     rows = re.findall(r"<tr.*?</tr>", found, re.DOTALL)[1:]
@@ -76,7 +76,7 @@ def test_each_failure_and_each_retry_is_a_step(queue_database: QueueDatabase) ->
     table(queue_database, "error").send([row(minutes=9, unique=found.pk)])
     kinds_again = kinds(found.pk)
     assert kinds_again == ["In the error queue", "Failed", "Delayed retry", "Retried", "Failed", "Delayed retry", "Sent"]
-    # The retry is of the database's clock, the failures of rows from May: the order is that of what happened.
+    # The retry uses the database clock and the failures are from May; the order is still chronological.
     assert [each.retried_at is None for each in FailedAttempt.objects.order_by("failed_at")] == [False, True]
 
     retry(found.pk)
@@ -85,7 +85,7 @@ def test_each_failure_and_each_retry_is_a_step(queue_database: QueueDatabase) ->
     assert kinds(found.pk)[0] == "Resolved"
 
 
-def test_an_edited_copy_is_linked_with_its_state(queue_database: QueueDatabase) -> None:
+def test_edited_copy_is_linked_with_its_state(queue_database: QueueDatabase) -> None:
     install(queue_database)
     (found,) = fail(queue_database, [row()])
     client = client_of("admin")
@@ -112,8 +112,8 @@ def test_an_edited_copy_is_linked_with_its_state(queue_database: QueueDatabase) 
     assert f"{FAILURES}{found.pk}/" in Markup(client.get(f"{FAILURES}{copy.pk}/").content.decode()).links
 
 
-def test_a_retried_message_leads_to_its_history(queue_database: QueueDatabase) -> None:
-    """In its queue and, when it was handled, in the audit queue."""
+def test_retried_message_links_to_its_history(queue_database: QueueDatabase) -> None:
+    """The link is on the message in its queue and, after handling, in the audit queue."""
     install(queue_database)
     (found,) = fail(queue_database, [row()])
     retry(found.pk)
@@ -124,7 +124,7 @@ def test_a_retried_message_leads_to_its_history(queue_database: QueueDatabase) -
     assert "History of its failures" not in client_of("viewer").get(page).content.decode()
 
 
-def test_the_page_costs_few_statements(queue_database: QueueDatabase) -> None:
+def test_page_takes_few_statements(queue_database: QueueDatabase) -> None:
     install(queue_database)
     (found,) = fail(queue_database, [row()])
     retry(found.pk)

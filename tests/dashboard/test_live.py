@@ -1,4 +1,4 @@
-"""Pages that refresh themselves: their content alone is sent, with a tag, and not again while nothing has changed."""
+"""Pages that refresh themselves: only their content is sent, with an ETag, and only after changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_content_alone_is_sent(filled: QueueDatabase, page: str) -> None:
+def test_only_the_content_is_sent(filled: QueueDatabase, page: str) -> None:
     client = client_of("viewer")
     whole, part = client.get(page).content.decode(), client.get(page, headers=LIVE).content.decode()
     assert 'id="content-main"' in part
@@ -32,7 +32,7 @@ def test_the_content_alone_is_sent(filled: QueueDatabase, page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_nothing_is_sent_while_nothing_changes(filled: QueueDatabase, page: str) -> None:
+def test_unchanged_page_is_answered_with_304(filled: QueueDatabase, page: str) -> None:
     client = client_of("viewer")
     first = client.get(page, headers=LIVE)
     again = client.get(page, headers={**LIVE, "If-None-Match": first["ETag"]})
@@ -43,7 +43,7 @@ def test_nothing_is_sent_while_nothing_changes(filled: QueueDatabase, page: str)
     assert changed["ETag"] != first["ETag"]
 
 
-def test_a_page_for_people_is_always_whole(filled: QueueDatabase) -> None:
+def test_normal_request_always_returns_the_whole_page(filled: QueueDatabase) -> None:
     client = client_of("viewer")
     etag = client.get(OVERVIEW, headers=LIVE)["ETag"]
     answer = client.get(OVERVIEW, headers={"If-None-Match": etag})
@@ -51,12 +51,12 @@ def test_a_page_for_people_is_always_whole(filled: QueueDatabase) -> None:
     assert "ETag" not in answer
 
 
-def test_who_may_not_see_the_page_gets_no_part_of_it(filled: QueueDatabase) -> None:
+def test_denied_user_gets_no_part_of_the_page(filled: QueueDatabase) -> None:
     assert client_of("staff").get(OVERVIEW, headers=LIVE).status_code == 403
     assert client_of("anonymous").get(OVERVIEW, headers=LIVE).status_code == 302
 
 
-def test_a_page_says_as_of_when_it_is(filled: QueueDatabase) -> None:
+def test_page_states_the_time_of_its_data(filled: QueueDatabase) -> None:
     client = client_of("viewer")
     (stamp,) = (each["data-live-made"] for each in Markup(client.get(OVERVIEW).content.decode()).find("div", id="content-main"))
     first = client.get(OVERVIEW, headers={"Sqlqueue-Live": str(stamp)})

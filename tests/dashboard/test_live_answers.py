@@ -1,4 +1,4 @@
-"""Answers that are shared by those who look at the same page: made once, by what each may see, and never old for whoever acts."""
+"""Answers shared by viewers of the same page: rendered once per set of permissions, never stale after an action."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DASHBOARD = "/admin/sqlqueue_app/dashboard/"
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """Seconds that the test advances."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -51,7 +51,7 @@ def live(client: Client, page: str = QUEUE) -> Any:
     return client.get(page, headers=LIVE)
 
 
-def test_a_page_is_made_once_for_all_who_may_do_the_same(sqlite_database: QueueDatabase, clock: Clock) -> None:
+def test_page_is_rendered_once_for_users_with_equal_permissions(sqlite_database: QueueDatabase, clock: Clock) -> None:
     install(sqlite_database)
     first = live(client_of("viewer"))
     table(sqlite_database, "Sales").send([message()])
@@ -59,13 +59,13 @@ def test_a_page_is_made_once_for_all_who_may_do_the_same(sqlite_database: QueueD
 
     assert live(client_of("viewer")).content == first.content
     assert live(client_of("viewer"))["ETag"] == first["ETag"]
-    assert live(client_of("superuser")).content != first.content, "who may do more is shown more"
+    assert live(client_of("superuser")).content != first.content, "a user with more permissions sees more"
     assert live(client_of("viewer"), f"{QUEUE}?period=1d").content != first.content
     clock.seconds = HALF
     assert live(client_of("viewer"))["ETag"] != first["ETag"]
 
 
-def test_the_whole_page_is_never_an_old_one(sqlite_database: QueueDatabase, clock: Clock) -> None:
+def test_whole_page_is_never_cached(sqlite_database: QueueDatabase, clock: Clock) -> None:
     install(sqlite_database)
     client = client_of("viewer")
     before = client.get(QUEUE).content
@@ -74,8 +74,8 @@ def test_the_whole_page_is_never_an_old_one(sqlite_database: QueueDatabase, cloc
     assert client.get(QUEUE).content != before
 
 
-def test_an_answer_is_gone_before_whoever_has_acted_asks_again(sqlite_database: QueueDatabase, clock: Clock) -> None:
-    """Somebody else's page was made just before the action; the page of who has acted asks after its own whole interval."""
+def test_cached_answer_expires_before_the_next_refresh_after_an_action(sqlite_database: QueueDatabase, clock: Clock) -> None:
+    """Another user's page is rendered just before the action; the acting user's page refreshes after its interval."""
     install(sqlite_database)
     client = client_of("superuser")
     html = client.get(QUEUE).content.decode()
@@ -86,16 +86,14 @@ def test_an_answer_is_gone_before_whoever_has_acted_asks_again(sqlite_database: 
     assert live(client)["ETag"] != before
 
 
-def test_who_may_no_longer_look_gets_nothing(sqlite_database: QueueDatabase, clock: Clock) -> None:
+def test_user_without_the_permission_gets_no_cached_answer(sqlite_database: QueueDatabase, clock: Clock) -> None:
     install(sqlite_database)
     assert live(client_of("viewer")).status_code == 200
     assert live(client_of("staff")).status_code == 403
     assert live(client_of("anonymous")).status_code == 302
 
 
-def test_who_has_the_answer_already_costs_the_database_nothing(
-    sqlite_database: QueueDatabase, clock: Clock, django_assert_num_queries: Any
-) -> None:
+def test_matching_etag_takes_no_query(sqlite_database: QueueDatabase, clock: Clock, django_assert_num_queries: Any) -> None:
     install(sqlite_database)
     client = client_of("viewer")
     first = live(client)
@@ -108,25 +106,25 @@ def test_who_has_the_answer_already_costs_the_database_nothing(
     # a page that its reader has loaded himself since
     with django_assert_num_queries(0):
         assert client.get(QUEUE, headers={"Sqlqueue-Live": str(float(first["Sqlqueue-Made"]) + 3)}).status_code == 204
-    # who knows the tag and no more
+    # a request with the ETag but without a time stamp
     for who, status in (("staff", 403), ("anonymous", 302)):
         assert client_of(who).get(QUEUE, headers=again).status_code == status
 
 
-def test_who_has_lost_the_permission_hears_of_it_when_the_page_is_made_anew(sqlite_database: QueueDatabase, clock: Clock) -> None:
+def test_revoked_permission_takes_effect_when_the_page_expires(sqlite_database: QueueDatabase, clock: Clock) -> None:
     install(sqlite_database)
     client = client_of("viewer")
     again = {**LIVE, "If-None-Match": live(client)["ETag"]}
     session = client.session
     session.delete(session.session_key)
-    assert client.get(QUEUE, headers=again).status_code == 304, "nothing is told that was not told before"
-    assert client.get(QUEUE, headers=LIVE).status_code == 302, "content is for those who may see it"
+    assert client.get(QUEUE, headers=again).status_code == 304, "a 304 reveals nothing new"
+    assert client.get(QUEUE, headers=LIVE).status_code == 302, "content needs the permission"
     clock.seconds = MAX_SECONDS
     live(client_of("viewer"))
     assert client.get(QUEUE, headers=again).status_code == 302
 
 
-def test_what_is_wrong_is_not_kept(sqlite_database: QueueDatabase, clock: Clock) -> None:
+def test_errors_are_not_cached(sqlite_database: QueueDatabase, clock: Clock) -> None:
     install(sqlite_database)
     assert live(client_of("viewer"), f"{OVERVIEW}Nowhere/").status_code == 404
     sqlite_database.configure(ENDPOINTS={"Nowhere": {"CALLBACKS": False}})
@@ -135,8 +133,8 @@ def test_what_is_wrong_is_not_kept(sqlite_database: QueueDatabase, clock: Clock)
 
 
 @pytest.fixture
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The tables that were counted, in their order."""
+def counted_tables(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The counted tables, in order."""
     tables: list[str] = []
     look = listing.snapshot_queues
 
@@ -148,31 +146,29 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return tables
 
 
-def test_pages_that_are_made_together_share_their_looks_at_queues(
-    sqlite_database: QueueDatabase, clock: Clock, looked_at: list[str]
-) -> None:
+def test_pages_share_their_snapshots_of_queues(sqlite_database: QueueDatabase, clock: Clock, counted_tables: list[str]) -> None:
     install(sqlite_database)
     execute(sqlite_database, 'CREATE TABLE "Other" AS SELECT * FROM "Sales"')
     client = client_of("viewer")
     live(client, DASHBOARD)
-    of_settings = set(looked_at)
-    looked_at.clear()
+    of_settings = set(counted_tables)
+    counted_tables.clear()
     clock.seconds = SNAPSHOT_SECONDS - 0.1
     live(client, "/admin/sqlqueue_app/endpoint/")
     list_of_queues = live(client, OVERVIEW)
     assert "Sales" in of_settings
-    assert set(looked_at).isdisjoint(of_settings), "the list has queues of others besides"
+    assert set(counted_tables).isdisjoint(of_settings), "the list has queues of others besides"
     assert b"Sales" in list_of_queues.content
 
     client.get(OVERVIEW)
-    assert of_settings <= set(looked_at), "who loads a page himself has them counted"
-    looked_at.clear()
+    assert of_settings <= set(counted_tables), "who loads a page himself has them counted"
+    counted_tables.clear()
     clock.seconds = SNAPSHOT_SECONDS + 0.1
     live(client, f"{DASHBOARD}?period=1d")
-    assert set(looked_at) == of_settings
+    assert set(counted_tables) == of_settings
 
 
-def test_they_share_their_looks_at_tables_of_delayed_messages(
+def test_pages_share_their_snapshots_of_delayed_tables(
     sqlite_database: QueueDatabase, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(sqlite_database)
@@ -217,7 +213,7 @@ def page_of(request: HttpRequest) -> Callable[[], HttpResponseBase]:
     return make
 
 
-def test_who_asks_while_it_is_made_waits_for_it() -> None:
+def test_concurrent_request_waits_for_the_answer() -> None:
     answers, made, begun, go_on = LiveAnswers(clock=lambda: 0.0), [], threading.Event(), threading.Event()
     found: list[bytes] = []
 
@@ -244,7 +240,7 @@ def test_who_asks_while_it_is_made_waits_for_it() -> None:
     assert (made, found) == ([1], [b"made"] * 5)
 
 
-def test_each_form_has_the_token_of_its_own_user() -> None:
+def test_each_form_has_the_csrf_token_of_its_user() -> None:
     answers, first, second = LiveAnswers(clock=lambda: 0.0), request_for("/page/"), request_for("/page/")
     form = b'<form><input type="hidden" name="csrfmiddlewaretoken" value="%s"></form>'
 
@@ -263,7 +259,7 @@ def test_each_form_has_the_token_of_its_own_user() -> None:
     assert not _does_token_match(token.decode(), first.META["CSRF_COOKIE"])
 
 
-def test_an_error_is_raised_and_the_next_one_tries_again() -> None:
+def test_error_is_raised_and_the_next_request_retries() -> None:
     answers, request = LiveAnswers(clock=lambda: 0.0), request_for("/page/")
 
     def fail_once() -> HttpResponseBase:
@@ -274,7 +270,7 @@ def test_an_error_is_raised_and_the_next_one_tries_again() -> None:
     assert answers.answer(request, page_of(request)).status_code == 200
 
 
-def test_few_are_kept() -> None:
+def test_cache_has_a_bounded_size() -> None:
     answers = LiveAnswers(clock=lambda: 0.0)
     for number in range(MAX_KEPT * 3):
         request = request_for(f"/page/?n={number}")
@@ -286,7 +282,7 @@ def test_few_are_kept() -> None:
 
 
 class Costly:
-    """Pages that take so many seconds to make; `made` are their paths, each time."""
+    """Pages that take the given seconds to render; `made` lists the path of each rendering."""
 
     def __init__(self, clock: Clock, *, now: float = 1_000_000.0) -> None:
         self.clock = clock
@@ -308,7 +304,7 @@ class Costly:
         return answer
 
 
-def test_pages_that_are_long_in_the_making_are_made_less_often() -> None:
+def test_expensive_pages_are_rendered_less_often() -> None:
     costly = Costly(Clock())
     cost = 0.2
     kept_for = cost / PART_OF_TIME
@@ -322,21 +318,21 @@ def test_pages_that_are_long_in_the_making_are_made_less_often() -> None:
     assert costly.made == ["/page/"] * 2
 
 
-def test_all_pages_that_are_open_share_the_time() -> None:
+def test_all_open_pages_share_the_time_budget() -> None:
     costly = Costly(Clock())
     for number in range(3):
         costly.ask(f"/{number}/", seconds=0.1)
-    # the third knows of all; 15 s is the next instant at which pages of that cost grow old
+    # the third accounts for all; 15 s is the next expiry of pages of that cost
     costly.clock.seconds = 0.2 / PART_OF_TIME - 0.001
     costly.ask("/2/")
     assert costly.made == ["/0/", "/1/", "/2/"]
     costly.clock.seconds += MAX_SECONDS * 3
     costly.ask("/2/", seconds=0.1)
     kept_for = costly.answers._known(request_for("/2/")).until - costly.clock.seconds
-    assert kept_for <= 0.1 / PART_OF_TIME + 0.001, "what nobody asks for any more takes no time"
+    assert kept_for <= 0.1 / PART_OF_TIME + 0.001, "pages that are no longer open take no time"
 
 
-def test_nobody_waits_longer_than_said_for_what_is_new() -> None:
+def test_page_is_refreshed_within_the_maximum_time() -> None:
     costly = Costly(Clock())
     costly.ask("/page/", seconds=MAX_SECONDS)
     costly.clock.seconds += MAX_SECONDS
@@ -344,7 +340,7 @@ def test_nobody_waits_longer_than_said_for_what_is_new() -> None:
     assert len(costly.made) == 2
 
 
-def test_each_answer_says_as_of_when_it_is() -> None:
+def test_each_answer_states_the_time_of_its_data() -> None:
     costly = Costly(Clock())
     first = costly.ask("/page/")
     costly.clock.seconds = HALF - 0.1
@@ -356,8 +352,8 @@ def test_each_answer_says_as_of_when_it_is() -> None:
     assert costly.made == ["/page/"]
 
 
-def test_a_page_is_never_replaced_by_what_was_before() -> None:
-    """Somebody else's page was made before an action; the page of who has acted is newer, whichever process made it."""
+def test_page_is_never_replaced_by_an_older_one() -> None:
+    """Another user's page is rendered before an action; the acting user's page is newer, in any process."""
     costly = Costly(Clock())
     costly.ask("/page/", seconds=1.0)
     costly.clock.seconds = 2.0
@@ -368,7 +364,7 @@ def test_a_page_is_never_replaced_by_what_was_before() -> None:
 
 
 @pytest.mark.parametrize("stamp", ["", "1", "nan", "inf", "-inf", "1e400", "nonsense", "\x00", "9999999999"])
-def test_a_stamp_of_any_shape_gives_a_page(stamp: str) -> None:
+def test_any_time_stamp_returns_a_page(stamp: str) -> None:
     costly = Costly(Clock())
     costly.ask("/page/")
     assert costly.ask("/page/", sqlqueue_live=stamp).status_code == 200

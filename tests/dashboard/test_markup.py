@@ -1,4 +1,4 @@
-"""Every page: no inline code, tables that say what they are, the admin's own frame, any language, any time zone."""
+"""Every page: no inline code, labelled tables, the admin's frame, any language, any time zone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_nothing_is_inline(filled: QueueDatabase, page: str) -> None:
+def test_pages_have_no_inline_code(filled: QueueDatabase, page: str) -> None:
     assert Markup(client_of("viewer").get(page).content.decode()).inline == []
 
 
@@ -49,7 +49,7 @@ def test_nothing_is_inline(filled: QueueDatabase, page: str) -> None:
 def test_tables_have_captions_and_scopes(filled: QueueDatabase, page: str) -> None:
     markup = Markup(client_of("viewer").get(page).content.decode())
 
-    # The menu of the admin has tables of its own.
+    # The menu of the admin contains other tables.
     ours = markup.find("table", role="table")
     assert len(ours) <= len(markup.find("caption"))
     headings = [known for known in markup.find("th") if known.get("role")]
@@ -58,7 +58,7 @@ def test_tables_have_captions_and_scopes(filled: QueueDatabase, page: str) -> No
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_frame_of_the_admin_is_kept(filled: QueueDatabase, page: str) -> None:
+def test_frame_of_the_admin_is_kept(filled: QueueDatabase, page: str) -> None:
     html = client_of("viewer").get(page).content.decode()
     markup = Markup(html)
 
@@ -72,7 +72,7 @@ def test_the_frame_of_the_admin_is_kept(filled: QueueDatabase, page: str) -> Non
     assert len(markup.find("h1")) == 1
 
 
-def test_icons_are_hidden_from_screen_readers_and_beside_a_word(filled: QueueDatabase) -> None:
+def test_icons_are_hidden_from_screen_readers_and_have_a_label(filled: QueueDatabase) -> None:
     html = client_of("viewer").get(OVERVIEW).content.decode()
 
     icons = re.findall(r'<svg class="sq-icon"([^>]*)>.*?</svg>([^<]*)', html, re.DOTALL)
@@ -80,7 +80,7 @@ def test_icons_are_hidden_from_screen_readers_and_beside_a_word(filled: QueueDat
     assert all('aria-hidden="true"' in attributes and word.strip() for attributes, word in icons)
 
 
-def test_the_style_sheet_uses_the_colours_of_the_admin_alone() -> None:
+def test_style_sheet_uses_only_the_colours_of_the_admin() -> None:
     css = (ROOT / "sqlqueue_app/static/sqlqueue_app/dashboard.css").read_text(encoding="utf-8")
 
     values = re.findall(r"(?:color|background|border[a-z-]*|outline):([^;]+);", css)
@@ -89,7 +89,7 @@ def test_the_style_sheet_uses_the_colours_of_the_admin_alone() -> None:
 
 
 class WithNonce:
-    """Gives each request the nonce that a policy of django-csp would have."""
+    """Set a nonce on each request, as django-csp does."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -99,7 +99,7 @@ class WithNonce:
         return self.get_response(request)
 
 
-def test_our_style_sheet_carries_the_nonce_of_the_policy(filled: QueueDatabase, settings: Settings) -> None:
+def test_style_sheet_has_the_nonce_of_the_policy(filled: QueueDatabase, settings: Settings) -> None:
     settings.MIDDLEWARE = [f"{__name__}.WithNonce", *settings.MIDDLEWARE]
 
     links = Markup(client_of("viewer").get(OVERVIEW).content.decode()).find("link", rel="stylesheet")
@@ -110,10 +110,10 @@ def test_our_style_sheet_carries_the_nonce_of_the_policy(filled: QueueDatabase, 
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("language", ["de", "ar", "ja"])
-def test_other_languages_have_the_pages_too(filled: QueueDatabase, settings: Settings, page: str, language: str) -> None:
+def test_pages_exist_in_other_languages(filled: QueueDatabase, settings: Settings, page: str, language: str) -> None:
     settings.MIDDLEWARE = [*settings.MIDDLEWARE[:1], "django.middleware.locale.LocaleMiddleware", *settings.MIDDLEWARE[1:]]
 
-    # The middleware leaves its language behind in the thread.
+    # The middleware leaves its language active in the thread.
     with translation.override("en"):
         answer = client_of("viewer").get(page, headers={"accept-language": language})
 
@@ -123,7 +123,7 @@ def test_other_languages_have_the_pages_too(filled: QueueDatabase, settings: Set
 
 
 @pytest.mark.parametrize("use_tz", [True, False])
-def test_times_are_in_the_zone_of_the_site_with_utc_beside(filled: QueueDatabase, settings: Settings, use_tz: bool) -> None:
+def test_times_use_the_zone_of_the_site_with_utc_as_title(filled: QueueDatabase, settings: Settings, use_tz: bool) -> None:
     settings.USE_TZ = use_tz
     settings.TIME_ZONE = "Asia/Kolkata"
     sent = row({"NServiceBus.TimeSent": "2026-11-20 12:00:00:000000 Z"})
@@ -136,7 +136,7 @@ def test_times_are_in_the_zone_of_the_site_with_utc_beside(filled: QueueDatabase
     assert "2026-11-20 17:30:00" in markup.text()
 
 
-def test_requests_of_a_site_with_atomic_requests_take_no_write_lock(filled: QueueDatabase, settings: Settings) -> None:
+def test_atomic_requests_take_no_write_lock(filled: QueueDatabase, settings: Settings) -> None:
     connections.settings["default"]["ATOMIC_REQUESTS"] = True
     client = client_of("viewer")
     try:
@@ -149,7 +149,7 @@ def test_requests_of_a_site_with_atomic_requests_take_no_write_lock(filled: Queu
 
 
 @pytest.mark.parametrize("page", PAGES[:3])
-def test_a_database_that_is_away_is_said_with_503(
+def test_unavailable_database_returns_503(
     postgresql_server: ThrowAwayServer, postgresql_database: QueueDatabase, page: str
 ) -> None:
     install(postgresql_database)
@@ -168,7 +168,7 @@ def test_a_database_that_is_away_is_said_with_503(
     assert Markup(answer.content.decode()).inline == []
 
 
-def test_the_page_comes_also_when_the_database_of_the_logins_is_away(filled: QueueDatabase) -> None:
+def test_unavailable_login_database_returns_503(filled: QueueDatabase) -> None:
     client: Client = client_of("viewer")
     path = connections.settings["default"]["NAME"]
     connections.close_all()

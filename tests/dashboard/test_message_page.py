@@ -1,4 +1,4 @@
-"""One message: its times, its exception, its headers, its body as bytes and as a file; deleting and moving it."""
+"""One message: times, exception, headers, body as hex and as a file; deleting and moving it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAILED = {
 
 
 def put(database: QueueDatabase, *rows: object) -> str:
-    """The address of the first message, after these rows were put into Sales."""
+    """Put the rows into Sales; returns the address of the first message."""
     install(database)
     table(database, "Sales").send(rows)  # type: ignore[arg-type]
     (first, *_) = table(database, "Sales").peek(1, body_limit=0)
@@ -39,25 +39,25 @@ def text(page: str, kind: str = "writer") -> str:
     return markup.text()
 
 
-def test_the_times_of_an_audited_message(sqlite_database: QueueDatabase) -> None:
+def test_times_of_an_audited_message_are_shown(sqlite_database: QueueDatabase) -> None:
     page = put(sqlite_database, message(headers=AUDITED))
     assert "Delivery time 40 s Processing time 0.250 s Critical time 40 s" in text(page)
 
 
-def test_clocks_that_differ_are_said(sqlite_database: QueueDatabase) -> None:
+def test_differing_clocks_are_reported(sqlite_database: QueueDatabase) -> None:
     late = {**AUDITED, "NServiceBus.TimeSent": "2026-11-20 10:00:41:000000 Z"}
     found = text(put(sqlite_database, message(headers=late)))
     assert "Critical time \N{MINUS SIGN}0.750 s the clocks of two machines differ" in found
 
 
-def test_the_exception_of_a_failed_message(sqlite_database: QueueDatabase) -> None:
+def test_exception_of_a_failed_message_is_shown(sqlite_database: QueueDatabase) -> None:
     page = put(sqlite_database, message(headers=FAILED))
     assert f"shop.OutOfStock : {HOSTILE}" in text(page)
     assert "at shop.place() in shop.py:line 4" in text(page)
     assert HOSTILE not in client_of("writer").get(page).content.decode()
 
 
-def test_headers_are_found_by_a_text(sqlite_database: QueueDatabase) -> None:
+def test_headers_are_filtered_by_text(sqlite_database: QueueDatabase) -> None:
     page = put(sqlite_database, message(headers={"Tenant": "acme"}))
     found = text(f"{page}?header=ACME").partition("Headers with")[2].partition("Row Raw row")[0]
     assert "Tenant acme" in found
@@ -65,7 +65,7 @@ def test_headers_are_found_by_a_text(sqlite_database: QueueDatabase) -> None:
     assert "No header holds this text." in text(f"{page}?header=nothing")
 
 
-def test_a_body_as_bytes_and_as_a_file(sqlite_database: QueueDatabase) -> None:
+def test_body_is_shown_as_hex_and_downloaded(sqlite_database: QueueDatabase) -> None:
     body = b'{"a": 1}' + b" " * 100_000
     page = put(sqlite_database, row("{}", body))
     assert "00000000 7b 22 61 22" in text(f"{page}?hex")
@@ -83,7 +83,7 @@ def test_bodies_need_their_permission(sqlite_database: QueueDatabase) -> None:
     assert client_of("reader").get(f"{page}body/").status_code == 403
 
 
-def test_a_message_is_deleted(queue_database: QueueDatabase) -> None:
+def test_message_is_deleted(queue_database: QueueDatabase) -> None:
     page = put(queue_database, message(), message())
     answer = client_of("writer").post(f"{page}delete/", CONFIRMED, follow=True)
     assert "was deleted." in Markup(answer.content.decode()).text()
@@ -93,7 +93,7 @@ def test_a_message_is_deleted(queue_database: QueueDatabase) -> None:
     assert [each.result for each in OperatorAction.objects.order_by("id")] == ["done", "failed"]
 
 
-def test_a_message_is_moved_as_it_is(queue_database: QueueDatabase) -> None:
+def test_message_is_moved_unchanged(queue_database: QueueDatabase) -> None:
     page = put(queue_database, row('{"NServiceBus.MessageId": "one"}', b"\x00body", lifetime_ms=3_600_000))
     (before,) = table(queue_database, "Sales").peek(1)
     client = client_of("admin")
@@ -111,14 +111,14 @@ def test_a_message_is_moved_as_it_is(queue_database: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize(("page", "kind"), [("move", "writer"), ("delete", "reader"), ("move", "reader")])
-def test_who_may_not_is_refused_and_recorded(sqlite_database: QueueDatabase, page: str, kind: str) -> None:
+def test_denied_user_is_refused_and_recorded(sqlite_database: QueueDatabase, page: str, kind: str) -> None:
     address = put(sqlite_database, message())
     assert client_of(kind).post(f"{address}{page}/", {**CONFIRMED, "to": "error"}).status_code == 403
     assert count(sqlite_database, "Sales") == 1
     assert [each.result for each in OperatorAction.objects.all()] == ["denied"]
 
 
-def test_a_message_that_was_handled_meanwhile_can_be_found_elsewhere(sqlite_database: QueueDatabase) -> None:
+def test_handled_message_links_to_a_search(sqlite_database: QueueDatabase) -> None:
     page = put(sqlite_database, message(headers={"NServiceBus.MessageId": "a&b/1"}))
     client = client_of("writer")
     (link,) = {link for link in Markup(client.get(f"{OVERVIEW}Sales/").content.decode()).links if link.startswith(page)}

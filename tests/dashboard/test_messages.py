@@ -1,4 +1,4 @@
-"""The messages of a queue, and one message: escaped, paged, findable under any name."""
+"""The messages of a queue, and one message: escaped, paginated, reachable under any name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def get(path: str, kind: str = "writer") -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_queue_of_any_name_is_reached_from_the_overview(sqlite_database: QueueDatabase, name: str) -> None:
+def test_queue_of_any_name_is_linked_from_the_overview(sqlite_database: QueueDatabase, name: str) -> None:
     install(sqlite_database, ENDPOINTS={name: {"CALLBACKS": False}, "a": {"CALLBACKS": False}})
     table(sqlite_database, name).send([message()])
     _status, html = get(OVERVIEW)
@@ -67,7 +67,7 @@ def _normal(links: list[str]) -> list[str]:
     return [OVERVIEW + quote(unquote(link.removeprefix(OVERVIEW).rstrip("/")), safe="") + "/" for link in links]
 
 
-def test_no_two_names_share_a_path() -> None:
+def test_names_have_distinct_paths() -> None:
     known = [KnownQueue(name, QueueAddress(name), QueueKind.MAIN, ()) for name in NAMES]
 
     assert len({path_of(name) for name in NAMES}) == len(NAMES)
@@ -76,13 +76,13 @@ def test_no_two_names_share_a_path() -> None:
         assert "/" not in path_of(queue.name)
 
 
-def test_a_name_as_somebody_types_it_is_found(sqlite_database: QueueDatabase) -> None:
+def test_name_typed_into_the_address_is_found(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, ENDPOINTS={"sales_20": {"CALLBACKS": False}})
 
     assert get(f"{OVERVIEW}sales_20/")[0] == 200
 
 
-def test_pages_follow_each_other(queue_database: QueueDatabase) -> None:
+def test_all_pages_are_linked(queue_database: QueueDatabase) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message() for _ in range(60)])
     seen: list[str] = []
@@ -113,7 +113,7 @@ def test_pages_follow_each_other(queue_database: QueueDatabase) -> None:
         "after=&size=%00",
     ],
 )
-def test_a_bad_query_string_is_page_one(queue_database: QueueDatabase, query: str) -> None:
+def test_invalid_query_string_shows_page_one(queue_database: QueueDatabase, query: str) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message() for _ in range(30)])
 
@@ -126,7 +126,7 @@ def test_a_bad_query_string_is_page_one(queue_database: QueueDatabase, query: st
 
 
 @pytest.mark.parametrize("size", [25, 50, 100])
-def test_the_page_size_is_chosen(sqlite_database: QueueDatabase, size: int) -> None:
+def test_page_size_can_be_chosen(sqlite_database: QueueDatabase, size: int) -> None:
     install(sqlite_database)
     table(sqlite_database, "Sales").send([message() for _ in range(110)])
 
@@ -135,7 +135,7 @@ def test_the_page_size_is_chosen(sqlite_database: QueueDatabase, size: int) -> N
     assert len([known for known in Markup(html).find("tr") if "data-row-version" in known]) == size
 
 
-def test_an_unknown_queue_is_not_found(sqlite_database: QueueDatabase) -> None:
+def test_unknown_queue_returns_404(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
 
     for address in (f"{OVERVIEW}auth_user/", f"{OVERVIEW}auth_user/1/"):
@@ -144,7 +144,7 @@ def test_an_unknown_queue_is_not_found(sqlite_database: QueueDatabase) -> None:
         assert "There is no queue “auth_user”" in Markup(html).text()
 
 
-def test_a_missing_table_is_not_found_and_mended(queue_database: QueueDatabase) -> None:
+def test_missing_table_returns_404_with_the_remedy(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False}})
 
     for address in (f"{OVERVIEW}Sales/", f"{OVERVIEW}Sales/1/"):
@@ -154,7 +154,7 @@ def test_a_missing_table_is_not_found_and_mended(queue_database: QueueDatabase) 
 
 
 @pytest.mark.parametrize("number", ["1", "9223372036854775807", "9223372036854775808", "0", "1" * 100])
-def test_a_message_that_is_gone_is_not_found(queue_database: QueueDatabase, number: str) -> None:
+def test_missing_message_returns_404(queue_database: QueueDatabase, number: str) -> None:
     install(queue_database)
 
     status, html = get(f"{OVERVIEW}Sales/{number}/")
@@ -163,7 +163,7 @@ def test_a_message_that_is_gone_is_not_found(queue_database: QueueDatabase, numb
     assert "it was received or deleted" in html
 
 
-def test_an_empty_queue_says_how_to_fill_it(sqlite_database: QueueDatabase) -> None:
+def test_empty_queue_shows_how_to_send_a_message(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, ENDPOINTS={"it's": {"CALLBACKS": False}})
 
     _status, html = get(f"{OVERVIEW}{quote(chr(105) + 't' + chr(39) + 's')}/")
@@ -187,7 +187,7 @@ def test_hostile_messages_are_shown_as_text(queue_database: QueueDatabase) -> No
         assert HOSTILE in Markup(html).text()
 
 
-def test_a_message_leads_to_its_neighbours(queue_database: QueueDatabase) -> None:
+def test_message_links_to_its_neighbours(queue_database: QueueDatabase) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message() for _ in range(3)])
     first, second, third = (each.row_version for each in read_page(table(queue_database, "Sales")).messages)
@@ -201,7 +201,7 @@ def test_a_message_leads_to_its_neighbours(queue_database: QueueDatabase) -> Non
     assert count(queue_database, "Sales") == 3
 
 
-def test_a_long_body_is_cut_with_its_size_said(sqlite_database: QueueDatabase) -> None:
+def test_long_body_is_cut_and_its_size_is_shown(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     table(sqlite_database, "Sales").send([row(body=b"x" * 71_680)])
 

@@ -1,4 +1,4 @@
-"""The navigation: five groups in the order of their use, in the tabs and in the menu, for what a user may see, with badges."""
+"""The navigation: five groups in order of use, in tabs and menu, limited by permissions, with badges."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def groups(html: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("page", "group"), FIRST_PAGES.items())
-def test_five_groups_with_the_present_page(sqlite_database: QueueDatabase, page: str, group: str) -> None:
+def test_navigation_has_five_groups_and_marks_the_present_page(sqlite_database: QueueDatabase, page: str, group: str) -> None:
     install(sqlite_database)
     html = client_of("superuser").get(page).content.decode()
     assert groups(html) == GROUPS
@@ -50,7 +50,7 @@ def test_five_groups_with_the_present_page(sqlite_database: QueueDatabase, page:
     assert [each["href"] for each in Markup(menu).find("a", **{"aria-current": "page"})] == [page]
 
 
-def test_every_page_of_the_navigation_is_there(sqlite_database: QueueDatabase) -> None:
+def test_every_link_of_the_navigation_works(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     client = client_of("viewer")
     links = Markup(navigation(client.get(f"{ADMIN}dashboard/").content.decode())).links
@@ -58,14 +58,14 @@ def test_every_page_of_the_navigation_is_there(sqlite_database: QueueDatabase) -
     assert [link for link in links if client.get(link).status_code != 200] == []
 
 
-def test_a_page_has_the_name_of_its_link(sqlite_database: QueueDatabase) -> None:
+def test_page_title_equals_its_link(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     client = client_of("viewer")
     links = re.findall(r'<a href="([^"]+)"[^>]*>([^<]+)</a>', navigation(client.get(f"{ADMIN}dashboard/").content.decode()))
     pages = {url: client.get(url).content.decode() for url, _label in links}
     titles = {url: re.findall(r"<h1[^>]*>(.*?)</h1>", html, re.DOTALL) for url, html in pages.items()}
     different = {(label, *titles[url]) for url, label in links if titles[url] != [label]}
-    # The page of the analytics that is renamed with its file.
+    # The title of the map page differs until its file is renamed.
     assert different <= {("Map", "Map of endpoints")}
     assert all(f"<title>{label} |" in pages[url] for url, label in links if label not in ("Map",))
 
@@ -86,7 +86,7 @@ def test_badges_count_failing_checks_and_unresolved_failures(queue_database: Que
     assert "sq-badge" not in client.get(page).content.decode()
 
 
-def test_the_menu_has_the_same_groups(sqlite_database: QueueDatabase) -> None:
+def test_menu_has_the_same_groups(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     index = client_of("superuser").get("/admin/").content.decode()
     found = re.findall(r">\s*SQL queues: ([^<]+?)\s*<", index, re.IGNORECASE)
@@ -95,7 +95,7 @@ def test_the_menu_has_the_same_groups(sqlite_database: QueueDatabase) -> None:
     assert "SQL queues: " not in client_of("staff").get("/admin/").content.decode()
 
 
-def test_only_what_a_user_may_see_is_shown(sqlite_database: QueueDatabase) -> None:
+def test_navigation_shows_only_permitted_pages(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     user = User.objects.create_user("watcher", is_staff=True)
     user.user_permissions.add(Permission.objects.get(codename="view_instance"))
@@ -107,7 +107,7 @@ def test_only_what_a_user_may_see_is_shown(sqlite_database: QueueDatabase) -> No
     assert Markup(html).find("form", **{"class": "sq-search"}) == []
 
 
-def test_the_search_is_also_above_the_list_of_django(sqlite_database: QueueDatabase) -> None:
+def test_search_is_on_the_list_of_instances(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     (found,) = Markup(client_of("reader").get(f"{ADMIN}instance/").content.decode()).find("form", **{"class": "sq-search"})
     assert found["action"] == f"{ADMIN}search/"

@@ -1,4 +1,4 @@
-"""The pages of notifications: rules by a form with clear errors, secrets shown once, tests, the log."""
+"""The pages of notifications: rules with clear form errors, secrets shown once, tests, the log."""
 
 # ruff: noqa: E501 (one row for each case, with its whole message)
 
@@ -57,14 +57,14 @@ def delivery(rule: NotificationRule, state: str = "sent", *, at: datetime = NOW,
 
 
 def problems(answer: Any) -> list[str]:
-    """The errors of the page, then those at the fields."""
+    """The errors of the page, followed by those of the fields."""
     found = re.findall(
         r'<(div|span) class="[^"]*"(?: id="[^"]*")? role="alert">(.*?)</\1>\s*</?(?:p|div|dl)', answer.content.decode(), re.DOTALL
     )
     return [Markup(each).text() for _tag, each in found]
 
 
-def test_a_rule_is_made(admin: Client) -> None:
+def test_rule_is_created(admin: Client) -> None:
     answer = admin.post(f"{RULES}make/", {**FORM, "target": "ops@example.com, dev@example.com\nops@example.com"}, follow=True)
     assert "The rule is created." in answer.content.decode()
     made = NotificationRule.objects.get()
@@ -83,9 +83,7 @@ def test_a_rule_is_made(admin: Client) -> None:
     assert "Notifications have no links to these pages" in page.text()
 
 
-def test_the_secret_of_a_webhook_is_on_the_page_that_makes_it_and_nowhere_else(
-    admin: Client, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_secret_of_a_webhook_is_shown_only_at_creation(admin: Client, caplog: pytest.LogCaptureFixture) -> None:
     page = admin.get(f"{RULES}make/")
     (field,) = Markup(page.content.decode()).find("input", name="secret")
     secret = str(field["value"])
@@ -112,7 +110,7 @@ def test_the_secret_of_a_webhook_is_on_the_page_that_makes_it_and_nowhere_else(
     assert not OperatorAction.objects.filter(target__contains=TOKEN).exists()
 
 
-def test_the_secret_stays_unless_another_is_put_in(admin: Client) -> None:
+def test_secret_stays_until_it_is_replaced(admin: Client) -> None:
     made = webhook_rule()
     form = {**FORM, "channel": "webhook", "target": HOOK}
     assert admin.post(f"{RULES}{made.pk}/edit/", form).status_code == 302
@@ -166,20 +164,20 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("values", "expected"), WRONG, ids=range(len(WRONG)))
-def test_what_is_wrong_is_named_with_what_was_expected(admin: Client, values: dict[str, str], expected: str) -> None:
+def test_invalid_input_is_refused_with_the_expected_values(admin: Client, values: dict[str, str], expected: str) -> None:
     answer = admin.post(f"{RULES}make/", {**FORM, **values})
     assert answer.status_code == 400
     assert problems(answer) == [expected]
     assert not NotificationRule.objects.exists()
 
 
-def test_what_was_typed_stays_in_the_form(admin: Client) -> None:
+def test_invalid_form_keeps_the_input(admin: Client) -> None:
     page = Markup(admin.post(f"{RULES}make/", {**FORM, "kind": "queue_older", "threshold": "soon"}).content.decode())
     assert page.find("input", name="threshold")[0]["value"] == "soon"
     assert page.find("option", value="queue_older")[0].keys() >= {"selected"}
 
 
-def test_two_rules_have_two_names(admin: Client) -> None:
+def test_rule_names_are_unique(admin: Client) -> None:
     first, second = webhook_rule("long queues"), webhook_rule("other")
     for address in (f"{RULES}make/", f"{RULES}{second.pk}/edit/"):
         answer = admin.post(address, FORM)
@@ -188,13 +186,13 @@ def test_two_rules_have_two_names(admin: Client) -> None:
     assert admin.post(f"{RULES}{first.pk}/edit/", FORM).status_code == 302
 
 
-def test_hosts_that_the_settings_do_not_allow(sqlite_database: QueueDatabase, admin: Client) -> None:
+def test_disallowed_host_is_refused(sqlite_database: QueueDatabase, admin: Client) -> None:
     sqlite_database.configure(WEBHOOK_HOSTS=["*.internal.example.com"])
     answer = admin.post(f"{RULES}make/", {**FORM, "channel": "webhook", "target": HOOK, "secret": SECRET})
     assert problems(answer) == ["The setting WEBHOOK_HOSTS does not allow this host, only: *.internal.example.com."]
 
 
-def test_a_rule_that_looks_at_something_else_begins_anew(admin: Client) -> None:
+def test_rule_with_a_new_condition_is_reset(admin: Client) -> None:
     made = webhook_rule()
     NotificationRule.objects.update(raised={"Sales": {}}, pending={"changes": [{}]})
     admin.post(f"{RULES}{made.pk}/edit/", {**FORM, "threshold": "5"})
@@ -206,7 +204,7 @@ def test_a_rule_that_looks_at_something_else_begins_anew(admin: Client) -> None:
 
 
 @pytest.mark.parametrize("alive", [True, False])
-def test_a_test_waits_for_a_worker(admin: Client, alive: bool) -> None:
+def test_test_notification_waits_for_a_worker(admin: Client, alive: bool) -> None:
     made = webhook_rule()
     if alive:
         instance()
@@ -218,7 +216,7 @@ def test_a_test_waits_for_a_worker(admin: Client, alive: bool) -> None:
     assert (sent.is_test, sent.state, sent.rule) == (True, "waiting", made)
 
 
-def test_disabling_enabling_and_deleting(admin: Client) -> None:
+def test_rule_is_disabled_enabled_and_deleted(admin: Client) -> None:
     made = webhook_rule()
     for name, enabled in (("disable", False), ("enable", True)):
         assert admin.post(f"{RULES}{made.pk}/{name}/", {"confirmed": "1"}).status_code == 302
@@ -236,7 +234,7 @@ def test_disabling_enabling_and_deleting(admin: Client) -> None:
     ]  # fmt: skip
 
 
-def test_what_was_given_up_is_sent_again(admin: Client) -> None:
+def test_failed_delivery_is_sent_again(admin: Client) -> None:
     made = webhook_rule()
     failed, sent = delivery(made, "failed", attempts=5, error="HTTP 500", target="https://old.example.com/"), delivery(made)
     page = admin.get(f"{LOG}{failed.pk}/again/").content.decode()
@@ -249,7 +247,7 @@ def test_what_was_given_up_is_sent_again(admin: Client) -> None:
     assert admin.get(f"{LOG}3c3c90ba-3dda-41bb-b5ab-460449a8f80e/again/").status_code == 404
 
 
-def test_the_log_is_paged_and_filtered(admin: Client) -> None:
+def test_log_is_paginated_and_filtered(admin: Client) -> None:
     made, other = webhook_rule(), webhook_rule("other")
     for number in range(60):
         delivery(made, "failed" if number % 2 else "sent", at=NOW + timedelta(seconds=number // 3))
@@ -276,7 +274,7 @@ def test_the_log_is_paged_and_filtered(admin: Client) -> None:
         assert admin.get(f"{LOG}?{query}").status_code == 200
 
 
-def test_who_may_only_look_sees_no_path_of_a_webhook(admin: Client) -> None:
+def test_reader_does_not_see_the_path_of_a_webhook(admin: Client) -> None:
     made = webhook_rule()
     delivery(made, "failed", error="HTTP 500")
     for kind in ("reader", "viewer"):
@@ -312,7 +310,7 @@ def test_hostile_names_are_shown_as_text(admin: Client) -> None:
         assert Markup(content).inline == []
 
 
-def test_a_page_takes_few_statements(sqlite_database: QueueDatabase, admin: Client) -> None:
+def test_page_takes_few_statements(sqlite_database: QueueDatabase, admin: Client) -> None:
     rules = [webhook_rule(f"rule {number}") for number in range(30)]
     for each in rules:
         for number in range(3):
@@ -323,7 +321,7 @@ def test_a_page_takes_few_statements(sqlite_database: QueueDatabase, admin: Clie
         assert len(asked) <= 15, (page, len(asked))
 
 
-def test_the_form_begins_with_what_the_query_string_says(admin: Client) -> None:
+def test_query_string_sets_the_initial_form_values(admin: Client) -> None:
     page = Markup(admin.get(f"{RULES}make/?kind=queue_older&subject=Sales&threshold=60&name=old").content.decode())
     assert page.find("input", name="subject")[0]["value"] == "Sales"
     assert "selected" in page.find("option", value="queue_older")[0]
@@ -331,7 +329,7 @@ def test_the_form_begins_with_what_the_query_string_says(admin: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["Sales", "a/b", "a.b@[dbo]", "..", "Sales_2F", "ü 漢", "a&b=c;d", "50%", "q?x#y", "\u202egnp"])
-def test_links_lead_where_the_site_has_its_pages(sqlite_database: QueueDatabase, name: str) -> None:
+def test_links_match_the_pages_of_the_site(sqlite_database: QueueDatabase, name: str) -> None:
     install(sqlite_database, ADMIN_URL="https://ops.example.com/admin")
     links = Links(get_settings())
     site = "https://ops.example.com"
@@ -342,7 +340,7 @@ def test_links_lead_where_the_site_has_its_pages(sqlite_database: QueueDatabase,
     )
 
 
-def test_the_other_links(sqlite_database: QueueDatabase) -> None:
+def test_links_to_groups_rules_and_lists_match_the_site(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, ADMIN_URL="https://ops.example.com/admin/")
     links = Links(get_settings())
     site = "https://ops.example.com"

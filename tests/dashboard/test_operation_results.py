@@ -1,4 +1,4 @@
-"""What became of the messages of a bulk operation: counted on its page as they are handled or fail again, and listed."""
+"""The outcomes of the messages of a bulk operation are counted and listed on its page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def row(name: str, at: datetime = FAILED_AT) -> NewRow:
 
 
 def retried(database: QueueDatabase, number: int) -> tuple[str, Sequence[FailedMessage]]:
-    """So many messages that failed and were sent for retry together, and the page that the retry ended on."""
+    """The given number of messages retried together, and the page after the retry."""
     install(database)
     found = fail(database, [row(f"m-{each}") for each in range(number)])
     group = found[0].exception_group
@@ -38,14 +38,14 @@ def retried(database: QueueDatabase, number: int) -> tuple[str, Sequence[FailedM
 
 
 def results(page: str) -> dict[str, str]:
-    """The numbers of the page by their label, and where each leads."""
+    """The numbers of the page by their label."""
     html = client_of("viewer").get(page).content.decode()
     assert Markup(html).inline == []
     (tiles,) = re.findall(r'<ul class="sq-tiles".*?</ul>', html, re.DOTALL)
     return dict(re.findall(r'<a href="[^"]*">([^<]*)</a> <strong><data value="(\d+)"', tiles))
 
 
-def test_a_retry_ends_on_the_page_of_its_results(queue_database: QueueDatabase) -> None:
+def test_retry_redirects_to_the_page_of_its_results(queue_database: QueueDatabase) -> None:
     page, found = retried(queue_database, 3)
     operation = Operation.objects.get()
     assert page == f"{ADMIN}operation/{operation.pk}/"
@@ -59,7 +59,7 @@ def test_a_retry_ends_on_the_page_of_its_results(queue_database: QueueDatabase) 
     assert {f"{FAILURES}{each.pk}/" for each in found} <= set(links)
 
 
-def test_the_numbers_lead_to_their_messages(sqlite_database: QueueDatabase) -> None:
+def test_numbers_link_to_their_messages(sqlite_database: QueueDatabase) -> None:
     page, found = retried(sqlite_database, 3)
     table(sqlite_database, "error").send([acknowledgement(found[0].pk), row("m-1", at=LATER)])
     client = client_of("viewer")
@@ -70,7 +70,7 @@ def test_the_numbers_lead_to_their_messages(sqlite_database: QueueDatabase) -> N
     assert all("retried or changed by an operation" in markup.text() for markup in listed.values())
 
 
-def test_a_later_retry_takes_its_messages_along(sqlite_database: QueueDatabase) -> None:
+def test_later_retry_takes_over_its_messages(sqlite_database: QueueDatabase) -> None:
     page, found = retried(sqlite_database, 2)
     table(sqlite_database, "error").send([row("m-0", at=LATER), row("m-1", at=LATER)])
     assert results(page)["Failed again"] == "2"
@@ -85,7 +85,7 @@ def test_a_later_retry_takes_its_messages_along(sqlite_database: QueueDatabase) 
 
 
 @pytest.mark.parametrize(("kind", "status"), [("archive", FailureStatus.ARCHIVED), ("delete", FailureStatus.DELETED)])
-def test_other_operations_list_their_messages_too(sqlite_database: QueueDatabase, kind: str, status: FailureStatus) -> None:
+def test_other_operations_list_their_messages(sqlite_database: QueueDatabase, kind: str, status: FailureStatus) -> None:
     install(sqlite_database)
     found = fail(sqlite_database, [row("m-0"), row("m-1")])
     query = "&".join(f"ids={each.pk}" for each in found)
@@ -96,7 +96,7 @@ def test_other_operations_list_their_messages_too(sqlite_database: QueueDatabase
     assert {f"{FAILURES}{each.pk}/" for each in found} <= set(links)
 
 
-def test_message_group_and_audit_log_lead_to_it(sqlite_database: QueueDatabase) -> None:
+def test_message_group_and_audit_log_link_to_the_operation(sqlite_database: QueueDatabase) -> None:
     page, found = retried(sqlite_database, 2)
     group = found[0].exception_group
     client = client_of("viewer")
@@ -106,7 +106,7 @@ def test_message_group_and_audit_log_lead_to_it(sqlite_database: QueueDatabase) 
     assert OperatorAction.objects.get().operation_id == Operation.objects.get().pk
 
 
-def test_the_page_takes_few_statements(sqlite_database: QueueDatabase) -> None:
+def test_page_takes_few_statements(sqlite_database: QueueDatabase) -> None:
     page, _found = retried(sqlite_database, 60)
     client = client_of("viewer")
     assert client.get(page).status_code == 200

@@ -56,7 +56,7 @@ def running(**fields: Any) -> Operation:
     return operation(**{**known, **fields})
 
 
-def test_an_operation_shows_how_far_it_is(shop: QueueDatabase) -> None:
+def test_operation_shows_its_progress(shop: QueueDatabase) -> None:
     log = [
         {"what": "skipped", "reason": "no queue", "detail": '"Gone"', "count": 90},
         {"what": "failed", "reason": "of another version", "detail": "x", "count": 10},
@@ -93,7 +93,7 @@ def test_time_left_needs_a_worker(shop: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize("state", OperationState.values)
-def test_every_state_has_a_word(shop: QueueDatabase, state: str) -> None:
+def test_every_state_has_a_label(shop: QueueDatabase, state: str) -> None:
     row = operation(state=state, error="what ended it", finished_at=AT, started_at=AT - timedelta(hours=3))
 
     text = Markup(client_of("viewer").get(f"{OPERATIONS}{row.pk}/").content.decode()).text()
@@ -102,7 +102,7 @@ def test_every_state_has_a_word(shop: QueueDatabase, state: str) -> None:
     assert "what ended it" in text
 
 
-def test_operations_come_in_pages(shop: QueueDatabase) -> None:
+def test_operations_are_paginated(shop: QueueDatabase) -> None:
     rows = [operation(requested_at=AT + timedelta(minutes=each // 2)) for each in range(120)]
     client = client_of("viewer")
     seen: list[str] = []
@@ -118,7 +118,7 @@ def test_operations_come_in_pages(shop: QueueDatabase) -> None:
     assert len(client.get(f"{OPERATIONS}?state=failed").content) < len(client.get(OPERATIONS).content)
 
 
-def test_an_operation_is_cancelled_by_who_may_do_it(shop: QueueDatabase) -> None:
+def test_cancelling_an_operation_needs_the_permission(shop: QueueDatabase) -> None:
     row = running()
     page = f"{OPERATIONS}{row.pk}/cancel/"
     assert client_of("reader").post(page, {"confirmed": "1"}).status_code == 403
@@ -133,7 +133,7 @@ def test_an_operation_is_cancelled_by_who_may_do_it(shop: QueueDatabase) -> None
     assert "being cancelled" in client.get(f"{OPERATIONS}{row.pk}/").content.decode()
 
 
-def test_what_has_ended_cannot_be_cancelled(shop: QueueDatabase) -> None:
+def test_finished_operation_cannot_be_cancelled(shop: QueueDatabase) -> None:
     row = operation(state=OperationState.COMPLETED)
 
     answer = client_of("writer").post(f"{OPERATIONS}{row.pk}/cancel/", {"confirmed": "1"})
@@ -189,7 +189,7 @@ def test_actions_are_filtered(shop: QueueDatabase) -> None:
         ("of_another_version", "Sales", "Of another version", None),
     ],
 )
-def test_an_action_is_in_words_and_leads_to_what_it_was_on(
+def test_action_has_a_label_and_links_to_its_object(
     shop: QueueDatabase, name: str, target: str, words: str, page: str | None
 ) -> None:
     action(action=name, target=target)
@@ -200,7 +200,7 @@ def test_an_action_is_in_words_and_leads_to_what_it_was_on(
     assert links == ([] if page is None else [f"/admin/sqlqueue_app/{page}"])
 
 
-def test_actions_come_in_pages(shop: QueueDatabase) -> None:
+def test_actions_are_paginated(shop: QueueDatabase) -> None:
     OperatorAction.objects.bulk_create(
         OperatorAction(at=AT, user_name="anna", action="retry", result=ActionResult.DONE) for _ in range(150)
     )
@@ -225,7 +225,7 @@ def test_names_of_actions_differ(shop: QueueDatabase) -> None:
     assert len(set(words)) == len(words)
 
 
-def test_actions_are_files_for_who_may_export(shop: QueueDatabase) -> None:
+def test_export_of_actions_needs_the_permission(shop: QueueDatabase) -> None:
     action(target="=1+1", count=5)
     assert client_of("viewer").get(f"{ACTIONS}?format=csv").status_code == 403
     client = client_of("writer")
@@ -237,7 +237,7 @@ def test_actions_are_files_for_who_may_export(shop: QueueDatabase) -> None:
     assert document["on"] == "=1+1"
 
 
-def test_operations_and_redirects_are_files_too(shop: QueueDatabase) -> None:
+def test_operations_and_redirects_are_exported(shop: QueueDatabase) -> None:
     row = running()
     operation(state=OperationState.FAILED)
     Redirect.objects.create(id=uuid.uuid4(), from_address="Gone", to_address="Sales", created_at=AT)
@@ -251,7 +251,7 @@ def test_operations_and_redirects_are_files_too(shop: QueueDatabase) -> None:
         assert client_of("viewer").get(f"{page}?format=csv").status_code == 403
 
 
-def test_redirects_are_made_changed_and_removed(shop: QueueDatabase) -> None:
+def test_redirects_are_created_changed_and_removed(shop: QueueDatabase) -> None:
     book = address_book_of(get_settings())
     install_tables(shop.alias, [PlannedTable(TableKind.QUEUE, book.of_queue(name)) for name in ("A", "B")])
     client = client_of("admin")
@@ -276,7 +276,7 @@ def test_redirects_are_made_changed_and_removed(shop: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize("kind", ["viewer", "writer"])
-def test_redirects_take_their_permission(shop: QueueDatabase, kind: str) -> None:
+def test_redirects_need_their_permission(shop: QueueDatabase, kind: str) -> None:
     client = client_of(kind)
 
     assert client.post(f"{REDIRECTS}make/", {"from": "Gone", "to": "Sales", "confirmed": "1"}).status_code == 403
@@ -286,7 +286,7 @@ def test_redirects_take_their_permission(shop: QueueDatabase, kind: str) -> None
 
 
 @pytest.mark.parametrize("page", [OPERATIONS, ACTIONS, REDIRECTS])
-def test_a_page_takes_few_statements(shop: QueueDatabase, page: str) -> None:
+def test_page_takes_few_statements(shop: QueueDatabase, page: str) -> None:
     for number in range(60):
         operation(state=OperationState.RUNNING)
         action()
@@ -299,7 +299,7 @@ def test_a_page_takes_few_statements(shop: QueueDatabase, page: str) -> None:
     assert len(asked) <= 15
 
 
-def test_the_parts_are_in_the_row_of_links(shop: QueueDatabase) -> None:
+def test_pages_link_to_each_other(shop: QueueDatabase) -> None:
     links = Markup(client_of("viewer").get(OPERATIONS).content.decode()).links
 
     assert {OPERATIONS, ACTIONS, REDIRECTS} <= set(links)

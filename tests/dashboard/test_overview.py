@@ -1,4 +1,4 @@
-"""The overview: true numbers, everything named, every state in words."""
+"""The list of queues: correct numbers, every object named, every state in words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def overview() -> str:
     return answer.content.decode()
 
 
-def test_the_numbers_equal_those_of_sql(queue_database: QueueDatabase) -> None:
+def test_numbers_equal_those_of_sql(queue_database: QueueDatabase) -> None:
     install(queue_database)
     lifetimes = [None] * 4 + [3_600_000] * 2 + [-60_000]
     table(queue_database, "Sales").send([message(lifetime_ms=lifetime) for lifetime in lifetimes])
@@ -39,7 +39,7 @@ def test_the_numbers_equal_those_of_sql(queue_database: QueueDatabase) -> None:
         assert numbers_of(html, name)[:3] == by_sql
 
 
-def test_ten_thousand_messages_are_counted_and_one_more_is_estimated(queue_database: QueueDatabase) -> None:
+def test_numbers_above_ten_thousand_are_estimated(queue_database: QueueDatabase) -> None:
     install(queue_database)
     sales = table(queue_database, "Sales")
     sales.send([row(body=b"") for _ in range(10_000)])
@@ -55,7 +55,7 @@ def test_ten_thousand_messages_are_counted_and_one_more_is_estimated(queue_datab
     assert "estimated from the first and the last message" in estimated
 
 
-def test_every_state_is_a_word(sqlite_database: QueueDatabase) -> None:
+def test_every_state_has_a_label(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     table(sqlite_database, "Sales").send([message()])
     table(sqlite_database, "error").send([message()])
@@ -72,7 +72,7 @@ def test_every_state_is_a_word(sqlite_database: QueueDatabase) -> None:
     assert 'CREATE TABLE "Sales.Priority"' in text
 
 
-def test_the_page_says_that_the_error_queue_belongs_to_servicecontrol(sqlite_database: QueueDatabase, settings: Settings) -> None:
+def test_error_queue_of_servicecontrol_is_marked(sqlite_database: QueueDatabase, settings: Settings) -> None:
     install(sqlite_database)
     table(sqlite_database, "error").send([message()])
     settings.SQLQUEUE = {**settings.SQLQUEUE, "ERROR_QUEUE_OWNER": "servicecontrol"}
@@ -80,11 +80,11 @@ def test_the_page_says_that_the_error_queue_belongs_to_servicecontrol(sqlite_dat
     html = overview()
 
     assert "Belongs to ServiceControl" in Markup(html).text()
-    # As a state; links to the pages of that name there are.
+    # As a state; links of that name exist.
     assert "Failed messages</span>" not in html
 
 
-def test_a_live_instance_is_shown_with_its_callback_queue(sqlite_database: QueueDatabase) -> None:
+def test_live_instance_is_shown_with_its_callback_queue(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     instance(threads={"Sales": 3, "Sales.Priority": 1, "Sales.here": 1})
     table(sqlite_database, "Sales").send([message()])
@@ -101,7 +101,7 @@ def test_a_live_instance_is_shown_with_its_callback_queue(sqlite_database: Queue
 @pytest.mark.parametrize(
     ("age", "words"), [(timedelta(hours=5, minutes=2), "5 h 2 min"), (timedelta(seconds=-130), "\N{MINUS SIGN}2 min")]
 )
-def test_the_age_of_the_head_is_shown_negative_ages_as_such(sqlite_database: QueueDatabase, age: timedelta, words: str) -> None:
+def test_head_age_is_shown_including_negative_ages(sqlite_database: QueueDatabase, age: timedelta, words: str) -> None:
     install(sqlite_database)
     table(sqlite_database, "Sales").send([message(age=age)])
 
@@ -112,7 +112,7 @@ def test_the_age_of_the_head_is_shown_negative_ages_as_such(sqlite_database: Que
     assert ("in the future by our clock" in text) == (age < timedelta())
 
 
-def test_without_endpoints_the_page_says_what_to_do(sqlite_database: QueueDatabase) -> None:
+def test_page_without_endpoints_shows_how_to_start(sqlite_database: QueueDatabase) -> None:
     sqlite_database.configure(ENDPOINTS={})
 
     text = Markup(overview()).text()
@@ -122,7 +122,7 @@ def test_without_endpoints_the_page_says_what_to_do(sqlite_database: QueueDataba
     assert "python manage.py run_sqlqueue_worker" in text
 
 
-def test_a_page_costs_as_many_statements_as_its_numbers(queue_database: QueueDatabase) -> None:
+def test_page_adds_few_statements_to_the_status(queue_database: QueueDatabase) -> None:
     install(queue_database)
     instance()
     client = client_of("viewer")
@@ -148,7 +148,7 @@ def test_hostile_names_are_shown_as_text(queue_database: QueueDatabase) -> None:
     assert HOSTILE in Markup(html).text()
 
 
-def test_wrong_settings_are_said(sqlite_database: QueueDatabase) -> None:
+def test_invalid_settings_are_reported(sqlite_database: QueueDatabase) -> None:
     sqlite_database.configure(ENDPOINTS={"Sales": {"MAX_CONCURRENCY": "many"}})
 
     answer = client_of("viewer").get(OVERVIEW)

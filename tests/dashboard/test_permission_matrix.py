@@ -1,6 +1,6 @@
-"""Every page of the dashboard, whatever its address: who sees it, who may act on it, and that each try is recorded.
+"""Every page of the dashboard: who sees it, who may act on it, and that each attempt is recorded.
 
-The pages are those that the site really has, so a new one is tested as soon as it is there.
+The pages are those of the real site, so new pages are tested automatically.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["time_to_search"]
 EVERYBODY = ("anonymous", "staff", "viewer", "reader", "writer", "admin", "superuser")
 
 
-# What a page may answer: itself, a redirect, a page that says what is wrong with the question, that there is nothing, or not now.
+# Possible answers: the page, a redirect, or a page with an input error, for nothing found or for a conflict.
 ANSWERS = {200, 302, 400, 404, 409}
 
 
 NAMES = sorted(site_pages())
 
-# What a page reads from its query string, in every shape that it does not expect; each page is asked all of it.
+# Unexpected values of all query parameters; each page receives all of them.
 QUERIES = (
     *("format=csv", "format=json", "format=pdf", "format=", "format=csv&format=x", "format=csv%00", "format=%00"),
     *("%00=%ff&[]=1", "x=%00", "id=%F0%9F", "ids=%F0%9F", "run=%ff", "name=%00", "name=%27", "tail=&at=&size="),
@@ -102,7 +102,7 @@ def filled_anywhere(queue_database: QueueDatabase) -> QueueDatabase:
 
 
 def fill(database: QueueDatabase) -> QueueDatabase:
-    """Something for each page to show."""
+    """Fill the database with data for each page."""
     install(database, SCHEDULES={"Sales": {"CRON": "0 2 * * *", "SEND": "Sales"}})
     subscribe(database, "Sales", "Sales")
     instance()
@@ -120,12 +120,12 @@ def fill(database: QueueDatabase) -> QueueDatabase:
     return database
 
 
-def test_the_site_has_these_pages() -> None:
+def test_site_has_the_main_pages() -> None:
     assert {"sqlqueue_app_dashboard_changelist", "sqlqueue_app_queue_purge", "sqlqueue_app_failedmessage_retry"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_who_sees_a_page(filled: QueueDatabase, name: str) -> None:
+def test_permissions_decide_who_sees_a_page(filled: QueueDatabase, name: str) -> None:
     seen = {kind: client_of(kind).get(site_paths()[name]).status_code for kind in EVERYBODY}
     assert seen["anonymous"] == 302
     assert client_of("anonymous").get(site_paths()[name]).headers["Location"].startswith("/admin/login/")
@@ -136,7 +136,7 @@ def test_who_sees_a_page(filled: QueueDatabase, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_who_may_only_look_changes_nothing(filled: QueueDatabase, name: str) -> None:
+def test_reader_cannot_change_anything(filled: QueueDatabase, name: str) -> None:
     path = site_paths()[name]
     allowed = "POST" in client_of("superuser").options(path).headers.get("Allow", "")
     before = (table(filled, "Sales").depth(), table(filled, "error").depth())
@@ -170,14 +170,14 @@ def test_any_query_string_is_answered(filled_anywhere: QueueDatabase, name: str)
             assert Markup(answer.content.decode()).inline == [], query
 
 
-# A word that only bodies contain, and one of the same length that nothing contains.
+# A word that occurs only in bodies, and one of the same length that occurs nowhere.
 SECRET, NOTHING = "velocipede", "hippogriff"
 TEXT_FILTERS = ("text", "q", "header", "id", "conversation", "type", "endpoint", "name", "subject", "exception", "message_type")
 
 
 @pytest.fixture
 def with_bodies(sqlite_database: QueueDatabase, tmp_path: Path, time_to_search: None) -> QueueDatabase:
-    """The word in the body of a message that waits, one that is delayed, one that failed, and two of the lake."""
+    """The word is in the body of a waiting, a delayed and a failed message, and of two in the lake."""
     pytest.importorskip("duckdb")
     install(sqlite_database, PIPELINE={"LAKE": str(tmp_path)})
     table(sqlite_database, "Sales").send([message({"note": SECRET})])
@@ -190,7 +190,7 @@ def with_bodies(sqlite_database: QueueDatabase, tmp_path: Path, time_to_search: 
 
 
 def shown(client: Client, path: str, word: str, name: str, more: dict[str, str]) -> tuple[int, object]:
-    """The status, and the links of the page or the number of objects of the file; the word itself is an echo."""
+    """The status and the links of the page or the number of exported objects, ignoring the echoed word."""
     answer = client.get(path, {name: word, **more})
     content = b"".join(answer.streaming_content) if answer.streaming else answer.content  # type: ignore[attr-defined]
     answer.close()
@@ -198,13 +198,13 @@ def shown(client: Client, path: str, word: str, name: str, more: dict[str, str])
     return answer.status_code, text.count("{") if answer.streaming else sorted(set(Markup(text).links))
 
 
-def test_no_text_filter_tells_what_bodies_contain(with_bodies: QueueDatabase) -> None:
-    """Nothing differs whether the word is in a body: else a user without `view_body` reads bodies letter by letter."""
+def test_text_filters_do_not_reveal_bodies(with_bodies: QueueDatabase) -> None:
+    """Otherwise a user without `view_body` could read bodies letter by letter."""
     client = client_of("viewer")
     pages = [site_paths()[name] for name in NAMES if name.removeprefix("sqlqueue_app_") in LOOKS]
     asked: list[tuple[str, str, dict[str, str]]] = [(path, each, {}) for path in pages for each in TEXT_FILTERS]
     asked += [(path, each, {"format": "json"}) for path in pages for each in ("text", "q", "header")]
-    # A page may change by itself between two requests, but not each time.
+    # A page may change between two requests, but not every time.
     leaks = [each for each in asked if all(_differs(client, *each) for _try in range(3))]
     assert leaks == []
 
@@ -218,7 +218,7 @@ def found_in_the_lake(kind: str, word: str) -> bool:
     return "/lakesearch/messages/" in page and "/lakesearch/failures/" in page
 
 
-def test_the_text_of_old_bodies_is_for_those_who_may_see_bodies(with_bodies: QueueDatabase) -> None:
+def test_searching_archived_bodies_needs_the_permission(with_bodies: QueueDatabase) -> None:
     for kind in EVERYBODY[2:]:
         assert found_in_the_lake(kind, "plain text"), "headers are for everybody who may see queues"
         assert found_in_the_lake(kind, SECRET) == (kind in ("writer", "admin", "superuser")), kind

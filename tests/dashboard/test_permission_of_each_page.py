@@ -1,6 +1,6 @@
-"""Every address of the dashboard, with what it takes: who lacks it gets 403, whether he looks or acts, and acting is recorded.
+"""Every address of the dashboard returns 403 without its permission, and denied actions are recorded.
 
-What holds for addresses that are not in these tables, too, is tested in test_permission_matrix.
+Rules for all addresses, including those outside of these tables, are in test_permission_matrix.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def names() -> list[str]:
 
 @pytest.fixture
 def filled(sqlite_database: QueueDatabase) -> dict[str, object]:
-    """Something of each kind; the values for the addresses by their names."""
+    """Objects of each kind; values for the addresses by their names."""
     install(sqlite_database, SCHEDULES={"Sales": {"CRON": "0 2 * * *", "SEND": "Sales.CloseDay"}})
     table(sqlite_database, "Sales").send([message()])
     (failure,) = fail(sqlite_database, [failed_row(more={"NServiceBus.ContentType": "application/json"})])
@@ -95,7 +95,7 @@ def filled(sqlite_database: QueueDatabase) -> dict[str, object]:
 
 
 def address(name: str, filled: dict[str, object]) -> str:
-    """The address of this name with values of what there is."""
+    """The address of this name with the values of existing objects."""
     model = name.partition("_")[0]
     patterns = (pattern for each in site.get_urls() for pattern in getattr(each, "url_patterns", []))
     pattern = next(each.pattern for each in patterns if each.name == f"sqlqueue_app_{name}")
@@ -114,12 +114,12 @@ def address(name: str, filled: dict[str, object]) -> str:
     return reverse(f"admin:sqlqueue_app_{name}", kwargs=values) + query
 
 
-def test_the_tables_name_addresses_that_there_are() -> None:
+def test_tables_name_existing_addresses() -> None:
     assert ACTS.keys() | LOOKS.keys() <= set(names())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_lacks_a_permission_is_refused(sqlite_database: QueueDatabase, filled: dict[str, object], kind: str) -> None:
+def test_user_without_the_permission_is_refused(sqlite_database: QueueDatabase, filled: dict[str, object], kind: str) -> None:
     client = client_of(kind)
     for name, codename in (ACTS | LOOKS).items():
         answer = client.get(address(name, filled))
@@ -152,12 +152,12 @@ def test_who_lacks_a_permission_is_refused(sqlite_database: QueueDatabase, fille
 
 
 @pytest.mark.parametrize("name", sorted(LOOKS))
-def test_pages_that_look_take_no_form(filled: dict[str, object], name: str) -> None:
+def test_read_only_pages_accept_no_post(filled: dict[str, object], name: str) -> None:
     assert client_of("superuser").post(address(name, filled), {"confirmed": "1"}).status_code == 405
 
 
 @pytest.mark.parametrize(("kind", "status"), [("anonymous", 302), ("staff", 403)])
-def test_nothing_is_for_everybody(filled: dict[str, object], kind: str, status: int) -> None:
+def test_no_page_is_public(filled: dict[str, object], kind: str, status: int) -> None:
     client = client_of(kind)
     for name in ACTS | LOOKS:
         page = address(name, filled)

@@ -1,4 +1,4 @@
-"""Who may see the pages: people with the permission to view queues, and nobody may do more than look."""
+"""The pages need the permission to view queues and are read-only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.pages import OVERVIEW, client_of
 
 KINDS = ("anonymous", "staff", "viewer", "superuser")
 PAGES = (OVERVIEW, f"{OVERVIEW}Sales/", f"{OVERVIEW}Sales/1/")
-# What would change something, if it was there.
+# Addresses that would change something if they existed.
 NOT_THERE = ("add/", "Sales/delete/", "Sales/change/", "Sales/history/", "1/change/")
 
 
@@ -30,7 +30,7 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
 @pytest.mark.parametrize(("kind", "status"), [*zip(KINDS, (302, 405, 405, 405), strict=True)])
-def test_the_pages_only_look(filled: QueueDatabase, page: str, method: str, kind: str, status: int) -> None:
+def test_pages_accept_only_reads(filled: QueueDatabase, page: str, method: str, kind: str, status: int) -> None:
     answer = getattr(client_of(kind), method)(page)
 
     assert answer.status_code == status
@@ -39,17 +39,17 @@ def test_the_pages_only_look(filled: QueueDatabase, page: str, method: str, kind
 
 @pytest.mark.parametrize("page", NOT_THERE)
 @pytest.mark.parametrize("kind", ["staff", "viewer", "superuser"])
-def test_there_is_no_page_that_changes_anything(filled: QueueDatabase, page: str, kind: str) -> None:
+def test_addresses_of_changes_do_not_exist(filled: QueueDatabase, page: str, kind: str) -> None:
     assert client_of(kind).get(OVERVIEW + page).status_code in (403, 404)
     assert client_of(kind).post(OVERVIEW + page).status_code in (403, 404, 405)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_somebody_without_the_permission_does_not_learn_which_queues_there_are(filled: QueueDatabase, page: str) -> None:
+def test_denied_user_cannot_distinguish_existing_queues(filled: QueueDatabase, page: str) -> None:
     assert client_of("staff").get(f"{OVERVIEW}nothing/").status_code == 403
 
 
-def test_the_menu_shows_queues_to_those_who_may_see_them(filled: QueueDatabase) -> None:
+def test_menu_shows_queues_only_with_the_permission(filled: QueueDatabase) -> None:
     assert OVERVIEW in client_of("viewer").get("/admin/").content.decode()
     assert OVERVIEW not in client_of("staff").get("/admin/").content.decode()
     superuser = client_of("superuser").get("/admin/").content.decode()
@@ -75,7 +75,7 @@ def test_instances_are_read_only(filled: QueueDatabase) -> None:
     assert Instance.objects.get().pid == 4711
 
 
-def test_instances_have_a_permission_of_their_own(filled: QueueDatabase) -> None:
+def test_instances_have_their_own_permission(filled: QueueDatabase) -> None:
     user = User.objects.create_user("watcher", is_staff=True)
     client = Client()
     client.force_login(user)
@@ -87,7 +87,7 @@ def test_instances_have_a_permission_of_their_own(filled: QueueDatabase) -> None
     assert client.get(OVERVIEW).status_code == 403
 
 
-def test_a_site_of_the_project_can_have_the_pages_too() -> None:
+def test_another_admin_site_can_register_the_pages() -> None:
     site = AdminSite(name="operators")
 
     register(site)

@@ -1,4 +1,4 @@
-"""Purging, removing, saving: confirmed, done once, recorded; refused to those who may not."""
+"""Purging, removing, moving and saving: confirmed, done once, recorded, and refused without the permission."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def recorded() -> list[tuple[str, str, str, str, int]]:
     return [(each.user_name, each.action, each.target, each.result, each.count) for each in OperatorAction.objects.order_by("id")]
 
 
-def test_a_purge_asks_for_the_name_and_says_how_many(filled: QueueDatabase) -> None:
+def test_purge_needs_the_typed_name_and_shows_the_number(filled: QueueDatabase) -> None:
     client = client_of("admin")
     page = client.get(f"{SALES}purge/").content.decode()
     assert "Messages 3" in Markup(page).text()
@@ -46,7 +46,7 @@ def test_a_purge_asks_for_the_name_and_says_how_many(filled: QueueDatabase) -> N
     assert recorded() == [("admin", "purge", "Sales", "done", 3)]
 
 
-def test_expired_messages_alone_are_purged(filled: QueueDatabase) -> None:
+def test_only_expired_messages_are_purged(filled: QueueDatabase) -> None:
     answer = client_of("admin").post(f"{SALES}purge-expired/", CONFIRMED, follow=True)
     assert "1 message deleted." in Markup(answer.content.decode()).text()
     assert count(filled, "Sales") == 2
@@ -55,7 +55,7 @@ def test_expired_messages_alone_are_purged(filled: QueueDatabase) -> None:
 
 @pytest.mark.parametrize("page", ["purge", "purge-expired", "remove", "move"])
 @pytest.mark.parametrize("kind", ["viewer", "reader", "writer"])
-def test_who_may_not_is_refused_and_recorded(filled: QueueDatabase, kind: str, page: str) -> None:
+def test_denied_user_is_refused_and_recorded(filled: QueueDatabase, kind: str, page: str) -> None:
     client = client_of(kind)
     assert client.get(f"{SALES}{page}/").status_code == 403
     assert recorded() == []
@@ -65,14 +65,14 @@ def test_who_may_not_is_refused_and_recorded(filled: QueueDatabase, kind: str, p
     assert count(filled, "Sales") == 3
 
 
-def test_what_somebody_may_not_do_is_shown_with_the_reason(filled: QueueDatabase) -> None:
+def test_denied_actions_are_shown_with_the_reason(filled: QueueDatabase) -> None:
     markup = Markup(client_of("reader").get(SALES).content.decode())
     assert len([each for each in markup.find("button") if "disabled" in each]) == 6
     assert "You need the permission “Can purge queues, and remove callback queues”." in markup.text()
     assert not any("purge" in link for link in markup.links)
 
 
-def test_the_callback_queue_of_a_dead_process_is_removed(filled: QueueDatabase) -> None:
+def test_callback_queue_of_a_dead_process_is_removed(filled: QueueDatabase) -> None:
     instance(name="there", host="there", callback_queue="Sales.there", silent=timedelta(minutes=5))
     install(filled, ENDPOINTS={"Sales": {"CALLBACKS": True, "INSTANCE": "there", "CALLBACK_QUEUES": 1}})
     install(filled)
@@ -83,7 +83,7 @@ def test_the_callback_queue_of_a_dead_process_is_removed(filled: QueueDatabase) 
     assert not table(filled, "Sales.there").exists()
 
 
-def test_the_queue_of_a_living_process_stays(filled: QueueDatabase) -> None:
+def test_callback_queue_of_a_live_process_stays(filled: QueueDatabase) -> None:
     instance()
     page = f"{OVERVIEW}Sales.here/"
     assert "A live process has leased it." in Markup(client_of("admin").get(page).content.decode()).text()
@@ -104,14 +104,14 @@ def test_all_messages_are_saved_with_their_bodies(filled: QueueDatabase) -> None
 
 
 @pytest.mark.parametrize("page", ["purge", "purge-expired", "remove", "save"])
-def test_an_unknown_queue_is_not_found(filled: QueueDatabase, page: str) -> None:
+def test_unknown_queue_returns_404(filled: QueueDatabase, page: str) -> None:
     assert client_of("admin").get(f"{OVERVIEW}nothing/{page}/").status_code == 404
 
 
 # --- moving all messages -------------------------------------------------------------------------------------------------------
 
 
-def test_all_messages_are_moved_by_an_operation(filled: QueueDatabase) -> None:
+def test_operation_moves_all_messages(filled: QueueDatabase) -> None:
     client = client_of("admin")
     page = client.get(f"{SALES}move/").content.decode()
     assert "Messages 3" in Markup(page).text()
@@ -138,14 +138,14 @@ def test_all_messages_are_moved_by_an_operation(filled: QueueDatabase) -> None:
         ("\x00", 400, "Null characters are not allowed."),
     ],
 )
-def test_a_queue_to_move_to_that_is_none_is_said(filled: QueueDatabase, to: str, status: int, text: str) -> None:
+def test_invalid_target_queue_is_refused_with_the_reason(filled: QueueDatabase, to: str, status: int, text: str) -> None:
     answer = client_of("admin").post(f"{SALES}move/", {**CONFIRMED, "to": to})
     assert answer.status_code == status
     assert text in Markup(answer.content.decode()).text()
     assert count(filled, "Sales") == 3
 
 
-def test_a_long_queue_is_purged_by_an_operation(filled: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operation_purges_a_long_queue(filled: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueueTable, "depth", lambda *_arguments: Depth(3, 1, 1, exact=False))
     answer = client_of("admin").post(f"{SALES}purge/", {**CONFIRMED, "typed": "Sales"}, follow=True)
     assert "3 messages deleted." in Markup(answer.content.decode()).text()

@@ -1,4 +1,4 @@
-"""The list of queues: every queue table of the database, delayed tables, rates, and the list as a file."""
+"""The list of queues: every queue table of the database, delayed tables, rates, export."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def text_of(response: Any) -> str:
     return str(response.getvalue().decode("utf-8-sig"))
 
 
-def test_queues_of_others_are_listed_and_have_pages(queue_database: QueueDatabase) -> None:
+def test_other_queues_of_the_database_are_listed_and_have_pages(queue_database: QueueDatabase) -> None:
     install(queue_database)
     made = make_table(queue_database, name="Left/over")
     made.send([row(b"{}")])
@@ -49,7 +49,7 @@ def test_queues_of_others_are_listed_and_have_pages(queue_database: QueueDatabas
     assert "Left/over" in Markup(answer.content.decode()).text()
 
 
-def test_delayed_messages_are_counted_and_the_overdue_are_said(queue_database: QueueDatabase) -> None:
+def test_delayed_and_overdue_messages_are_counted(queue_database: QueueDatabase) -> None:
     install(queue_database)
     delayed = DelayedTable(queue_database.alias, delayed_address(address_book_of(get_settings()), "Sales"))
     delayed.insert([NewRow("1", "{}", b"", delay_ms=3_600_000)])
@@ -60,17 +60,17 @@ def test_delayed_messages_are_counted_and_the_overdue_are_said(queue_database: Q
     assert "Sales Overdue" in text
 
 
-def test_the_rates_of_the_last_minute_stand_beside_the_queue(sqlite_database: QueueDatabase) -> None:
+def test_rates_of_the_last_minute_are_shown(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     now = datetime.now(UTC).replace(microsecond=0)
     common = {"queue": "Sales", "seconds": 10, "samples": 1, "most_waiting": 0, "exact": True}
     for age, waiting, written in ((50, 100, 1000), (0, 40, 1250)):
         QueueSample.objects.create(taken_at=now - age * SECOND, waiting=waiting, written=written, **common)
-    # 250 messages in 50 seconds came, and 60 more went
+    # 250 messages arrived in 50 seconds, and 60 more left
     assert "5.0 / 6.2" in page_of().text()
 
 
-def test_the_list_as_csv_and_json(sqlite_database: QueueDatabase) -> None:
+def test_list_is_exported_as_csv_and_json(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, ENDPOINTS={"=cmd()": {"CALLBACKS": False}, "Sales": {"CALLBACKS": False}})
     table(sqlite_database, "Sales").send([message() for _ in range(3)])
 
@@ -86,7 +86,7 @@ def test_the_list_as_csv_and_json(sqlite_database: QueueDatabase) -> None:
 
 @pytest.mark.parametrize("asked", ["csv", "json"])
 @pytest.mark.parametrize("page", ["", "Sales/"])
-def test_a_file_needs_the_permission_to_export(sqlite_database: QueueDatabase, page: str, asked: str) -> None:
+def test_export_needs_the_permission(sqlite_database: QueueDatabase, page: str, asked: str) -> None:
     install(sqlite_database)
     assert client_of("reader").get(f"{OVERVIEW}{page}?format={asked}").status_code == 403
     assert "format=csv" not in client_of("reader").get(f"{OVERVIEW}{page}").content.decode()
@@ -94,24 +94,24 @@ def test_a_file_needs_the_permission_to_export(sqlite_database: QueueDatabase, p
 
 
 @pytest.mark.parametrize("asked", ["xml", "", "csv%00", "[]"])
-def test_another_format_is_the_page(sqlite_database: QueueDatabase, asked: str) -> None:
+def test_unknown_format_returns_the_page(sqlite_database: QueueDatabase, asked: str) -> None:
     install(sqlite_database)
     assert client_of("writer").get(f"{OVERVIEW}?format={asked}").status_code == 200
 
 
-def test_two_hundred_queues_cost_few_statements(postgresql_database: QueueDatabase) -> None:
+def test_two_hundred_queues_take_few_statements(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database, ENDPOINTS={"Sales": {"SATELLITES": {f"Sales.{number}": {} for number in range(200)}}})
-    # While a worker lives, no page takes samples.
+    # While a worker is alive, no page takes samples.
     instance(callback_queue=None)
     client = client_of("viewer")
     client.get(OVERVIEW)
     with CaptureQueriesContext(postgresql_database.connection) as queues, CaptureQueriesContext(connection) as managed:
         assert client.get(OVERVIEW).status_code == 200
-    # Four of them for the session and the permissions of the user, one for the badges of the navigation.
+    # Includes four for the session and permissions of the user and one for the badges of the navigation.
     assert len(queues) + len(managed) <= 13
 
 
-def test_a_queue_links_to_its_endpoint_and_an_error_queue_of_many_to_none(sqlite_database: QueueDatabase) -> None:
+def test_queue_links_to_its_endpoint(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, ENDPOINTS={"Sales": {"CALLBACKS": False}, "Bills": {"CALLBACKS": False}})
     table(sqlite_database, "Sales").send([message(age=timedelta(hours=2))])
     endpoints = "/admin/sqlqueue_app/endpoint/"

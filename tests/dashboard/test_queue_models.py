@@ -1,4 +1,4 @@
-"""A project may register the model of a queue itself, with Django's own pages."""
+"""A project may register the model of a queue itself and use Django's pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.filling import install, message, table
 from tests.support.pages import client_of
 
 
-def test_a_queue_model_can_be_browsed_in_the_admin(queue_database: QueueDatabase, settings: Settings) -> None:
+def test_queue_model_can_be_browsed_in_the_admin(queue_database: QueueDatabase, settings: Settings) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message(), message()])
     model = queue_model("Sales")

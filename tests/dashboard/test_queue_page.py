@@ -1,4 +1,4 @@
-"""One queue: where to look in it, what is searched, its charts."""
+"""One queue: positions in it, the search, its charts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SALES = f"{OVERVIEW}Sales/"
 
 
 def shown(query: str) -> tuple[list[int], str]:
-    """The numbers of the messages on the page, and its text."""
+    """The numbers of the messages on the page and its text."""
     answer = client_of("viewer").get(f"{SALES}?{query}")
     assert answer.status_code == 200
     html = answer.content.decode()
@@ -33,14 +33,14 @@ def numbers(queue_database: QueueDatabase) -> list[int]:
     return [each.row_version for each in sales.peek(100, body_limit=0)]
 
 
-def test_head_tail_and_a_position(numbers: list[int]) -> None:
+def test_page_shows_head_tail_or_a_position(numbers: list[int]) -> None:
     assert shown("")[0] == numbers[:25]
     assert shown("tail=1")[0] == numbers[-25:]
     assert shown("at=31")[0] == numbers[30:55]
     assert shown("at=999999")[0] == numbers[-25:]
 
 
-def test_pages_lead_there_and_back(numbers: list[int]) -> None:
+def test_pages_link_forward_and_back(numbers: list[int]) -> None:
     client = client_of("viewer")
 
     def follow(page: str, rel: str) -> str:
@@ -57,13 +57,13 @@ def test_pages_lead_there_and_back(numbers: list[int]) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["Zoë/1", "tenant:zoë", "Tenant: Zoë", "zoë"])
-def test_messages_are_found_by_their_headers(numbers: list[int], wanted: str) -> None:
+def test_messages_are_found_by_headers(numbers: list[int], wanted: str) -> None:
     found, text = shown(f"header={wanted}")
     assert found == numbers[::7]
     assert "9 of 60 messages searched contain it." in text
 
 
-def test_a_search_ends_and_says_where_to_go_on(numbers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limited_search_can_be_continued(numbers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "SEARCHED_ROWS", 40)
     found, text = shown("header=Zoë")
     assert found == numbers[:40:7]
@@ -73,7 +73,7 @@ def test_a_search_ends_and_says_where_to_go_on(numbers: list[int], monkeypatch: 
     assert "No match in the messages that were searched." in shown("header=nobody")[1]
 
 
-def test_charts_show_what_was_sampled_in_words_too(sqlite_database: QueueDatabase) -> None:
+def test_charts_have_a_text_summary(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     instance()
     now = datetime.now(UTC).replace(microsecond=0)

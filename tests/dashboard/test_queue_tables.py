@@ -40,14 +40,14 @@ def client_of(user: User) -> Client:
     return client
 
 
-def test_every_queue_of_the_settings_is_in_the_menu_and_its_rows_are_shown(filled: QueueDatabase) -> None:
+def test_every_configured_queue_is_in_the_menu_with_its_rows(filled: QueueDatabase) -> None:
     client = client_of(User.objects.create_superuser("root"))
     menu = client.get("/tables/").content.decode()
     assert "/tables/sqlqueue_queues/sales/" in menu
     assert "/tables/sqlqueue_queues/error/" in menu
     page = client.get("/tables/sqlqueue_queues/sales/")
     assert page.status_code == 200
-    assert page.context["cl"].result_count == 6  # one more than is counted exactly
+    assert page.context["cl"].result_count == 6  # one more than the limit of exact counts
     row = queue_model("Sales").objects.first()
     assert row is not None
     shown = client.get(f"/tables/sqlqueue_queues/sales/{row.pk}/change/")
@@ -56,7 +56,7 @@ def test_every_queue_of_the_settings_is_in_the_menu_and_its_rows_are_shown(fille
     assert queue_model("Sales").objects.count() == 7
 
 
-def test_a_viewer_of_queues_may_look_and_nobody_may_change(filled: QueueDatabase) -> None:
+def test_tables_are_read_only_and_need_the_permission(filled: QueueDatabase) -> None:
     viewer = User.objects.create_user("viewer", is_staff=True)
     assert client_of(viewer).get("/tables/sqlqueue_queues/sales/").status_code == 403
     viewer.user_permissions.add(Permission.objects.get(codename="view_queue", content_type__app_label="sqlqueue_app"))
@@ -71,7 +71,7 @@ def test_a_viewer_of_queues_may_look_and_nobody_may_change(filled: QueueDatabase
         assert not made.has_delete_permission(request)
 
 
-def test_what_a_project_registers_itself_stands(sqlite_database: QueueDatabase) -> None:
+def test_registration_by_a_project_takes_precedence(sqlite_database: QueueDatabase) -> None:
     sqlite_database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False}})
     own = AdminSite(name="own")
     own.register(queue_model("Sales"))
@@ -82,7 +82,7 @@ def test_what_a_project_registers_itself_stands(sqlite_database: QueueDatabase) 
 
 @pytest.mark.parametrize("lookup", ["body", "body__contains", "body__startswith", "body__gt", "body__regex", "body__isnull"])
 def test_rows_cannot_be_filtered_by_their_bodies(filled: QueueDatabase, lookup: str) -> None:
-    """Else a user without `view_body` reads them letter by letter."""
+    """Otherwise a user without `view_body` could read them letter by letter."""
     viewer = User.objects.create_user("viewer", is_staff=True)
     viewer.user_permissions.add(Permission.objects.get(codename="view_queue"))
     client = client_of(viewer)

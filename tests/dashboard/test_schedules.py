@@ -1,4 +1,4 @@
-"""The page of the recurring messages: how they stand, running one, enabling and disabling."""
+"""The page of recurring messages: their state, running one, enabling and disabling."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ticked(database: QueueDatabase, age: timedelta, *, name: str = "nightly", **
     return ScheduleTick.objects.using(database.alias).create(**{"schedule": name, "tick": now - age, **known, **fields})
 
 
-def test_the_page_says_how_each_stands(queue_database: QueueDatabase, settings: Any) -> None:
+def test_page_shows_the_state_of_each_schedule(queue_database: QueueDatabase, settings: Any) -> None:
     settings.TIME_ZONE = "UTC"
     installed(queue_database, nightly=ENTRY, often={"CRON": "* * * * *", "SEND": "Sales.Often"}, new={**ENTRY, "SEND": "Sales.New"})
     sent = ticked(queue_database, timedelta())
@@ -76,7 +76,7 @@ def test_the_page_says_how_each_stands(queue_database: QueueDatabase, settings: 
     assert LIST in overview.links
 
 
-def test_one_is_run_by_hand(queue_database: QueueDatabase) -> None:
+def test_schedule_is_run_manually(queue_database: QueueDatabase) -> None:
     installed(queue_database)
     worker = Schedules(get_settings(), "Sales")
     assert worker.send_due() == 0
@@ -100,7 +100,7 @@ def test_one_is_run_by_hand(queue_database: QueueDatabase) -> None:
     ]
 
 
-def test_one_is_disabled_and_enabled(queue_database: QueueDatabase) -> None:
+def test_schedule_is_disabled_and_enabled(queue_database: QueueDatabase) -> None:
     installed(queue_database)
     ticked(queue_database, timedelta(days=2))
     assert "Late" in page().text()
@@ -112,12 +112,12 @@ def test_one_is_disabled_and_enabled(queue_database: QueueDatabase) -> None:
     assert Schedules(get_settings(), "Sales").send_due() == 0
     assert post(f"{NIGHTLY}enable/")[0] == 200
     assert "OK enabled by admin, " in page().text()
-    assert Schedules(get_settings(), "Sales").send_due() == 0, "it is not made up for"
+    assert Schedules(get_settings(), "Sales").send_due() == 0, "the missed message is not sent later"
     assert [each[:2] for each in recorded() if each[3] == "done"] == [("admin", "disable schedule"), ("admin", "enable schedule")]
 
 
 @pytest.mark.parametrize("action", ["run", "cancel-run", "enable", "disable"])
-def test_who_may_not_is_refused(queue_database: QueueDatabase, action: str) -> None:
+def test_denied_user_is_refused(queue_database: QueueDatabase, action: str) -> None:
     installed(queue_database)
     for kind in ("viewer", "writer"):
         assert client_of(kind).get(f"{NIGHTLY}{action}/").status_code == 403
@@ -129,7 +129,7 @@ def test_who_may_not_is_refused(queue_database: QueueDatabase, action: str) -> N
     assert "You need the permission" in page().text()
 
 
-def test_a_failing_one_says_why(queue_database: QueueDatabase) -> None:
+def test_failing_schedule_shows_the_reason(queue_database: QueueDatabase) -> None:
     installed(queue_database)
     queue_database.configure(ROUTES={"Sales.*": "Nowhere"})
     ticked(queue_database, HOUR * 30)
@@ -142,7 +142,7 @@ def test_a_failing_one_says_why(queue_database: QueueDatabase) -> None:
     assert "Nowhere" in overview
 
 
-def test_its_last_message_is_found_where_it_is(queue_database: QueueDatabase) -> None:
+def test_last_message_is_found_in_every_place(queue_database: QueueDatabase) -> None:
     installed(queue_database)
     install(queue_database, ROUTES={"Sales.*": "Sales"}, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit", "CALLBACKS": False}})
     (failure,) = fail(queue_database, [failed_row()])
@@ -166,7 +166,7 @@ def test_its_last_message_is_found_where_it_is(queue_database: QueueDatabase) ->
     page(f"{LIST}no/such/message/", status=404)
 
 
-def test_the_list_as_a_file(queue_database: QueueDatabase) -> None:
+def test_list_is_exported(queue_database: QueueDatabase) -> None:
     installed(queue_database)
     ticked(queue_database, timedelta())
     answer: Any = client_of("writer").get(f"{LIST}?format=json")
@@ -175,7 +175,7 @@ def test_the_list_as_a_file(queue_database: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize("name", ["A/b", "it's", HOSTILE, "שלום", "a_2Fb", "message", "."])
-def test_any_name_can_be_disabled(sqlite_database: QueueDatabase, name: str) -> None:
+def test_schedule_of_any_name_can_be_disabled(sqlite_database: QueueDatabase, name: str) -> None:
     installed(sqlite_database, **{name: ENTRY})
     found = page(kind="admin")
     assert name in found.text()
@@ -184,7 +184,7 @@ def test_any_name_can_be_disabled(sqlite_database: QueueDatabase, name: str) -> 
     assert Schedule.objects.get().name == name
 
 
-def test_many_schedules_cost_few_statements(postgresql_database: QueueDatabase) -> None:
+def test_many_schedules_take_few_statements(postgresql_database: QueueDatabase) -> None:
     installed(postgresql_database, **{f"s{number}": {**ENTRY, "SEND": f"Sales.S{number}"} for number in range(60)})
     for number in range(60):
         ticked(postgresql_database, HOUR, name=f"s{number}", message_type=f"Sales.S{number}")
@@ -195,7 +195,7 @@ def test_many_schedules_cost_few_statements(postgresql_database: QueueDatabase) 
     assert len(queues) + len(managed) <= 15
 
 
-def test_a_page_without_the_tables_says_so(sqlite_database: QueueDatabase) -> None:
+def test_page_without_the_tables_names_the_remedy(sqlite_database: QueueDatabase) -> None:
     installed(sqlite_database)
     with sqlite_database.connection.cursor() as cursor:
         cursor.execute("ALTER TABLE sqlqueue_app_schedule RENAME TO elsewhere")

@@ -1,4 +1,4 @@
-"""The search of the head of every page, and its results."""
+"""The search form of every page and its results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def shop(queue_database: QueueDatabase) -> QueueDatabase:
     return queue_database
 
 
-def test_every_page_has_the_search_in_its_head(sqlite_database: QueueDatabase) -> None:
+def test_every_page_has_the_search_form(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, ENDPOINTS=ENDPOINTS)
     client = client_of("superuser")
     seen = 0
@@ -62,7 +62,7 @@ def test_every_page_has_the_search_in_its_head(sqlite_database: QueueDatabase) -
     assert seen > 30
 
 
-def test_without_a_text_the_page_says_what_it_searches(shop: QueueDatabase) -> None:
+def test_page_without_a_text_lists_the_searched_places(shop: QueueDatabase) -> None:
     for query in ("", "?q=", "?q=+"):
         assert EVERYWHERE in page(query).text()
 
@@ -85,7 +85,7 @@ def test_results_are_grouped_by_place_with_state_and_links(shop: QueueDatabase) 
     assert {f"/admin/sqlqueue_app/failedmessage/{failure.pk}/", "/admin/sqlqueue_app/conversation/c-3/"} <= set(found.links)
 
 
-def test_bodies_are_searched_only_for_those_who_may_see_them(shop: QueueDatabase) -> None:
+def test_searching_bodies_needs_the_permission(shop: QueueDatabase) -> None:
     table(shop, "Sales").send([row(sent_headers("order"), b'{"note": "velocipede"}')])
     for kind in ("viewer", "reader"):
         refused = page("?q=velocipede", kind).text()
@@ -100,7 +100,7 @@ def test_bodies_are_searched_only_for_those_who_may_see_them(shop: QueueDatabase
         assert "note" not in found, "results show no body"
 
 
-def test_what_was_not_searched_is_named_and_can_be_searched(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsearched_messages_are_named_and_can_be_searched(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversations, "SCAN_ROWS_TOTAL", 2)
     monkeypatch.setattr(conversations, "MIN_SCAN_ROWS", 2)
     table(shop, "Sales").send([sent("needle"), *(sent(f"m-{number}") for number in range(3))])
@@ -120,7 +120,7 @@ def test_what_was_not_searched_is_named_and_can_be_searched(shop: QueueDatabase,
     assert any(each.startswith("/admin/sqlqueue_app/failedmessage/messages/?q=needle") for each in first.links)
 
 
-def test_the_archive_says_how_fresh_it_is_and_where_it_goes_on(shop: QueueDatabase, tmp_path: Path) -> None:
+def test_archive_shows_its_age_and_links_to_more_results(shop: QueueDatabase, tmp_path: Path) -> None:
     assert "Archive: not configured, or still empty." in page("?q=x").text()
     pytest.importorskip("duckdb")
     install(shop, ENDPOINTS=ENDPOINTS, PIPELINE={"LAKE": str(tmp_path)})
@@ -154,7 +154,7 @@ def test_tasks_are_shown_with_their_state(shop: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize("query", ["q=%00", "q=" + "x" * 500, "q=x&before=x", "q=x&before=0", f"q=x&before={2**70}"])
-def test_a_text_that_cannot_be_searched_is_an_error(shop: QueueDatabase, query: str) -> None:
+def test_invalid_search_text_is_an_error(shop: QueueDatabase, query: str) -> None:
     found = page(f"?{query}")
     assert found.find("ul", **{"class": "errorlist"})
 
@@ -165,13 +165,13 @@ def test_hostile_texts_are_shown_as_text(shop: QueueDatabase) -> None:
     assert f"Shop.{HOSTILE.title()}" in found.text()
 
 
-def test_the_page_takes_few_statements(shop: QueueDatabase) -> None:
+def test_page_takes_few_statements(shop: QueueDatabase) -> None:
     client = client_of("viewer")
     with CaptureQueriesContext(connection) as asked:
         client.get(f"{SEARCH}?q=order")
     assert len(asked) <= 15
 
 
-def test_an_id_of_the_former_form_of_conversations_is_searched(shop: QueueDatabase) -> None:
+def test_id_of_the_former_conversation_form_is_searched(shop: QueueDatabase) -> None:
     answer = client_of("viewer").get("/admin/sqlqueue_app/conversation/?id=a+b")
     assert (answer.status_code, answer.headers["Location"]) == (302, f"{SEARCH}?q=a+b")

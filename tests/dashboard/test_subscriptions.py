@@ -1,4 +1,4 @@
-"""The page of the subscriptions: events with who gets them, orphans, ending one."""
+"""The page of subscriptions: events with their subscribers, orphans, ending one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def recorded() -> list[tuple[str, str, str, str]]:
     return [(each.user_name, each.action, each.target, each.result) for each in OperatorAction.objects.order_by("id")]
 
 
-def test_each_event_has_its_subscribers_and_what_is_odd(queue_database: QueueDatabase) -> None:
+def test_each_event_lists_its_subscribers_and_problems(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS={"Sales": {"CALLBACKS": False}, "Billing": {"CALLBACKS": False}})
     instance(callback_queue=None)
     instance(endpoint="Billing", callback_queue=None, silent=timedelta(minutes=5))
@@ -67,7 +67,7 @@ def test_each_event_has_its_subscribers_and_what_is_odd(queue_database: QueueDat
     assert "No matching subscriptions." in page(f"{LIST}?q=nothing").text()
 
 
-def test_one_is_ended(queue_database: QueueDatabase) -> None:
+def test_subscription_is_ended(queue_database: QueueDatabase) -> None:
     install(queue_database)
     subscribe(queue_database, "Sales", "SubscriptionPage.Handled")
     subscribe(queue_database, "Sales", "SubscriptionPage.Other")
@@ -87,7 +87,7 @@ def test_one_is_ended(queue_database: QueueDatabase) -> None:
     ]
 
 
-def test_many_are_shown_in_pages(sqlite_database: QueueDatabase) -> None:
+def test_subscriptions_are_paginated(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     for number in range(120):
         subscribe(sqlite_database, "Sales", f"SubscriptionPage.E{number:03}")
@@ -100,7 +100,7 @@ def test_many_are_shown_in_pages(sqlite_database: QueueDatabase) -> None:
     assert seen == [f"SubscriptionPage.E{number:03}" for number in range(120)]
 
 
-def test_the_list_as_a_file(queue_database: QueueDatabase) -> None:
+def test_list_is_exported(queue_database: QueueDatabase) -> None:
     install(queue_database)
     subscribe(queue_database, "Gone", "SubscriptionPage.Handled", "Gone@nowhere")
     answer: Any = client_of("writer").get(f"{LIST}?format=json")
@@ -111,7 +111,7 @@ def test_the_list_as_a_file(queue_database: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize("change", ["DROP TABLE {table}", "ALTER TABLE {table} RENAME COLUMN {topic} TO other"])
-def test_a_table_that_is_missing_or_another_is_said(queue_database: QueueDatabase, change: str) -> None:
+def test_missing_or_foreign_table_is_reported(queue_database: QueueDatabase, change: str) -> None:
     install(queue_database)
     subscribe(queue_database, "Sales", "Sales")
     table = table_of(queue_database).qualified
@@ -130,12 +130,12 @@ def test_a_table_that_is_missing_or_another_is_said(queue_database: QueueDatabas
         cursor.execute(f"DROP TABLE IF EXISTS {table_of(queue_database).qualified}")
 
 
-def test_a_publisher_without_events_is_told_how_they_come(queue_database: QueueDatabase) -> None:
+def test_page_without_subscriptions_shows_a_hint(queue_database: QueueDatabase) -> None:
     install(queue_database)
     assert "No subscriptions yet." in page().text()
 
 
-def test_handlers_that_cannot_be_imported_are_no_reason_to_show_nothing(sqlite_database: QueueDatabase) -> None:
+def test_handlers_that_cannot_be_imported_do_not_hide_subscriptions(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     subscribe(sqlite_database, "Sales", "SubscriptionPage.Handled")
     sqlite_database.configure(ENDPOINTS={"Sales": {"HANDLERS": ["tests.dashboard.broken_handlers"]}})
@@ -143,7 +143,7 @@ def test_handlers_that_cannot_be_imported_are_no_reason_to_show_nothing(sqlite_d
 
 
 @pytest.mark.parametrize("name", ["A/b", "it's", HOSTILE, "שלום", "a_2Fb", "x@y", "."])
-def test_any_name_can_be_ended(sqlite_database: QueueDatabase, name: str) -> None:
+def test_subscription_of_any_name_can_be_ended(sqlite_database: QueueDatabase, name: str) -> None:
     install(sqlite_database)
     subscribe(sqlite_database, name, name, name)
     found = page(kind="admin")
@@ -154,7 +154,7 @@ def test_any_name_can_be_ended(sqlite_database: QueueDatabase, name: str) -> Non
     assert table_of(sqlite_database).all() == []
 
 
-def test_many_queues_cost_few_statements(postgresql_database: QueueDatabase) -> None:
+def test_many_queues_take_few_statements(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database, ENDPOINTS={f"Sales{number}": {"CALLBACKS": False} for number in range(60)})
     for number in range(60):
         subscribe(postgresql_database, f"Sales{number}", "SubscriptionPage.Handled")

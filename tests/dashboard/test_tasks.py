@@ -1,4 +1,4 @@
-"""The pages of tasks: what was enqueued, what became of it, and one task with its attempts."""
+"""The pages of tasks: the list with outcomes, and one task with its attempts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tasks(queue_database: QueueDatabase) -> dict[str, TaskResult]:
 
 
 def listed(query: str = "") -> list[str]:
-    """The ids of the tasks on the page, in its order."""
+    """The ids of the tasks on the page, in order."""
     links = Markup(client_of("viewer").get(TASKS + query).content.decode()).links
     return [link.removeprefix(TASKS).rstrip("/") for link in links if link.startswith(TASKS) and len(link) > len(TASKS) + 30]
 
@@ -43,14 +43,14 @@ def test_tasks_are_listed_newest_first_and_filtered(tasks: dict[str, TaskResult]
         assert word in text
 
 
-def test_the_page_of_a_task_shows_its_attempts(tasks: dict[str, TaskResult]) -> None:
+def test_page_of_a_task_shows_its_attempts(tasks: dict[str, TaskResult]) -> None:
     text = Markup(client_of("viewer").get(f"{TASKS}{tasks['failed'].pk}/").content.decode()).text()
     assert "Failure 1: shop.OutOfStock" in text
     assert "no tea" in text
     assert "mill:7" in text
 
 
-def test_arguments_and_results_need_the_permission_to_see_bodies(tasks: dict[str, TaskResult]) -> None:
+def test_arguments_and_results_need_the_permission_for_bodies(tasks: dict[str, TaskResult]) -> None:
     page = f"{TASKS}{tasks['billed'].pk}/"
     assert "order 42" not in client_of("viewer").get(page).content.decode()
     assert "order 42" in client_of("writer").get(page).content.decode()
@@ -59,6 +59,6 @@ def test_arguments_and_results_need_the_permission_to_see_bodies(tasks: dict[str
     assert "order 42" not in json.dumps(exported)
 
 
-def test_a_task_that_there_is_not(queue_database: QueueDatabase) -> None:
+def test_unknown_task_returns_404(queue_database: QueueDatabase) -> None:
     install(queue_database)
     assert client_of("viewer").get(f"{TASKS}{uuid.uuid4()}/").status_code == 404

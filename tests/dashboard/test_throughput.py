@@ -1,4 +1,4 @@
-"""The traffic of the endpoints on the overview: numbers of now, lines of an hour, what grows, never an old value as one of now."""
+"""The traffic of endpoints on the overview: current numbers, lines of an hour, growth, no old value shown as current."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
 def now() -> datetime:
-    """The begin of the samples of now, by a clock that may be a little ahead of the database's."""
+    """The start of the present samples, also if this clock is slightly ahead of the database's."""
     return datetime.fromtimestamp((datetime.now(UTC) - 2 * SECOND).timestamp() // 10 * 10, UTC)
 
 
@@ -53,7 +53,7 @@ def rows(markup: Markup) -> list[str]:
     return [str(each["data-plot"]) for each in markup.find("tr") if each.get("data-plot")]
 
 
-def test_each_endpoint_has_its_numbers_and_lines(queue_database: QueueDatabase) -> None:
+def test_each_endpoint_has_numbers_and_lines(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS=ENDPOINTS)
     instance(callback_queue=None)
     table(queue_database, "Sales").send([message() for _ in range(3)])
@@ -93,7 +93,7 @@ def test_messages_moved_to_the_error_queue_are_counted_once(queue_database: Queu
     assert [each for each in values if each != "0"] == ["8", "8"]
 
 
-def test_a_growing_queue_is_seen_without_a_click(queue_database: QueueDatabase) -> None:
+def test_growing_queue_is_visible_on_the_overview(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS=ENDPOINTS)
     instance(callback_queue=None)
     for name, before in (("Sales", 5), ("Billing", 40)):
@@ -105,7 +105,7 @@ def test_a_growing_queue_is_seen_without_a_click(queue_database: QueueDatabase) 
     assert text.count("in 10 min") == 1, "Billing has hardly grown"
 
 
-def test_old_rates_are_not_shown_as_those_of_now(queue_database: QueueDatabase) -> None:
+def test_old_rates_are_not_shown_as_current(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS=ENDPOINTS)
     instance(callback_queue=None)
     for ago, written in ((70, 1_000), (50, 1_060)):
@@ -116,7 +116,7 @@ def test_old_rates_are_not_shown_as_those_of_now(queue_database: QueueDatabase) 
     assert "3.0 / 3.0" not in queues
 
 
-def test_without_a_worker_the_page_takes_the_samples(queue_database: QueueDatabase) -> None:
+def test_page_takes_the_samples_without_a_worker(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS=ENDPOINTS)
     instance(callback_queue=None, silent=timedelta(hours=1))
     table(queue_database, "Sales").send([message() for _ in range(3)])
@@ -128,14 +128,14 @@ def test_without_a_worker_the_page_takes_the_samples(queue_database: QueueDataba
 
 
 @pytest.mark.parametrize("page", ["queue/", "queue/Sales/", "endpoint/Sales/"])
-def test_every_page_with_samples_takes_them_where_no_worker_does(queue_database: QueueDatabase, page: str) -> None:
+def test_every_page_with_samples_takes_them_without_a_worker(queue_database: QueueDatabase, page: str) -> None:
     install(queue_database, ENDPOINTS=ENDPOINTS)
     sampled("Sales", 5 * MINUTE, 7, None)
     assert client_of("viewer").get(f"/admin/sqlqueue_app/{page}").status_code == 200
     assert QueueSample.objects.filter(queue="Billing", seconds=10).count() == 1
 
 
-def test_no_statement_is_added_for_endpoints(postgresql_database: QueueDatabase) -> None:
+def test_many_endpoints_add_no_statements(postgresql_database: QueueDatabase) -> None:
     many = {f"Endpoint.{number}": {"CALLBACKS": False} for number in range(60)}
     install(postgresql_database, ENDPOINTS=many)
     instance(callback_queue=None)
@@ -148,7 +148,7 @@ def test_no_statement_is_added_for_endpoints(postgresql_database: QueueDatabase)
     assert "30 endpoints without failures and with fewer messages are not shown." in Markup(html).text()
 
 
-def test_a_page_without_a_worker_costs_few_statements_too(postgresql_database: QueueDatabase) -> None:
+def test_page_without_a_worker_takes_few_statements(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database, ENDPOINTS=ENDPOINTS)
     instance(callback_queue=None, silent=timedelta(hours=1))
     client = client_of("viewer")
@@ -157,11 +157,11 @@ def test_a_page_without_a_worker_costs_few_statements_too(postgresql_database: Q
         with CaptureQueriesContext(postgresql_database.connection) as own:
             client.get(DASHBOARD)
         costs.append(len(own))
-    # Four pages do not each begin a new time of samples.
+    # Four pages do not each start a new sample interval.
     assert min(costs) <= 15
 
 
-def test_a_hostile_name_is_text(sqlite_database: QueueDatabase) -> None:
+def test_hostile_name_is_shown_as_text(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, ENDPOINTS={HOSTILE: {"CALLBACKS": False}})
     answer = client_of("viewer").get(DASHBOARD).content.decode()
     assert HOSTILE not in answer

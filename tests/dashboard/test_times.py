@@ -1,4 +1,4 @@
-"""Times of pages: one zone, named once on each page, relative ones with the absolute time beside."""
+"""Times of pages: one zone, named once on each page; relative times with the absolute time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_each_page_names_its_zone_once(sqlite_database: QueueDatabase, settings:
     assert text.count("Times in Europe/Berlin") == 1
 
 
-def test_the_list_of_instances_has_the_clock_of_the_other_pages(sqlite_database: QueueDatabase, settings: Settings) -> None:
+def test_list_of_instances_uses_the_time_format_of_other_pages(sqlite_database: QueueDatabase, settings: Settings) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
     install(sqlite_database)
     instance()
@@ -61,7 +61,7 @@ def test_recent_actions_have_relative_times(sqlite_database: QueueDatabase) -> N
         (timedelta(days=2, hours=23), "2 d ago"),
     ],
 )
-def test_a_relative_time_has_its_largest_unit_and_the_absolute_one_beside(age: timedelta, words: str) -> None:
+def test_relative_time_has_its_largest_unit_and_the_absolute_time(age: timedelta, words: str) -> None:
     at = datetime.now(UTC) - age
     with timezone.override("Asia/Kolkata"):
         html = ago_html(at)
@@ -69,7 +69,7 @@ def test_a_relative_time_has_its_largest_unit_and_the_absolute_one_beside(age: t
     assert re.fullmatch(rf'<time datetime="[^"]+Z" title="{local}">{words}</time><span class="sq-hidden"> \({local}\)</span>', html)
 
 
-def test_a_time_to_come_and_none_are_no_relative_times() -> None:
+def test_future_and_missing_times_are_not_relative() -> None:
     at = datetime.now(UTC) + timedelta(hours=1)
     assert "ago" not in str(ago(at))
     assert f"{at:%H:%M:%S}" in str(ago(at))
@@ -79,7 +79,7 @@ def test_a_time_to_come_and_none_are_no_relative_times() -> None:
 
 
 @pytest.mark.parametrize(("zone", "seconds"), [("UTC", 0), ("Asia/Kolkata", 19_800)])
-def test_the_clock_of_a_live_page_is_that_of_the_page(
+def test_live_page_has_the_offset_of_its_time_zone(
     sqlite_database: QueueDatabase, settings: Settings, zone: str, seconds: int
 ) -> None:
     settings.TIME_ZONE = zone

@@ -50,7 +50,7 @@ def texts_in_code() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_everything_is_translated(language: str) -> None:
+def test_all_texts_are_translated(language: str) -> None:
     entries = catalog(language)
     assert [entry.msgid for entry in entries if entry.fuzzy or entry.obsolete] == []
     assert [original for entry in entries for original, text in texts_of(entry) if not text.strip()] == []
@@ -60,7 +60,7 @@ def test_everything_is_translated(language: str) -> None:
 def test_placeholders_and_spaces_are_kept(language: str) -> None:
     for entry in catalog(language):
         for original, text in texts_of(entry):
-            # the form for one may say "a message" where the other has a number
+            # the singular may use "a message" where the plural has a number
             if not entry.msgid_plural:
                 assert sorted(PLACEHOLDER.findall(original)) == sorted(PLACEHOLDER.findall(text)), (original, text)
             assert set(PLACEHOLDER.findall(text)) <= set(PLACEHOLDER.findall(entry.msgid + entry.msgid_plural)), (original, text)
@@ -69,20 +69,20 @@ def test_placeholders_and_spaces_are_kept(language: str) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_each_text_of_the_code_is_in_the_catalog(language: str) -> None:
+def test_catalog_contains_each_text_of_the_code(language: str) -> None:
     known = {entry.msgid for entry in catalog(language)}
     assert [(file, text) for file, text in texts_in_code() if text not in known] == []
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_compiled_catalog_is_that_of_the_text(language: str) -> None:
+def test_compiled_catalog_matches_its_source(language: str) -> None:
     written = {entry.msgid: texts_of(entry) for entry in catalog(language)}
     compiled = {entry.msgid: texts_of(entry) for entry in catalog(language, "mo")}
     assert compiled == written
 
 
 @pytest.mark.parametrize(("language", "word"), [("de", "Warteschlangen"), ("fr", "Files d’attente"), ("es", "Colas")])
-def test_the_pages_speak_the_language(sqlite_database: QueueDatabase, language: str, word: str) -> None:
+def test_pages_use_the_language_of_the_user(sqlite_database: QueueDatabase, language: str, word: str) -> None:
     install(sqlite_database)
     instance(silent=timedelta(minutes=5))
     sqlite_database.settings.MIDDLEWARE = [*sqlite_database.settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]

@@ -103,7 +103,7 @@ def check_routes(**_: Any) -> list[checks.CheckMessage]:
     if settings is None:
         return []
     return [
-        _lost_route(pattern, name, f"no endpoint of the settings{near}", MISSPELLED_ROUTE)
+        _lost_route(pattern, name, f"not an endpoint in the settings{near}", MISSPELLED_ROUTE)
         for pattern, name in settings.routes.items()
         if name not in settings.senders and (near := suggestion(name, settings.senders))
     ]
@@ -126,7 +126,7 @@ def check_routed_queues(databases: Sequence[str] | None = None, **_: Any) -> lis
         lost = {each for each, at in addresses.items() if table_key(at) not in tables and not queue_table(alias, at).exists()}
     except (ConfigurationError, DatabaseError, DjangoDatabaseError):
         return []  # check_tables reports it
-    what = "no endpoint of the settings and no queue of the database"
+    what = "neither an endpoint in the settings nor a queue in the database"
     return [
         _lost_route(pattern, name, f"{what}{suggestion(name, tables.values())}", UNKNOWN_ROUTE)
         for pattern, name in routes.items()
@@ -154,7 +154,7 @@ def check_shared_handlers(**_: Any) -> list[checks.CheckMessage]:
         return []
     message = (
         f"the endpoints {listed(names, last='and')} have the same handler {path}, and ROUTES is empty: "
-        "it is undecided which of them receives a message"
+        "it is undefined which of them receives a message"
     )
     hint = "list the modules of each endpoint in its HANDLERS, and the endpoint of each message type in ROUTES"
     return [checks.Error(message, hint=hint, id=SHARED_HANDLERS)]
@@ -413,7 +413,7 @@ def check_prepared_transactions(databases: Sequence[str] | None = None, **_: Any
         if connections[alias].vendor not in CAN_PREPARE or _most(alias) != 0:
             continue
         message = (
-            f"the server of the database {alias!r} keeps no prepared transactions (max_prepared_transactions = 0): "
+            f"the server of the database {alias!r} allows no prepared transactions (max_prepared_transactions = 0): "
             f"a message of {endpoints} whose handler writes there fails, in TRANSACTION_MODE {_MODE!r}"
         )
         hint = "ALTER SYSTEM SET max_prepared_transactions = 100; and restart the server: at least one for each receiving thread"

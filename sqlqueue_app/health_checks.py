@@ -92,7 +92,9 @@ def _check_name(name: object) -> None:
     if len(name) > MAX_NAME_LENGTH or not name.isprintable():
         raise ConfigurationError(f"a check cannot be called {name!r}: expected at most {MAX_NAME_LENGTH} printable characters")
     if name.startswith(OWN_PREFIX):
-        raise ConfigurationError(f"a check cannot be called {name!r}: names that begin with {OWN_PREFIX!r} are those of sqlqueue")
+        raise ConfigurationError(
+            f"a check cannot be called {name!r}: names that begin with {OWN_PREFIX!r} are reserved for sqlqueue"
+        )
 
 
 def _seconds_of(name: str, every: object) -> float:

@@ -620,7 +620,7 @@ def read_lake(settings: Settings, conversation: str, *, most: int) -> LakeMessag
         found = search(lake.lake, lake.files, SearchQuery(conversation=conversation, size=most, headers=True), seconds=LAKE_SECONDS)
     except (LakeError, LakeEngineMissing) as error:
         return LakeMessages(extent=LakeScanExtent(problem=str(error)))
-    problem = "; ".join(found.problems[:3]) or ("the time was over" if found.is_partial else "")
+    problem = "; ".join(found.problems[:3]) or ("the time limit was reached" if found.is_partial else "")
     return replace(messages_of_lake(found.messages), extent=LakeScanExtent(found.files, problem))
 
 

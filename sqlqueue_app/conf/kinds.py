@@ -80,7 +80,7 @@ _host: Final = required(_HOST_PATTERN.fullmatch, Code.BAD_PATTERN, "leave out th
 
 def _lake_place(value: str, place: str) -> object:
     if has_password(value):
-        hint = "give the keys of the store to Spark, as spark.hadoop.fs.s3a.secret.key in SPARK, or by the environment"
+        hint = "give the keys of the store to Spark, as spark.hadoop.fs.s3a.secret.key in SPARK, or in the environment"
         raise Refused(Code.LAKE_WITH_KEYS, hint, seen="holds a password")
     return _not_blank(value, place)
 
@@ -89,7 +89,7 @@ def _network(value: str, _: str) -> str:
     try:
         ipaddress.ip_network(value)
     except ValueError as error:
-        raise Refused(Code.BAD_NETWORK, f"mend it: {error}") from error
+        raise Refused(Code.BAD_NETWORK, f"correct it: {error}") from error
     return value
 
 

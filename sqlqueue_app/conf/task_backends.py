@@ -67,7 +67,7 @@ class TaskBackend:
             return TaskQueue(only, only)
         names = [*endpoints, *(name for endpoint in endpoints.values() for name in endpoint.satellites)]
         raise ConfigurationError(
-            f'the task queue {queue_name!r} is no queue that an endpoint of SQLQUEUE["ENDPOINTS"] receives from'
+            f'no endpoint of SQLQUEUE["ENDPOINTS"] receives from the task queue {queue_name!r}'
             f"{suggestion(queue_name, names) or f', expected {listed(names)}'}"
         )
 

@@ -37,7 +37,7 @@ PAGE_SIZE: Final = 50
 # Workers poll every second.
 _JUST_DUE: Final = timedelta(seconds=2)
 _REASONS_SHOWN = 20
-_GONE: Final = gettext_lazy("None of them is there any more: they were delivered or cancelled, or a worker is moving them.")
+_GONE: Final = gettext_lazy("None of them is in the table: they were delivered or cancelled, or a worker is moving them.")
 
 
 class DelayedAction(Action):
@@ -77,14 +77,14 @@ class DelayedAction(Action):
             (_("Endpoint"), known.endpoint),
             (_("Messages"), number(len(there))),
             *([(_("Due"), time_left(there[0].row.seconds))] if len(there) == 1 else ()),
-            *([(_("Not there any more"), number(gone))] if gone else ()),
+            *([(_("No longer in the table"), number(gone))] if gone else ()),
             *(
                 (_("To the queue"), to if len(ready) == 1 else f"{to} ({number(count)})")
                 for to, count in Counter(each.to or "?" for each in ready).most_common(_REASONS_SHOWN)
             ),
         ]
         if not ready and not self.blocked:
-            none = _("None of these messages is in the table: they were delivered or cancelled, or none was chosen.")
+            none = _("None of these messages is in the table: they were delivered or cancelled, or none was selected.")
             self.blocked = _("None of these messages can be delivered.") if there else none
 
     def ready(self, there: Sequence[delayed_messages.PlannedDelivery]) -> Sequence[delayed_messages.PlannedDelivery]:
@@ -116,7 +116,7 @@ class DeliverNow(DelayedAction):
         text = ngettext("%(count)s message was delivered.", "%(count)s messages were delivered.", done.done)
         text %= {"count": number(done.done)}
         if done.gone:
-            gone = ngettext("%(count)s was not there any more.", "%(count)s were not there any more.", done.gone)
+            gone = ngettext("%(count)s was no longer in the table.", "%(count)s were no longer in the table.", done.gone)
             text += " " + gone % {"count": number(done.gone)}
         if done.refused:
             left = ngettext("%(count)s stays: %(reason)s", "%(count)s stay: %(reason)s", len(done.refused))
@@ -132,7 +132,7 @@ class CancelDelayed(DelayedAction):
     logged_as = gettext_lazy("Cancel delayed messages")
     label, submit = gettext_lazy("Cancel"), gettext_lazy("Delete them")
     title_of_count = ngettext_lazy("Cancel %(count)s delayed message", "Cancel %(count)s delayed messages", "number")
-    text = gettext_lazy("They are deleted, never delivered, and cannot be brought back; a saga may wait forever for its timeout.")
+    text = gettext_lazy("They are deleted undelivered, and cannot be restored; a saga may wait forever for its timeout.")
     is_dangerous = True
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
@@ -214,7 +214,7 @@ class DelayedAdmin(PageAdmin):
         except DatabaseError as error:
             return self._broken(request, known, error)
         if found is None:
-            text = _("The message is not in the table: it was delivered or cancelled, or never was there.")
+            text = _("The message is not in the table: it was delivered or cancelled, or was never in it.")
             crumbs = (Crumb(known.name, self.table_url(known)), Crumb(key))
             return self.message_gone(request, text, crumbs)
         entry, detail = found

@@ -90,7 +90,7 @@ class PauseEndpoint(EndpointAction):
     label, title = gettext_lazy("Pause"), gettext_lazy("Pause %(name)s")
     text = gettext_lazy(
         "Messages that are being handled are finished. Then nothing more is received from the main queue and the satellites; "
-        "replies are still received, and background work goes on. A process that starts later receives. "
+        "replies are still received, and background work continues. A process that starts later receives. "
         "A process follows at its next heartbeat, within %(seconds)s seconds."
     )
     ask: Callable[..., int] = staticmethod(pause)

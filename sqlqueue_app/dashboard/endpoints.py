@@ -478,7 +478,7 @@ def _age(head: HeadAge | None) -> object:
         return with_notes(_("unknown"), head.unknown and head.unknown.label)
     header = {"header": head.header}
     if head.age < timedelta():
-        return with_notes(head.age, _("from the header %(header)s: in the future by our clock") % header)
+        return with_notes(head.age, _("from the header %(header)s: in the future by the clock of this site") % header)
     return lists.titled_html(duration(head.age), _("from the header %(header)s") % header)
 
 

@@ -265,7 +265,7 @@ class FailureAdmin(PageAdmin):
         state = catch_up_for_page(get_settings(), timezone.now())
         found = queries.read_failure(get_settings(), unique, as_hex="hex" in request.GET)
         if found is None:
-            raise Http404(_("There is no such failed message: it was deleted from the index, or never was in it."))
+            raise Http404(_("There is no such failed message: it was deleted from the index, or was never in it."))
         message, failed_in = found.message, known_queue_at(get_settings(), found.message.failed_q)
         title = _("Failed message %(id)s") % {"id": message.message_id}
         return self._page(

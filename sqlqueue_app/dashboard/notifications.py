@@ -156,7 +156,7 @@ class EditRule(RuleAction):
 
     name, page, route = "change notification rule", "edit", "<int:pk>/edit/"
     label, title, submit = gettext_lazy("Change"), gettext_lazy("Change a rule"), gettext_lazy("Change the rule")
-    text = gettext_lazy("If its condition changes, the rule starts over, and notifies again of what is above its threshold.")
+    text = gettext_lazy("If its condition changes, the rule starts over, and reports everything above its threshold again.")
     form_class = RuleForm
     secret_help = gettext_lazy("For a webhook. Empty keeps the present secret.")
 
@@ -211,7 +211,7 @@ class EnableRule(RuleAction):
 
     name, page, route = "enable notification rule", "enable", "<int:pk>/enable/"
     label, title, submit = gettext_lazy("Enable"), gettext_lazy("Enable a rule"), gettext_lazy("Enable the rule")
-    text = gettext_lazy("It starts over: it notifies of everything that is above its threshold now.")
+    text = gettext_lazy("It starts over, and reports everything that is above its threshold.")
     enabled, done = True, gettext_lazy("The rule is enabled.")
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
@@ -259,7 +259,7 @@ class SendAgain(Action):
         if delivery.state != DeliveryState.FAILED:
             self.blocked = _("It has not failed: only failed notifications are sent again.")
         elif delivery.rule is None:
-            self.blocked = _("Its rule was deleted: it has no recipients any more.")
+            self.blocked = _("Its rule was deleted, so it no longer has recipients.")
         else:
             self.facts.append((_("Recipients"), target_for(self.request, delivery.rule)))
 
@@ -288,7 +288,7 @@ class WithRecipients(ListAdmin[Any]):
 class NotificationAdmin(WithRecipients):
     """The pages of notifications. They need the permission `sqlqueue_app.view_queue`."""
 
-    caption = gettext_lazy("Rules: which conditions notify whom")
+    caption = gettext_lazy("Rules: conditions and recipients")
     nothing = gettext_lazy("There are no rules, so no notifications are sent.")
     instant = "changed_at"
     file_name = "notification-rules"
@@ -330,7 +330,7 @@ class NotificationAdmin(WithRecipients):
         return super().table(request, found, caption)
 
     def more(self, request: HttpRequest, rows: Sequence[NotificationRule]) -> dict[str, Any]:
-        note = _("Notifications have no links to these pages: the setting ADMIN_URL does not say where the admin is.")
+        note = _("Notifications have no links to these pages: set ADMIN_URL to the address of the admin.")
         return {
             "buttons": [MakeRule.button(self, request)],
             "links": [(self.url("deliveries"), _("Log of notifications"))],

@@ -252,7 +252,7 @@ class DeleteMessage(MessageAction):
     permission = Permission.DELETE
     logged_as = gettext_lazy("Delete a message")
     label, title, submit = gettext_lazy("Delete"), gettext_lazy("Delete message %(number)s"), gettext_lazy("Delete the message")
-    text = gettext_lazy("It cannot be brought back.")
+    text = gettext_lazy("It cannot be restored.")
     is_dangerous = True
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
@@ -267,7 +267,7 @@ class MoveMessage(MoveAction, MessageAction):
     logged_as = gettext_lazy("Move a message")
     label, title = gettext_lazy("Move to another queue"), gettext_lazy("Move message %(number)s")
     submit = gettext_lazy("Move the message")
-    text = gettext_lazy("It is put at the end of another queue as it is, in one transaction.")
+    text = gettext_lazy("It is appended to another queue unchanged, in one transaction.")
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         moved = messages.move_message(get_settings(), self.table, self.row_version, data["to"])

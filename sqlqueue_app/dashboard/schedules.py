@@ -144,9 +144,9 @@ class ScheduleAdmin(PageAdmin):
             url = self.url_of(Queue, "message", path_of(found.queue), found.row_version)
         if url:
             return HttpResponseRedirect(url)
-        text = _("The message %(id)s is in no queue that it may have gone to, and has not failed: it was handled, or deleted.")
+        text = _("The message %(id)s is not in any queue in which it may be, and has not failed: it was handled or deleted.")
         if not message_id:
-            text = _("No message of it was sent yet.")
+            text = _("It has not sent a message yet.")
         crumbs = (Crumb(each.name),)
         return self.problem(request, title=_("The message is gone"), text=text % {"id": message_id}, status=200, crumbs=crumbs)
 

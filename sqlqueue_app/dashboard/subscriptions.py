@@ -54,7 +54,7 @@ class Unsubscribe(Action):
     permission = Permission.SETTINGS
     label = gettext_lazy("Unsubscribe")
     title = gettext_lazy("End the subscription of %(endpoint)s")
-    text = gettext_lazy("Events that are published from now on are not sent to it; others need a few seconds to see it.")
+    text = gettext_lazy("Events published from now on are not sent to it. Other processes see the change within a few seconds.")
     is_dangerous = True
 
     def find(self, **key: Any) -> None:
@@ -76,8 +76,8 @@ class Unsubscribe(Action):
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         if not remove_subscriptions(get_settings(), [self.subscription]):
-            raise ValueError(_("There is no such subscription any more."))
-        return ActionOutcome(_("%(endpoint)s does not get %(event)s any more.") % self.words, self.back_url)
+            raise ValueError(_("The subscription no longer exists."))
+        return ActionOutcome(_("%(endpoint)s no longer gets %(event)s.") % self.words, self.back_url)
 
 
 class SubscriptionAdmin(PageAdmin):

@@ -70,7 +70,7 @@ class TaskAdmin(ListAdmin[TaskResult]):
 
     def task_view(self, request: HttpRequest, task_id: str) -> HttpResponse:
         """One task: its times, attempts, arguments and result. Http404 if its result is no longer stored."""
-        text = _("There is no such task: its result was deleted, or it never was enqueued here.")
+        text = _("There is no such task: its result was deleted, or it was never enqueued here.")
         task = found_or_404(self.rows().filter(pk=task_id[:64]), text)
         refused = refusal(request, Permission.VIEW_BODY)
         values = {_("Arguments"): task.args, _("Keyword arguments"): task.kwargs, _("Return value"): task.return_value}

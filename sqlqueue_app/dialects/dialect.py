@@ -257,7 +257,7 @@ def parse_statements(source: str) -> dict[str, Statement]:
             if not template:
                 raise ValueError(f"statement {name!r} is empty")
             if name in found:
-                raise ValueError(f"statement {name!r} is there twice")
+                raise ValueError(f"statement {name!r} is defined twice")
             found[name] = Statement(name, template)
     return found
 
@@ -350,6 +350,6 @@ def _check_columns(table: str, kind: str, needed: frozenset[str], shape: TableSh
     if missing:
         found = ", ".join(name for name, _ in shape.columns)
         raise TableMismatch(
-            f"table {table} is no {kind} table: column(s) {', '.join(missing)} are missing, found {found}; "
+            f"table {table} is not a {kind} table: column(s) {', '.join(missing)} are missing, found {found}; "
             "name another table in the settings, or rename this one and run sqlqueue_install"
         )

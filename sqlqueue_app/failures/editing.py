@@ -240,7 +240,7 @@ def _take(targets: RetryTargets, source: QueueTable, failure: FailedMessage) -> 
 
 
 def _not_there() -> str:
-    return _("The message is not in the error queue any more, or another operation is handling it.")
+    return _("The message is no longer in the error queue, or another operation is processing it.")
 
 
 def _check(settings: Settings, failure: FailedMessage) -> None:
@@ -273,5 +273,5 @@ def _bytes(edited: str, original: bytes) -> bytes:
 def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError(_("a name comes twice"))
+        raise ValueError(_("a name occurs twice"))
     return found

@@ -81,7 +81,7 @@ class Reason(enum.StrEnum):
 
 _TEXTS: Final = {
     Reason.STATUS: gettext_lazy("Its status is: %(detail)s."),
-    Reason.NOT_THERE: gettext_lazy("It is not in the error queue any more, or is being processed."),
+    Reason.NOT_THERE: gettext_lazy("It is no longer in the error queue, or is being processed."),
     Reason.IN_HANDS: gettext_lazy("It was received in the meantime, or is being processed."),
     Reason.POISON: gettext_lazy("Its headers cannot be read."),
     Reason.NO_FAILED_QUEUE: gettext_lazy(

@@ -183,11 +183,11 @@ def _work(settings: Settings, table: QueueTable, scope: QueueScope, row_versions
 
 
 def _gone(queue: str) -> OperationRefused:
-    return OperationRefused(_("The queue %(queue)s does not exist any more.") % {"queue": queue})
+    return OperationRefused(_("The queue %(queue)s no longer exists.") % {"queue": queue})
 
 
 def _unreadable() -> OperationRefused:
-    return OperationRefused(_("The scope of this operation cannot be read: cancel it, and ask for another one."))
+    return OperationRefused(_("The scope of this operation cannot be read: cancel it, and start another one."))
 
 
 QUEUE_KINDS: Final = (

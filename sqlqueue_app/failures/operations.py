@@ -332,7 +332,7 @@ class OperationRunner:
         return row
 
     def _denied(self, row: Operation, kind: OperationKind) -> Operation:
-        reason = _("%(user)s does not have the permission “%(permission)s” any more.") % {
+        reason = _("%(user)s no longer has the permission “%(permission)s”.") % {
             "user": row.user_name,
             "permission": kind.permission,
         }

@@ -322,7 +322,7 @@ class RetryPlace(TextChoices):
         ),
     )
     NOT_FOUND = "not found", _("It is not among the first messages of “%(queue)s”: it was received, or waits further back.")
-    NO_QUEUE = "no queue", _("The queue “%(queue)s” does not exist any more.")
+    NO_QUEUE = "no queue", _("The queue “%(queue)s” no longer exists.")
     UNREADABLE = "unreadable", _("The queue “%(queue)s” cannot be read: %(error)s")
     UNKNOWN = "unknown", _("“%(queue)s” was not searched.")
 

@@ -120,7 +120,7 @@ def read_marker(text: str) -> LakeMarker:
         document = json.loads(text)
         found = LakeMarker(int(document["format"]), uuid.UUID(document["id"]), str(document.get("written_by", "")))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"its {MARKER_NAME} is not what a lake of sqlqueue has: {error}") from None
+        raise ValueError(f"its {MARKER_NAME} is not that of a lake of sqlqueue: {error}") from None
     if not 1 <= found.format <= MARKER_FORMAT:
         raise ValueError(
             f"it has the format {found.format}, written by sqlqueue {found.written_by or '?'}, and this version knows formats up "

@@ -498,14 +498,14 @@ class Engine:
     def rows(self, sql: str, values: Sequence[object], *, seconds: float) -> list[tuple[Any, ...]]:
         """Run a statement. Raises OutOfTime after `seconds`, FileProblem for an unreadable file, LakeError if memory runs out."""
         if seconds <= 0:
-            raise OutOfTime("The time for the search was over.")
+            raise OutOfTime("The time limit of the search was reached.")
         timer = threading.Timer(seconds, self._connection.interrupt)
         timer.daemon = True
         timer.start()
         try:
             found: list[tuple[Any, ...]] = self._connection.execute(sql, list(values)).fetchall()
         except self._duckdb.InterruptException as error:
-            raise OutOfTime("The time for the search was over.") from error
+            raise OutOfTime("The time limit of the search was reached.") from error
         except self._duckdb.OutOfMemoryException as error:
             raise LakeError(f"The search needs more memory than it may take ({MEMORY}): choose a shorter time.") from error
         except self._duckdb.Error as error:

@@ -199,7 +199,7 @@ def _no_object(found: Any, text: str) -> Headers:
         raise NullHeaders("the headers are null; expected a JSON object")
     if found == []:
         return {}
-    raise PoisonMessage(f"the headers are no JSON object: {_cut(text)}")
+    raise PoisonMessage(f"the headers are not a JSON object: {_cut(text)}")
 
 
 def _without_half_pairs(headers: Headers) -> Headers:
@@ -225,9 +225,9 @@ def _doubled(names: Iterable[str]) -> PoisonMessage:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            return PoisonMessage(f"the header {_cut(name)} comes twice; expected each name once")
+            return PoisonMessage(f"the header {_cut(name)} occurs twice; expected each name once")
         seen.add(name)
-    return PoisonMessage("a header comes twice; expected each name once")
+    return PoisonMessage("a header occurs twice; expected each name once")
 
 
 def _cut(text: str) -> str:
@@ -241,8 +241,8 @@ def whole_number(text: str | None) -> int:
 
 
 _REFUSED: Final = {
-    "__type": "readers of transports 3 to 9.0 take it for the type of the dictionary, and the row for poison",
-    FORWARD_DESTINATION: "receivers would send the message on to what it says; say where it goes by to=",
+    "__type": "readers of transports 3 to 9.0 read it as the type of the dictionary, and treat the row as poison",
+    FORWARD_DESTINATION: "receivers would forward the message to its value; set the destination with to=",
 }
 
 

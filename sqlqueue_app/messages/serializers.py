@@ -198,7 +198,7 @@ def _wants_object(hint: Any) -> bool:
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")
 
 
 def number_in_dict(text: str) -> float | Decimal:

@@ -35,7 +35,7 @@ def format_time(instant: datetime) -> str:
     try:
         utc = instant.astimezone(UTC)
     except OverflowError:
-        raise WireFormatError(f"the time {instant!r} lies outside of the years 1 to 9999 in UTC") from None
+        raise WireFormatError(f"the time {instant!r} is outside the years 1 to 9999 in UTC") from None
     return f"{utc.year:04}-{utc.month:02}-{utc.day:02} {utc.hour:02}:{utc.minute:02}:{utc.second:02}:{utc.microsecond:06} Z"
 
 
@@ -158,14 +158,14 @@ def check_delay(delay: object, deliver_at: object, time_to_be_received: timedelt
         raise WireFormatError(f"deliver_at is {type(deliver_at).__name__} ({deliver_at!r}); expected an aware datetime")
     if isinstance(deliver_at, datetime) and deliver_at.utcoffset() is None:
         raise WireFormatError(
-            f"deliver_at is {deliver_at!r}, which has no time zone; expected an aware datetime, such as timezone.make_aware() gives"
+            f"deliver_at is {deliver_at!r}, which has no time zone; expected an aware datetime, such as from timezone.make_aware()"
         )
     if delay is not None and deliver_at is not None:
         raise ConfigurationError(f"both delay ({delay!r}) and deliver_at ({deliver_at!r}) are given: leave one of them out")
     if time_to_be_received is not None and (delay is not None or deliver_at is not None):
         raise ConfigurationError(
-            f"time_to_be_received ({time_to_be_received!r}) is given with a delay: a message that waits cannot expire, and peers "
-            "refuse it too; leave one of them out"
+            f"time_to_be_received ({time_to_be_received!r}) is given with a delay: a delayed message cannot expire, and peers "
+            "also refuse it; leave one of them out"
         )
 
 

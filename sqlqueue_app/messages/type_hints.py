@@ -60,7 +60,7 @@ def check_mappable(cls: type) -> None:
         left_out = own - set(cls.__dataclass_fields__) - {name for name in own if _is_marker(_annotations(cls)[name])}
         if left_out:
             raise MessageTypeError(
-                f"the class {cls.__qualname__} has annotations that are no dataclass fields ({_listed(left_out)}): "
+                f"the class {cls.__qualname__} has annotations that are not dataclass fields ({_listed(left_out)}): "
                 "put @dataclass on the class itself, below @message_type"
             )
         return
@@ -426,6 +426,6 @@ def spend_budget() -> None:
     left[0] -= 1
     if left[0] < 0:
         raise MessageBodyError(
-            "the body fits too many alternatives of its type hints in part and none of them whole: reading it was given up; "
-            "have the alternatives differ where they begin, or send a body that fits one of them"
+            "the body partly fits too many alternatives of its type hints and completely fits none: reading was stopped; "
+            "make the alternatives differ in their first members, or send a body that fits one of them"
         )

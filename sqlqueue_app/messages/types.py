@@ -88,7 +88,7 @@ class MessageTypes:
         found = self._by_class.get(cls)
         if found is None:
             raise MessageTypeError(
-                f"the class {_path(cls)} is no message type; "
+                f"the class {_path(cls)} is not a message type; "
                 f'decorate it with @message_type("Namespace.{cls.__name__}"), or send a type name and a dict'
             )
         return found

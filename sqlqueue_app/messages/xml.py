@@ -159,7 +159,7 @@ class _Builder:
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         if len(self._open) > _MAX_DEPTH:
-            raise MessageBodyError(f"the body is nested too deeply: more than {_MAX_DEPTH} elements inside of each other")
+            raise MessageBodyError(f"the body is nested too deeply: more than {_MAX_DEPTH} levels of elements")
         if max(len(attributes), len(self._declared)) > _MAX_ATTRIBUTES:
             raise MessageBodyError(f"an element of the body has more than {_MAX_ATTRIBUTES} attributes or namespaces")
         namespace, _, local = name.rpartition(_SEPARATOR)

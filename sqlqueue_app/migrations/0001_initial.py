@@ -942,7 +942,7 @@ class Migration(migrations.Migration):
                             ("audit", "taken from an audit queue"),
                             ("peek", "read from an audit queue"),
                             ("failures", "copied from an error queue"),
-                            ("fates", "what became of copies"),
+                            ("fates", "outcomes of copies"),
                             ("compaction", "compaction"),
                             ("retention", "retention"),
                         ],

@@ -72,7 +72,7 @@ class BatchKind(models.TextChoices):
     AUDIT = "audit", _("taken from an audit queue")
     PEEK = "peek", _("read from an audit queue")
     FAILURES = "failures", _("copied from an error queue")
-    FATES = "fates", _("what became of copies")
+    FATES = "fates", _("outcomes of copies")
     COMPACTION = "compaction", _("compaction")
     RETENTION = "retention", _("retention")
 

@@ -82,7 +82,9 @@ def _of_queues(status: Status) -> Iterator[Metric]:
         samples = [([each.name, each.queue.kind.value], value) for each in queues if (value := number(each)) is not None]
         return _family(f"sqlqueue_queue_{name}", text, ["queue", "kind"], samples)
 
-    yield family("up", "Whether the table can be worked with.", lambda each: 0 if each.problem and each.problem.stops_work else 1)
+    yield family(
+        "up", "Whether the table exists and can be used.", lambda each: 0 if each.problem and each.problem.stops_work else 1
+    )
     yield family(
         "messages", "Rows in the table; an estimate beyond 10,000.", lambda each: each.depth.waiting if each.depth else None
     )
@@ -118,7 +120,7 @@ def _of_instances(status: Status) -> Iterator[Metric]:
         return
     yield _family(
         "sqlqueue_instances",
-        "Registered processes; dead ones were not heard of for 40 seconds.",
+        "Registered processes; dead ones sent no heartbeat for 40 seconds.",
         ["endpoint", "state"],
         [
             ([name, state], sum(1 for each in _of(name, status.instances) if each.alive is alive))
@@ -149,13 +151,13 @@ def _of_totals(alias: str) -> Iterator[Metric]:
 def _of_failures(alias: str) -> Iterator[Metric]:
     found = _count(alias, FailedMessage, "status", FailureStatus.values)
     samples = [([FailureStatus(key).name.lower()], count) for key, count in found]
-    yield _family("sqlqueue_failed_messages", "Failed messages in the index, by what has become of them.", ["status"], samples)
+    yield _family("sqlqueue_failed_messages", "Failed messages in the index, by status.", ["status"], samples)
 
 
 def _of_operations(alias: str) -> Iterator[Metric]:
     found = _count(alias, Operation, "state", [each.value for each in OPEN])
     samples = [([str(key)], count) for key, count in found]
-    yield _family("sqlqueue_operations", "Bulk operations that are not done yet.", ["state"], samples)
+    yield _family("sqlqueue_operations", "Bulk operations that have not ended.", ["state"], samples)
 
 
 def _of_checks(alias: str) -> Iterator[Metric]:
@@ -176,7 +178,7 @@ def _of_pipeline(alias: str) -> Iterator[Metric]:
         yield CounterMetricFamily(f"sqlqueue_pipeline_{name}_total", text, done[name])
     yield GaugeMetricFamily("sqlqueue_pipeline_running", "Runs of the pipeline that have not ended.", done["running"])
     if last is not None:
-        text = "When a run of the pipeline last ended well."
+        text = "When a run of the pipeline last ended successfully."
         yield GaugeMetricFamily("sqlqueue_pipeline_ended_timestamp_seconds", text, last.timestamp())
 
 

@@ -86,7 +86,7 @@ def options_of(settings: Settings, **given: Any) -> PipelineOptions:
     if has_password(chosen["lake"]):
         raise ConfigurationError(
             "the URL of the lake contains a password, which would be stored with every run: pass the keys of the store to Spark, "
-            'as spark.hadoop.fs.s3a.secret.key in SQLQUEUE["PIPELINE"]["SPARK"], or by the environment'
+            'as spark.hadoop.fs.s3a.secret.key in SQLQUEUE["PIPELINE"]["SPARK"], or in the environment'
         )
     return PipelineOptions(**chosen)
 
@@ -290,8 +290,8 @@ class _Run:
         logger.warning("%s", error, extra={"event": "pipeline_batch_lost", "queue": queue.name})
         if self._lost_batches >= _MAX_LOST_BATCHES:
             raise PipelineError(
-                f"{self._lost_batches} batches in a row were lost to a receiver of {queue.table.qualified}: nothing may "
-                "receive from a queue that the pipeline takes from, so stop that receiver"
+                f"{self._lost_batches} batches in a row were lost to a receiver of {queue.table.qualified}: only the "
+                "pipeline may receive from that queue, so stop the other receiver"
             ) from error
 
     def _count(self, batch: BatchResult | Commit) -> None:

@@ -198,7 +198,7 @@ class AuditQueueCopier:
             if settled is None or settled < newest:
                 self.left = (
                     f"{counted(len(probe.writers()), 'transaction')} still writing to {self._table.qualified} after "
-                    f"{self._settle_seconds:g} s may commit rows below those that are there: these are left for the next run"
+                    f"{self._settle_seconds:g} s may still commit rows below the existing ones: these are left for the next run"
                 )
             return settled
 

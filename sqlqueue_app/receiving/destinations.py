@@ -71,7 +71,7 @@ def _due(headers: Headers) -> datetime:
     text = headers.get(names.TIMEOUT_EXPIRE)
     if not text:
         clears = headers.get(names.CLEAR_TIMEOUTS)
-        what = "cancels timeouts of a saga, of which none is here," if clears else "has no time"
+        what = "cancels timeouts of a saga, none of which is stored here," if clears else "has no time"
         raise Unroutable(f"the message {what}: it has no header {names.TIMEOUT_EXPIRE}")
     try:
         # DateTime.MaxValue means never; use the longest possible wait.
@@ -125,7 +125,7 @@ class Destinations:
 
     def _check_allowed(self, queue: QueueAddress) -> None:
         if self._folded(queue.table) in self._satellites:
-            raise Unroutable(f"{self._what} {queue.table!r}, which is a satellite queue of this very endpoint")
+            raise Unroutable(f"{self._what} {queue.table!r}, which is a satellite queue of the same endpoint")
         if self._allowed is None or queue == self._book.of_queue(self._own) or self._allowed.has(queue):
             return
         raise Unroutable(f"{self._what} {self._allowed.shown(queue)}, which SQLQUEUE['ALLOWED_DESTINATIONS'] does not allow")

@@ -174,7 +174,7 @@ class ReceivingEndpoint:
         except DatabaseError as error:
             if isinstance(error, TransientError) or Instance._meta.db_table in connection.introspection.table_names():
                 raise
-            raise QueueNotFound(f"{error}; run migrate, which makes the tables of sqlqueue_app") from error
+            raise QueueNotFound(f"{error}; run migrate, which creates the tables of sqlqueue_app") from error
 
     def receiving_queues(self, callback_queue: str | None) -> list[ReceivingQueue]:
         """The queues to receive from: the main one, the satellites, this process's callback queue."""

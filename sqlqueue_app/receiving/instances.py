@@ -143,10 +143,10 @@ def lease_instance(
             refusal = error
     first, why = endpoint.callback_queue_name(name, 1), str(refusal).splitlines()[0]
     raise ConfigurationError(
-        f"endpoint {endpoint.name!r} has no callback queue for this process: none from {first!r} on is free, and it cannot make "
-        f"one ({why}); as a role that may create tables run sqlqueue_install --instance {name}, with CALLBACK_QUEUES "
-        f"({endpoint.callback_queues}) no lower than the number of processes that ask (--sql --grant ROLE prints the rights "
-        "too), or set INSTANCE to a name that was installed"
+        f"endpoint {endpoint.name!r} has no callback queue for this process: none from {first!r} on is free, and none can be "
+        f"created ({why}); as a role that may create tables run sqlqueue_install --instance {name}, with CALLBACK_QUEUES "
+        f"({endpoint.callback_queues}) no lower than the number of processes that make requests (--sql --grant ROLE also prints "
+        "the rights), or set INSTANCE to an installed name"
     ) from refusal
 
 

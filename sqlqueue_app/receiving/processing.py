@@ -391,7 +391,7 @@ class MessageProcessor:
             try:
                 hook()
             except Exception:
-                text = "an on_commit hook failed; the message is committed all the same"
+                text = "an on_commit hook failed; the message stays committed"
                 logger.exception(text, extra=self.config.log_extra("on_commit_hook_failed", message_id))
 
     def _measure(self, batch: ReceivedBatch) -> None:

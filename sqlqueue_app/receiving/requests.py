@@ -133,24 +133,24 @@ def _send(waiting: Request[Any], message: object, body: object, options: SendOpt
 def _refuse_in_handler() -> None:
     if (handled := current_handling()) is not None:
         raise ConfigurationError(
-            f"request() was called in a handler, while message {handled.incoming.message_id!r} is handled: it would be sent when "
-            "the handler has ended, and the reply would come too late; send() from here, and handle the reply as a message"
+            f"request() was called in the handler of message {handled.incoming.message_id!r}: it would be sent only when the "
+            "handler has ended, too late for the reply; call send() instead, and handle the reply as a message"
         )
 
 
 def _refuse_headers(headers: Mapping[str, str | None] | None) -> None:
     if taken := [name for name in _OURS if name in (headers or {})]:
-        raise ConfigurationError(f"headers= of request() names {taken[0]!r}, by which the reply is found: leave it out")
+        raise ConfigurationError(f"headers= of request() names {taken[0]!r}, which identifies the reply: leave it out")
 
 
 def _refuse_in_transaction() -> None:
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block and (connection.connection is None or connection.autocommit):
             continue
-        what = f"request() was called inside of a transaction on {connection.alias!r}, whose end the reply would wait for"
+        what = f"request() was called inside a transaction on {connection.alias!r}: it would be sent only with the commit"
         if connection.settings_dict.get("ATOMIC_REQUESTS"):
             raise ConfigurationError(
-                f"{what}: ATOMIC_REQUESTS opens one for each view; decorate the view with "
+                f"{what}; ATOMIC_REQUESTS opens a transaction for each view: decorate the view with "
                 f"@transaction.non_atomic_requests(using={connection.alias!r})"
             )
-        raise ConfigurationError(f"{what}: call it before or after the atomic() block, or use send()")
+        raise ConfigurationError(f"{what}; call it before or after the atomic() block, or use send()")

@@ -522,7 +522,7 @@ class WakeUpListener:
         for name in sorted(new):
             woken = self._channels[name].woken
             logger.info(
-                "%s has no wake-up trigger, or a pooler stands before the server: its messages are found by polling; to add the "
+                "%s has no wake-up trigger, or there is a pooler in front of the server: the queue is polled; to add the "
                 "trigger: python manage.py sqlqueue_install --wake-up",
                 woken.qualified,
                 extra={"event": "wake_up_without_trigger", "queue": woken.queue},

@@ -44,7 +44,7 @@ def check_returns(returns: object) -> None:
     if returns is None or returns in (int, dict) or (isinstance(returns, type) and issubclass(returns, enum.Enum)):
         return
     if not isinstance(returns, type):
-        raise MessageTypeError(f"returns={returns!r} is no class; expected int, an Enum, dict, or a class of messages")
+        raise MessageTypeError(f"returns={returns!r} is not a class; expected int, an Enum, dict, or a class of messages")
     try:
         check_mappable(returns)
     except MessageTypeError as error:

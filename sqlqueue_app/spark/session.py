@@ -261,8 +261,8 @@ _MEANINGS = (
     ("Read-only file system", "the file system is read-only"),
     ("Permission denied", "the user of this process may not write there"),
     ("ClassNotFoundException: Class org.apache.hadoop.fs.s3a", "Spark needs the package hadoop-aws for s3a: (spark.jars.packages)"),
-    ("No FileSystem for scheme", "Spark does not know this kind of store: name its package in spark.jars.packages"),
-    ("OutOfMemoryError", "Java has too little memory: give it more by spark.driver.memory, or take smaller batches"),
+    ("No FileSystem for scheme", "Spark does not support this kind of store: add its package to spark.jars.packages"),
+    ("OutOfMemoryError", "Java has too little memory: raise spark.driver.memory, or use smaller batches"),
 )
 
 
@@ -341,10 +341,10 @@ def _root() -> Path:
         root.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(
-            f"Spark's folder for temporary files cannot be made: {error}; let TMPDIR name a folder where it can"
+            f"Spark's folder for temporary files cannot be created: {error}; set TMPDIR to a folder where it can"
         ) from None
     if hasattr(os, "getuid") and root.stat().st_uid != os.getuid():
-        raise ConfigurationError(f"{root} belongs to another user: remove it, or let TMPDIR name another folder")
+        raise ConfigurationError(f"{root} belongs to another user: remove it, or set TMPDIR to another folder")
     return root
 
 

@@ -114,7 +114,7 @@ CATALOGUE: Final[Mapping[str, EventDefinition]] = {
     EventKind.INSTANCE_GONE: EventDefinition(
         Severity.INFO,
         _("lost process removed"),
-        _("The process %(subject)s, which was lost, is not registered any more: it was removed, or another has taken its place."),
+        _("The lost process %(subject)s is no longer registered: it was removed, or another process has replaced it."),
         SubjectKind.ENDPOINT,
     ),
     EventKind.ENDPOINT_BELOW: EventDefinition(Severity.ERROR, _("endpoint below its minimum"), _FINDING, SubjectKind.ENDPOINT),

@@ -162,7 +162,7 @@ class InDoubt:
             if self._unavailable.get(alias, logging.NOTSET) >= level:
                 return
             self._unavailable[alias] = level
-        text = "whether branches of transactions are in doubt on %r is not known, the database cannot be asked: %s"
+        text = "the database %r cannot be queried for branches in doubt: %s"
         logger.log(level, text, alias, error, extra={"event": "branches_not_seen"})
 
     def _resolve(self, branches: list[PreparedBranch]) -> Resolved:

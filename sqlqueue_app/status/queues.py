@@ -532,16 +532,16 @@ def dead_row_problems(alias: str, found: Iterable[DeadRows]) -> dict[str, QueueP
 
 def _problem(found: DeadRows, holders: Sequence[HorizonHolder]) -> QueueProblem:
     counts = f"{found.dead:,} dead rows beside {found.live:,} live ones"
-    text = f"table {found.table} holds {counts}: who reads it from the start steps over all"
+    text = f"table {found.table} holds {counts}: a reader that starts at the beginning must skip them all"
     if not holders:
         advice = (
-            "autovacuum does not keep up; let it come sooner (and set autovacuum_naptime of the server to 5s, which "
-            "is how often it statuses)"
+            "autovacuum does not keep up; make it run sooner (and set autovacuum_naptime of the server to 5s, the interval "
+            "between its runs)"
         )
         return QueueProblem(ProblemKind.DEAD_ROWS, f"{text}; {advice}", _tuning(found.table))
     who = "; ".join(map(_words, holders))
     hidden = any(holder.kind == "session" and holder.seconds is None for holder in holders)
-    more = "; this role may not see what the sessions of others do: GRANT pg_read_all_stats to it" if hidden else ""
+    more = "; this role cannot see the sessions of other roles: GRANT pg_read_all_stats to it" if hidden else ""
     remedy = "\n".join([*(line for holder in holders for line in _ending(holder)), f"VACUUM {found.table};"])
     return QueueProblem(ProblemKind.DEAD_ROWS, f"{text}; vacuum must keep them for {who}{more}", remedy)
 
@@ -564,7 +564,7 @@ def _ending(holder: HorizonHolder) -> list[str]:
             f"ROLLBACK PREPARED {_literal(holder.name)};",
         ]
     if holder.kind == "replication slot":
-        return ["-- if no standby or subscriber needs it any more:", f"SELECT pg_drop_replication_slot({_literal(holder.name)});"]
+        return ["-- if no standby or subscriber still needs it:", f"SELECT pg_drop_replication_slot({_literal(holder.name)});"]
     lines = [f"SELECT pg_terminate_backend({holder.pid});"]
     if holder.role is not None:
         lines.append(f"ALTER ROLE {quote_postgresql(holder.role)} SET idle_in_transaction_session_timeout = '60s';")

@@ -85,7 +85,7 @@ class Schedules:
         now = self._now()
         requested: dict[tuple[str, str], Schedule] = {}
         if requests:
-            with database_errors(dialect_of_connection(connection_of(self._alias)), "look for runs that were asked for"):
+            with database_errors(dialect_of_connection(connection_of(self._alias)), "look for requested runs"):
                 rows = Schedule.objects.using(self._alias).filter(run_requested_at__isnull=False)
                 requested = {(row.name, row.message_type): row for row in rows}
         return sum(self._send_if_due(entry, now) + self._run_requested(entry, requested, now) for entry in self._entries)

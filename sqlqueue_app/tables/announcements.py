@@ -300,7 +300,7 @@ class WatchedFile:
     def _data_version(self) -> int | None:
         connection = connection_of(self._alias)
         try:
-            with database_errors(dialect_of_connection(connection), "look whether the database file has changed"):
+            with database_errors(dialect_of_connection(connection), "check whether the database file has changed"):
                 return int(connection.connection.execute("PRAGMA data_version").fetchone()[0])
         except LockTimeout:
             return self._version  # another connection writes, without a write-ahead log: the next check detects it
@@ -324,7 +324,7 @@ def why_not_woken(alias: str) -> str | None:
         (session,) = cursor.fetchone()
         # A pooler gives its clients its own session numbers.
         is_direct = session == cursor.connection.info.backend_pid
-    return None if is_direct else "a pooler such as PgBouncer stands between Django and the server"
+    return None if is_direct else "there is a pooler such as PgBouncer between Django and the server"
 
 
 def listening_connection(alias: str) -> ListeningConnection | WatchedFile:

@@ -68,7 +68,7 @@ class TransactionLog:
         with self._lock:
             if self._coordinator is not None:
                 return self._coordinator
-        with database_errors(self._dialect, "look who coordinates two-phase commit"):
+        with database_errors(self._dialect, "look up the coordinator of two-phase commit"):
             found = self._known() or self._made(connection_of(self.alias))
         with self._lock:
             self._coordinator = found
@@ -79,7 +79,7 @@ class TransactionLog:
         with self._lock:
             if self._coordinator is not None:
                 return True
-        with database_errors(self._dialect, "look who coordinates two-phase commit"):
+        with database_errors(self._dialect, "look up the coordinator of two-phase commit"):
             return self._known() is not None
 
     def _known(self) -> uuid.UUID | None:
@@ -116,7 +116,7 @@ class TransactionLog:
 
         False is final: its process has lost the transaction. Raises DatabaseError if the database cannot be queried.
         """
-        errors = database_errors(self._dialect, "ask the log of distributed transactions")
+        errors = database_errors(self._dialect, "query the log of distributed transactions")
         try:
             with errors, transaction.atomic(using=self.alias, durable=True), self._limited_wait():
                 self.record(transaction_id, "", ())
@@ -157,7 +157,7 @@ class TransactionLog:
 def recorded_elsewhere(kept_in: str, alias: str) -> str:
     """The error text if distributed transactions would be recorded in another database than that of the queues."""
     return (
-        f"a transaction that several databases take part in is recorded in that of the queues, {alias!r}, but the routers keep the "
+        f"a transaction over several databases is recorded in the database of the queues, {alias!r}, but the routers keep the "
         f"tables of sqlqueue_app in {kept_in!r}"
     )
 

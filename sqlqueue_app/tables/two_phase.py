@@ -186,7 +186,7 @@ def prepare(connection: BaseDatabaseWrapper, branch: BranchId) -> None:
             command = cursor.statusmessage
     except Exception as error:
         if _code(error) == _WRONG_STATE:
-            why = "keeps no prepared transactions (max_prepared_transactions = 0)"
+            why = "allows no prepared transactions (max_prepared_transactions = 0)"
             raise CannotPrepare(cannot_prepare(alias, why)) from error
         raise
     if command != "PREPARE TRANSACTION":

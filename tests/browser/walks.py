@@ -228,7 +228,7 @@ RUNNING: Final = (
          lambda scene: not _schedule("a schedule with a long name").enabled, within="tr:has-text('a long name')"),
     Walk("schedule_enable", "schedule/", "Enable", "theirs is enabled.",
          lambda scene: _schedule("theirs").enabled, within="tr:has-text('theirs')"),
-    Walk("subscription_unsubscribe", "subscription/", "Unsubscribe", "does not get Sales.OrderPlaced any more.",
+    Walk("subscription_unsubscribe", "subscription/", "Unsubscribe", "no longer gets Sales.OrderPlaced.",
          lambda scene: _subscribers(scene) == {"Sales"}, within="#content li:has-text('An.Endpoint')"),
     Walk("operation_cancel", "operation/{operation}/", "Cancel the operation", "The operation will stop before its next batch.",
          lambda scene: Operation.objects.get(pk=scene.ids["operation"]).cancel_requested),

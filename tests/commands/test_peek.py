@@ -126,7 +126,7 @@ def test_a_table_that_is_no_queue_is_refused(queue_database: QueueDatabase) -> N
     with queue_database.connection.cursor() as cursor:
         cursor.execute("CREATE TABLE accounts (id int, name varchar(10))")
 
-    with pytest.raises(CommandError, match="is no queue table"):
+    with pytest.raises(CommandError, match="is not a queue table"):
         peek("accounts")
 
 

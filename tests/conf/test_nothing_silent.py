@@ -34,7 +34,7 @@ def test_a_check_without_a_database_names_near_misses() -> None:
         assert found() == [
             (
                 "sqlqueue.W007",
-                "SQLQUEUE[\"ROUTES\"][\"Shop.Refund\"] is 'Salse', which is no endpoint of the settings: did you mean 'Sales'?",
+                "SQLQUEUE[\"ROUTES\"][\"Shop.Refund\"] is 'Salse', which is not an endpoint in the settings: did you mean 'Sales'?",
             )
         ]
 
@@ -54,7 +54,8 @@ def test_a_check_of_the_database_names_each_queue_that_is_nowhere(queue_database
     assert found(queue_database.alias) == [
         (
             "sqlqueue.W038",
-            'SQLQUEUE["ROUTES"]["Peer.*"] is \'Warehouse\', which is no endpoint of the settings and no queue of the database',
+            'SQLQUEUE["ROUTES"]["Peer.*"] is \'Warehouse\', which is neither an endpoint in the settings nor a queue in the '
+            "database",
         )
     ]
     assert check_routed_queues(["other"]) == []
@@ -167,7 +168,9 @@ def test_a_bare_decorator_is_refused_where_it_stands(bare: Any) -> None:
 
 
 def test_a_class_that_is_no_message_type_is_refused_before_it_decorates() -> None:
-    with pytest.raises(MessageTypeError, match=r"the class tests\.conf\..*Desk is no message type; decorate it with @message_type"):
+    with pytest.raises(
+        MessageTypeError, match=r"the class tests\.conf\..*Desk is not a message type; decorate it with @message_type"
+    ):
         handles(type("Desk", (), {"__module__": __name__}))
 
 
@@ -195,7 +198,7 @@ def test_two_endpoints_with_the_same_handlers_and_no_routes_are_an_error(shared:
     assert (error.id, error.level) == ("sqlqueue.E027", checks.ERROR)
     assert error.msg == (
         f"the endpoints 'Sales' and 'Billing' have the same handler {shared}, and ROUTES is empty: "
-        "it is undecided which of them receives a message"
+        "it is undefined which of them receives a message"
     )
 
 

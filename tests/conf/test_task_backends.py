@@ -74,8 +74,8 @@ def test_tasks_of_others_are_nothing_to_us(raw: Any) -> None:
         ),
         (
             {"QUEUES": ["default"]},
-            'TASKS["default"]["QUEUES"]: the task queue \'default\' is no queue that an endpoint of '
-            "SQLQUEUE[\"ENDPOINTS\"] receives from, expected 'Sales', 'Billing' or 'Sales.Slow'",
+            'TASKS["default"]["QUEUES"]: no endpoint of SQLQUEUE["ENDPOINTS"] receives from the task queue '
+            "'default', expected 'Sales', 'Billing' or 'Sales.Slow'",
             "E040",
         ),
     ],

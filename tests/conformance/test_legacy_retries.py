@@ -189,7 +189,7 @@ def test_a_count_or_a_time_that_is_none_is_none(drained: Bench, text: str | None
         (0, None, "the retry has no header NServiceBus.FailedQ"),
         (3, "  @BOX", "on its way to '  @BOX'"),
         (3, "Gone", "on its way to 'Gone'"),
-        (3, "Sales.Retries", "a satellite queue of this very endpoint"),
+        (3, "Sales.Retries", "a satellite queue of the same endpoint"),
     ],
 )
 def test_without_a_queue_to_go_back_to_it_is_in_the_error_queue(drained: Bench, retries: int, to: str | None, reason: str) -> None:

@@ -170,7 +170,7 @@ def test_message_without_its_row_is_shown(filled: QueueDatabase) -> None:
     shown = page(f"{ONE}/")
 
     assert "Gone from the error queue" in shown.text()
-    assert "is not in the error queue any more" in shown.text()
+    assert "is no longer in the error queue" in shown.text()
     assert "m-1" in page("gone/").text()
 
 
@@ -260,7 +260,7 @@ def test_pending_retries_show_the_reason(filled: QueueDatabase) -> None:
     target.purge()
     assert "It was received from “Sales”, but not acknowledged" in page("pending/").text()
     FailedMessage.objects.using(filled.alias).update(retried_to="nowhere")
-    assert "The queue “nowhere” does not exist any more." in page("pending/").text()
+    assert "The queue “nowhere” no longer exists." in page("pending/").text()
 
 
 def test_note_has_an_author_and_can_be_removed(filled: QueueDatabase) -> None:

@@ -62,7 +62,7 @@ def test_headers_are_filtered_by_text(sqlite_database: QueueDatabase) -> None:
     found = text(f"{page}?header=ACME").partition("Headers with")[2].partition("Row Raw row")[0]
     assert "Tenant acme" in found
     assert "NServiceBus.MessageId" not in found
-    assert "No header holds this text." in text(f"{page}?header=nothing")
+    assert "No header contains this text." in text(f"{page}?header=nothing")
 
 
 def test_body_is_shown_as_hex_and_downloaded(sqlite_database: QueueDatabase) -> None:

@@ -77,7 +77,7 @@ def test_subscription_is_ended(queue_database: QueueDatabase) -> None:
     assert "subscribes again" not in page(f"{LIST}SubscriptionPage.Other/Sales/unsubscribe/", "admin").text()
     assert client_of("writer").post(address, CONFIRMED).status_code == 403
     answer = client_of("admin").post(address, CONFIRMED, follow=True)
-    assert "Sales does not get SubscriptionPage.Handled any more." in Markup(answer.content.decode()).text()
+    assert "Sales no longer gets SubscriptionPage.Handled." in Markup(answer.content.decode()).text()
     assert [each.topic for each in table_of(queue_database).all()] == ["SubscriptionPage.Other"]
     assert client_of("admin").post(address, CONFIRMED).status_code == 404
     assert client_of("viewer").post(address, CONFIRMED).status_code == 403

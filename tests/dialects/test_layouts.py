@@ -53,7 +53,7 @@ def test_any_index_that_starts_with_expires_will_do() -> None:
 def test_postgresql_needs_its_own_columns() -> None:
     layout = layout_of("postgresql", "t", shape("id", "expires", "headers", "body", "seq", headers="text"))
     assert layout.send_columns == ("Id", "Expires", "Headers", "Body")
-    with pytest.raises(TableMismatch, match=r"table t is no queue table: column\(s\) seq are missing, found Id"):
+    with pytest.raises(TableMismatch, match=r"table t is not a queue table: column\(s\) seq are missing, found Id"):
         layout_of("postgresql", "t", shape(*ALL))
 
 

@@ -61,8 +61,8 @@ def test_missing_and_extra_texts_are_errors(texts: dict[str, str], message: str)
     ("source", "message"),
     [
         ("SELECT 1;\n-- name: one\nSELECT 2;", "text before the first"),
-        ("-- name: one\nSELECT 1;\n-- name: one\nSELECT 2;", "'one' is there twice"),
-        ("-- name: one, two\nSELECT 1;\n-- name: two\nSELECT 2;", "'two' is there twice"),
+        ("-- name: one\nSELECT 1;\n-- name: one\nSELECT 2;", "'one' is defined twice"),
+        ("-- name: one, two\nSELECT 1;\n-- name: two\nSELECT 2;", "'two' is defined twice"),
         ("-- name: one\n-- nothing\n;\n", "'one' is empty"),
         ("-- name: one\n\n-- name: two\nSELECT 1;", "'one' is empty"),
     ],

@@ -243,7 +243,7 @@ def test_a_server_that_keeps_no_prepared_transactions(bench: Bench) -> None:
             bench.put_message("Test.Message")
             bench.run()
             (headers,) = bench.headers("error")
-            assert "keeps no prepared transactions" in headers["NServiceBus.ExceptionInfo.Message"]
+            assert "allows no prepared transactions" in headers["NServiceBus.ExceptionInfo.Message"]
             assert (second.effects(), recorded(bench)) == ([], [])
     finally:
         provider._admin.close()

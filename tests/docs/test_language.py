@@ -36,6 +36,16 @@ PHRASES = (
     "goes round",
     "hand in",
     "taken for",
+    "any more",
+    "all the same",
+    "be brought back",
+    "comes twice",
+    "the begin of",
+    "of this very",
+    "stands between",
+    "is there twice",
+    "is looked at",
+    "to go on",
 )
 TRANSLATED = re.compile(rf"\b({'|'.join(PHRASES)})\b", re.IGNORECASE)
 CODE = re.compile(r"`[^`]*`")

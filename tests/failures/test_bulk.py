@@ -296,7 +296,7 @@ def test_operation_fails_when_its_user_loses_the_permission(sqlite_database: Que
     runner.run(operation.pk, wait=never)
 
     assert numbers(operation) == ("failed", 10, 0, 0)
-    assert operation.error == "anna does not have the permission “retry” any more."
+    assert operation.error == "anna no longer has the permission “retry”."
     denied = OperatorAction.objects.get()
     assert (denied.result, denied.permission, denied.count, denied.user_name) == (ActionResult.DENIED, "retry", 30, "anna")
     assert denied.operation_id == operation.pk

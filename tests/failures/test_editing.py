@@ -178,9 +178,9 @@ def test_missing_row_is_reported(shop: QueueDatabase) -> None:
     headers = read(failure).headers
     table(shop, "error").purge()
 
-    with pytest.raises(EditRefused, match="not in the error queue any more"):
+    with pytest.raises(EditRefused, match="no longer in the error queue"):
         read(failure)
-    with pytest.raises(EditRefused, match="not in the error queue any more"):
+    with pytest.raises(EditRefused, match="no longer in the error queue"):
         send(failure, headers=headers)
     with pytest.raises(EditRefused, match="no such failed message"):
         read_editable(get_settings(), uuid.uuid4())

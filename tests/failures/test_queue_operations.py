@@ -142,7 +142,7 @@ def test_dropped_queue_fails_the_operation_with_the_reason(filled: QueueDatabase
 
     assert ended is not None
     assert (ended.state, ended.done) == (OperationState.FAILED, 4)
-    assert ended.error == f"The queue {dropped} does not exist any more."
+    assert ended.error == f"The queue {dropped} no longer exists."
 
 
 def test_message_refused_by_the_target_stays_and_the_rest_moves(postgresql_database: QueueDatabase) -> None:

@@ -125,7 +125,7 @@ def test_half_surrogates_become_the_replacement_character() -> None:
     halves = {"a\ud83d": "x\ude80y\ud83d", "b": "\ud83d" + "\ude80"}
     assert write_headers(halves) == r'{"a\ufffd":"x\ufffdy\ufffd","b":"\ud83d\ude80"}'
     assert read_headers('{"a":"\ud83d\\ude80","b":"\ud83d"}') == {"a": "\U0001f680", "b": "\ufffd"}
-    with pytest.raises(PoisonMessage, match="comes twice"):
+    with pytest.raises(PoisonMessage, match="occurs twice"):
         read_headers('{"\\ud83d":"1","\\ud83e":"2"}')
 
 
@@ -135,15 +135,15 @@ def test_half_surrogates_become_the_replacement_character() -> None:
         ("[" * 100_000, "nested too deeply"),
         ('{"a":' * 100_000, "nested too deeply"),
         ('{"a":' + "[" * 400 + "]" * 400 + "}", "the header 'a' is an array"),
-        ('{"a":{"b":"c","b":"c"}}', "'b' comes twice"),
+        ('{"a":{"b":"c","b":"c"}}', "'b' occurs twice"),
         ('{"a":{"b":"c"}}', "the header 'a' is an object"),
         ("nul", "are not JSON"),
         (" ", "are not JSON"),
         ("\0", "are not JSON"),
-        ("[null]", "are no JSON object"),
-        ('"' + "x" * 1000 + '"', r"are no JSON object: '\"x{79}'\.\.\."),
-        ("true", "are no JSON object"),
-        ("9" * 5000, "are no JSON object"),
+        ("[null]", "are not a JSON object"),
+        ('"' + "x" * 1000 + '"', r"are not a JSON object: '\"x{79}'\.\.\."),
+        ("true", "are not a JSON object"),
+        ("9" * 5000, "are not a JSON object"),
     ],
 )
 def test_unreadable_headers_are_poison(text: str, expected_error: str) -> None:

@@ -49,7 +49,7 @@ def test_naive_times_are_refused() -> None:
 
 
 def test_time_before_the_first_year_is_refused() -> None:
-    with pytest.raises(WireFormatError, match="lies outside of the years 1 to 9999 in UTC"):
+    with pytest.raises(WireFormatError, match="is outside the years 1 to 9999 in UTC"):
         format_time(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1))))
 
 

@@ -53,7 +53,7 @@ def test_subclass_is_not_a_message_type_by_itself() -> None:
         pass
 
     assert registry.by_class(Derived) is None
-    with pytest.raises(MessageTypeError, match="Derived is no message type"):
+    with pytest.raises(MessageTypeError, match="Derived is not a message type"):
         registry.of(Derived())
 
 
@@ -235,7 +235,7 @@ def derived_without_decorator() -> type:
         (class_without_annotations, "Bare has no annotations"),
         (half_annotated, "differ in total"),
         (protocol, "differ in order_id"),
-        (derived_without_decorator, r"no dataclass fields \(order_id\): put @dataclass on the class itself"),
+        (derived_without_decorator, r"not dataclass fields \(order_id\): put @dataclass on the class itself"),
         (lambda: "no class", "decorates a class, got 'no class'"),
         (lambda: int, "int has no annotations"),
     ],

@@ -207,7 +207,7 @@ def generator() -> Any:
         ((7,), Answering(), "cannot be called 7"),
         (("x" * 101,), Answering(), "at most 100 printable characters"),
         (("a\0b",), Answering(), "at most 100 printable characters"),
-        (("sqlqueue.clocks",), Answering(), "are those of sqlqueue"),
+        (("sqlqueue.clocks",), Answering(), "are reserved for sqlqueue"),
         (("x", 9), Answering(), "cannot be called every 9: expected seconds of at least 10"),
         (("x", True), Answering(), "cannot be called every True"),
         (("x", "60"), Answering(), "cannot be called every '60'"),

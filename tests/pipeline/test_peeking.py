@@ -168,7 +168,7 @@ def test_copying_waits_for_rows_committed_late(busy_shop: Shop) -> None:
         shop.audit.send([message()])
         assert queue.take(10) is None
         assert queue.left == (
-            f"1 transaction still writing to {shop.audit.qualified} after 0 s may commit rows below those that are there: "
+            f"1 transaction still writing to {shop.audit.qualified} after 0 s may still commit rows below the existing ones: "
             "these are left for the next run"
         )
         assert shop.queue().take(10) is None
@@ -221,7 +221,7 @@ def test_sequence_with_a_cache_is_refused(postgresql_shop: Shop) -> None:
         cursor.execute("SELECT pg_get_serial_sequence(%s, 'seq')", [shop.audit.qualified])
         cursor.execute(f"ALTER SEQUENCE {cursor.fetchone()[0]} CACHE 20")
 
-    with pytest.raises(ConfigurationError, match="draws 20 numbers at once"):
+    with pytest.raises(ConfigurationError, match="reserves 20 numbers at once"):
         shop.queue().take(10)
 
 

@@ -122,9 +122,9 @@ def test_local_folder_recognizes_lakes_on_this_machine(lake: str, folder: str | 
 
 
 MARKERS: list[tuple[str, str]] = [
-    ("", "not what a lake of sqlqueue has"),
-    ("[]", "not what a lake of sqlqueue has"),
-    ('{"format": 1, "id": "x"}', "not what a lake of sqlqueue has"),
+    ("", "not that of a lake of sqlqueue"),
+    ("[]", "not that of a lake of sqlqueue"),
+    ('{"format": 1, "id": "x"}', "not that of a lake of sqlqueue"),
     ('{"format": 2, "id": "11111111-2222-3333-4444-555555555555", "written_by": "9.0"}',
      r"it has the format 2, written by sqlqueue 9\.0, and this version knows formats up to 1: upgrade sqlqueue here, or choose"),
 ]  # fmt: skip

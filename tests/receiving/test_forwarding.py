@@ -50,7 +50,7 @@ def test_messages_are_not_forwarded_in_circles(office: Bench, calls: Calls) -> N
     ("to", "reason"),
     [
         ("Gone", "on its way to 'Gone'"),
-        ("Sales.Retries", "satellite queue of this very endpoint"),
+        ("Sales.Retries", "satellite queue of the same endpoint"),
         ("Secret", "ALLOWED_DESTINATIONS"),
     ],
 )

@@ -273,7 +273,7 @@ def test_view_may_send_a_request(asking: Asking, answering: None) -> None:
 
 def test_request_is_refused_inside_a_transaction(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     alias = asking.bench.database.alias
-    with transaction.atomic(using=alias), pytest.raises(ConfigurationError, match=r"inside of a transaction on .*atomic\(\) block"):
+    with transaction.atomic(using=alias), pytest.raises(ConfigurationError, match=r"inside a transaction on .*atomic\(\) block"):
         request("Test.Ask")
     monkeypatch.setitem(connections[alias].settings_dict, "ATOMIC_REQUESTS", True)
     with (
@@ -316,8 +316,8 @@ def test_missing_prerequisite_is_named(asking: Asking, changes: dict[str, Any], 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"headers": {"NServiceBus.ReplyToAddress": "Sales"}}, "names 'NServiceBus.ReplyToAddress', by which the reply is found"),
-        ({"returns": "int"}, "returns='int' is no class"),
+        ({"headers": {"NServiceBus.ReplyToAddress": "Sales"}}, "names 'NServiceBus.ReplyToAddress', which identifies the reply"),
+        ({"returns": "int"}, "returns='int' is not a class"),
         # a class on some versions of Python, a function on others
         ({"returns": threading.Lock}, "returns="),
         ({"returns": object}, "returns=object: the class object has no annotations"),

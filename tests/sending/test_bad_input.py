@@ -28,14 +28,15 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "a class that is no message type": (
         lambda: send(NotRegistered("1")),
         MessageTypeError,
-        r"tests\.sending\.types\.NotRegistered is no message type; decorate it with @message_type\(\"Namespace\.NotRegistered\"\)",
+        r"tests\.sending\.types\.NotRegistered is not a message type; decorate it with "
+        r"@message_type\(\"Namespace\.NotRegistered\"\)",
     ),
     "a dictionary without a type": (
         lambda: send({"order_id": "1"}),
         MessageTypeError,
-        r"dict is no message type.*type name and a dict",
+        r"dict is not a message type.*type name and a dict",
     ),
-    "None": (lambda: send(None), MessageTypeError, "NoneType is no message type"),
+    "None": (lambda: send(None), MessageTypeError, "NoneType is not a message type"),
     "a class instead of its object": (lambda: send(PlaceOrder), MessageTypeError, "the class PlaceOrder: pass an instance of it"),
     "a blank type": (lambda: send("  ", {}), MessageTypeError, r"'  ' is blank: expected a name such as"),
     "an empty type": (lambda: send("", {}), MessageTypeError, "'' is blank"),
@@ -78,10 +79,10 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         WireFormatError,
         "the header name '__type' cannot be used",
     ),
-    "a header that would send the message on": (
+    "a header that would forward the message": (
         lambda: send(PlaceOrder("1"), headers={"NServiceBus.SqlServer.ForwardDestination": "Billing"}),
         WireFormatError,
-        "say where it goes by to=",
+        "set the destination with to=",
     ),
     "an intent that nobody knows": (
         lambda: send(PlaceOrder("1"), headers={"NServiceBus.MessageIntent": "Whatever"}),

@@ -243,11 +243,11 @@ def test_error_of_the_callers_own_query_is_unchanged(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("bad", "error", "text"),
     [
-        (object(), MessageTypeError, r"^messages\[1234\]: the class builtins\.object is no message type"),
+        (object(), MessageTypeError, r"^messages\[1234\]: the class builtins\.object is not a message type"),
         (PlaceOrder("1", lines=[object()]), MessageBodyError, r"^messages\[1234\]: the body of PlaceOrder .* lines"),  # type: ignore[list-item]
         (("Other.Type", {}), MessageTypeError, r"^messages\[1234\]: message type 'Other\.Type' has no route"),
         ((PlaceOrder("1"), {}), MessageTypeError, r"^messages\[1234\]: a body was passed with the message PlaceOrder"),
-        (("Sending.A", {}, 1), MessageTypeError, r"^messages\[1234\]: the class builtins\.tuple is no message type"),
+        (("Sending.A", {}, 1), MessageTypeError, r"^messages\[1234\]: the class builtins\.tuple is not a message type"),
     ],
 )
 def test_error_names_the_position_of_a_wrong_message(desk: Desk, bad: object, error: type[Exception], text: str) -> None:

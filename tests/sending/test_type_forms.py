@@ -90,7 +90,7 @@ def test_refused_class_can_be_registered_and_sent(desk: Desk) -> None:
     class Stranger:
         order_id: str
 
-    with pytest.raises(MessageTypeError, match="Stranger is no message type"):
+    with pytest.raises(MessageTypeError, match="Stranger is not a message type"):
         send(Stranger("1"))
     message_type("Sending.Stranger")(Stranger)
     send(Stranger("2"))

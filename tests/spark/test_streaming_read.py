@@ -167,7 +167,7 @@ def test_available_now_waits_for_late_commits_until_a_limit(
 def test_sequence_with_a_cache_is_refused(postgresql_queue: Queue) -> None:
     postgresql_queue.execute('ALTER SEQUENCE "Sales_seq_seq" CACHE 20')
 
-    with pytest.raises(ConfigurationError, match="draws 20 numbers at once"):
+    with pytest.raises(ConfigurationError, match="reserves 20 numbers at once"):
         offset(follower(postgresql_queue), {"RowVersion": 0})
 
 

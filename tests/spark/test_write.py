@@ -100,9 +100,9 @@ def test_delayed_messages_wait_in_their_table(make_queue: Callable[[str], Queue]
 
 
 BAD_ROWS: list[tuple[str, tuple[Any, ...], str]] = [
-    ("body STRING", ("{",), r"row 1 of a partition cannot be sent, and so nothing was: body is no JSON .*b'\{'"),
+    ("body STRING", ("{",), r"row 1 of a partition cannot be sent, so nothing was sent: body is not JSON .*b'\{'"),
     ("body STRING", (None,), "body is NULL: expected text or bytes"),
-    ("id STRING, body STRING", ("7", "oops"), "the message '7' cannot be sent, and so nothing was: body is no JSON"),
+    ("id STRING, body STRING", ("7", "oops"), "the message '7' cannot be sent, so nothing was sent: body is not JSON"),
     ("id STRING, body STRING", (" ", "{}"), "id is ' ': expected text, or NULL"),
     ("body STRING, type STRING", ("{}", " ; "), "type is ' ; ': expected the full name of a message type"),
     ("body STRING, time_to_be_received DOUBLE", ("{}", -1.0), "time_to_be_received is -1.0: expected seconds, 0 or more"),
@@ -152,7 +152,7 @@ def test_wrong_schema_or_option_is_one_clear_error(queue: Queue, schema: str, op
 def test_queue_is_never_overwritten(queue: Queue) -> None:
     queue.fill(1)
     frame = queue.spark.createDataFrame([("{}",)], "body STRING")
-    with pytest.raises(PySparkException, match="a queue is never overwritten"):
+    with pytest.raises(PySparkException, match="a queue cannot be overwritten"):
         frame.write.format("sqlqueue").mode("overwrite").options(url=url_of(queue.database), queue="Sales", message_type="A").save()
     assert len(sent(queue)) == 1
 

@@ -121,7 +121,7 @@ def test_unprivileged_role_sees_which_grant_is_missing(postgresql_database: Queu
         pid = session.info.backend_pid
         session.execute("ROLLBACK")
     assert f"process {pid} (monthly report) of the role 'postgres', in a state that is hidden, 1," in problem.text
-    assert problem.text.endswith("this role may not see what the sessions of others do: GRANT pg_read_all_stats to it")
+    assert problem.text.endswith("this role cannot see the sessions of other roles: GRANT pg_read_all_stats to it")
 
 
 def test_more_dead_rows_without_an_old_transaction_point_to_autovacuum(

@@ -224,7 +224,7 @@ def test_a_queue_that_is_not_in_queues_is_refused(office: Office) -> None:
 
 def test_a_queue_without_an_endpoint_is_refused(office: Office) -> None:
     office.tasks(queues=[])
-    with pytest.raises(InvalidTask, match=r"the task queue 'defualt' is no queue .* did you mean 'default'\?"):
+    with pytest.raises(InvalidTask, match=r"receives from the task queue 'defualt'.* did you mean 'default'\?"):
         work.add.using(queue_name="defualt").enqueue(1)
 
 

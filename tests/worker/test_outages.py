@@ -97,7 +97,7 @@ def test_missing_tables_end_the_start_with_names_and_remedy(bench: Bench) -> Non
 def test_missing_app_tables_are_reported_with_migrate(bench: Bench, install: bool) -> None:
     execute(bench.database, "DROP TABLE sqlqueue_app_instance")
     bench.database.configure(SEND_AS="Sales", ENDPOINTS={"Sales": FAST})
-    expected = r"failed to register an instance of 'Sales': .*sqlqueue_app_instance.*; run migrate, which makes the tables of"
+    expected = r"failed to register an instance of 'Sales': .*sqlqueue_app_instance.*; run migrate, which creates the tables of"
     with pytest.raises(QueueNotFound, match=f"(?s){expected}"):
         bench.run(install=install)
     bench.database.configure(ENDPOINTS={})

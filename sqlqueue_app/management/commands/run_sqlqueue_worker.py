@@ -84,7 +84,7 @@ class Command(SqlQueueCommand):
 
     help = (
         "Receive the messages of the endpoints in SQLQUEUE and call their handlers, each message in one transaction with its "
-        "handlers' work (unless TRANSACTION_MODE says otherwise). The worker waits for an unreachable database; "
+        "handlers' work (depending on TRANSACTION_MODE). The worker waits for an unreachable database; "
         "a wrong name, user or password ends it."
     )
 

@@ -76,8 +76,8 @@ class Command(SqlQueueCommand):
         parser.add_argument(
             "--wake-up",
             action="store_true",
-            help="PostgreSQL: also add the trigger that announces new messages to tables that others have made, such as "
-            "NServiceBus; with --sql print it, with --check ask for it",
+            help="PostgreSQL: also add the trigger that announces new messages to tables that others created, such as "
+            "NServiceBus; with --sql print it, with --check report missing ones",
         )
         add_format_argument(parser)
 

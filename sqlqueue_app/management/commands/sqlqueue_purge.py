@@ -46,7 +46,7 @@ class Command(SqlQueueCommand):
         if not sys.stdin.isatty():
             raise self.usage_error(f"nothing was deleted from {name!r}: there is no terminal to ask on; add --yes")
         self.stderr.write(f"All {what} of {table.qualified} in database {table.alias!r} will be deleted permanently.")
-        self.stderr.write(f"Type the name of the queue ({name}) to go on: ", ending="")
+        self.stderr.write(f"Type the name of the queue ({name}) to continue: ", ending="")
         self.stderr.flush()
         if sys.stdin.readline().rstrip("\n") != name:
             raise self.usage_error("nothing was deleted: that was not the name of the queue")

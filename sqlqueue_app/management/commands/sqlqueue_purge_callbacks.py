@@ -65,7 +65,7 @@ class Command(SqlQueueCommand):
         if not sys.stdin.isatty():
             raise self.usage_error("nothing was removed: there is no terminal to ask on; add --yes")
         self.stderr.write("These tables will be dropped, with every message in them.")
-        self.stderr.write(f"Type the number of queues ({number}) to go on: ", ending="")
+        self.stderr.write(f"Type the number of queues ({number}) to continue: ", ending="")
         self.stderr.flush()
         if sys.stdin.readline().strip() != str(number):
             raise self.usage_error("nothing was removed: that was not the number of queues")

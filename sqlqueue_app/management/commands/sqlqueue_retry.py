@@ -28,8 +28,9 @@ class Command(SqlQueueCommand):
     """Parses arguments; the bulk operation `retry` does the work."""
 
     help = (
-        "Send failed messages back to the queues in which they failed, or where a redirect says. What cannot be sent stays in the "
-        "error queue, and the reason is printed. Exit code 0: all were sent; 1: some were not; 130: cancelled by Control-C."
+        "Send failed messages back to the queues in which they failed, or to the target of a redirect. Messages that cannot be "
+        "sent stay in the error queue, and the reason is printed. Exit code 0: all were sent; 1: some were not; 130: cancelled "
+        "by Control-C."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -39,7 +39,7 @@ class Command(SqlQueueCommand):
 
     help = (
         "Send a message to a queue, once or many times, in one transaction: all or none. The message is sent as SEND_AS of the "
-        "settings, and to the queue as it is named: routes do not apply."
+        "settings, and to the named queue: routes do not apply."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -57,7 +57,7 @@ class Command(SqlQueueCommand):
             continues=lambda text: "=" in text,
             default=[],
             metavar="NAME=VALUE",
-            help="a header of your own; it overrides ours of the same name; may be given several times",
+            help="a header of your own; it overrides the default of the same name; may be repeated",
         )
         parser.add_argument("--ttbr", type=seconds, metavar="S", help="time to be received in seconds: then the message expires")
         parser.add_argument(

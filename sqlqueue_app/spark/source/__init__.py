@@ -61,7 +61,7 @@ class SqlQueueDataSource(DataSource):
 
     def _refuse(self, overwrite: bool) -> None:
         if overwrite:
-            raise ConfigurationError("a queue is never overwritten, for its messages would be lost: use the mode append")
+            raise ConfigurationError("a queue cannot be overwritten, because its messages would be lost: use the mode append")
 
 
 def _filters_are_handed_down() -> bool:

@@ -77,7 +77,7 @@ def staged_rows(rows: Iterable[Mapping[str, Any]], sending: Sending, destination
         except SqlQueueError as error:
             named = row.get("id")
             what = f"the message {named!r}" if named else f"row {position} of a partition"
-            raise WireFormatError(f"{what} cannot be sent, and so nothing was: {error}") from None
+            raise WireFormatError(f"{what} cannot be sent, so nothing was sent: {error}") from None
 
 
 def _staged(row: Mapping[str, Any], sending: Sending, destination: QueueAddress, host_id: uuid.UUID) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _body(value: Any, content_type: str) -> bytes:
             json.loads(body)
         except (ValueError, RecursionError) as error:
             raise WireFormatError(
-                f"body is no JSON ({error}): {body[:80]!r}; or name its kind by the column content_type"
+                f"body is not JSON ({error}): {body[:80]!r}; or name its type in the column content_type"
             ) from None
     return body
 

@@ -67,7 +67,7 @@ class QueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if time.monotonic() > deadline:
                     raise LockTimeout(
                         f"{counted(len(probe.writers()), 'transaction')} still writing to {table.qualified} after "
-                        f"{self._options.settle_seconds} s may commit rows before those that are there: end what writes so long, "
+                        f"{self._options.settle_seconds} s may still commit rows before the existing ones: end those transactions, "
                         "or raise the option settle_seconds"
                     )
                 threading.Event().wait(_SETTLE_POLL_SECONDS)
@@ -202,8 +202,8 @@ class TableProbe:
             ((drawn,),) = fetch(known.statement("drawn_in_advance"), table=qualified)
             if int(drawn) > 1:
                 raise ConfigurationError(
-                    f"the sequence of {qualified} draws {drawn} numbers at once for each session, so rows get lower numbers than "
-                    "rows before them and would be missed: ALTER SEQUENCE … CACHE 1"
+                    f"the sequence of {qualified} reserves {drawn} numbers at once for each session, so later rows may get lower "
+                    "numbers than earlier ones and would be missed: ALTER SEQUENCE … CACHE 1"
                 )
 
     def newest(self) -> int | None:

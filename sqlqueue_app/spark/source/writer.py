@@ -135,7 +135,7 @@ class QueueStreamWriter(_StagingWriter, DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's name
         """Send all staged rows in one transaction that also records the batch number."""
         if any(isinstance(message, Staged) and message.table and not message.query for message in messages):
-            raise ConfigurationError("Spark did not tell the id of the streaming query, without which a batch could be sent twice")
+            raise ConfigurationError("Spark gave no id of the streaming query; without it, a batch could be sent twice")
         self._move(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

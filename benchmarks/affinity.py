@@ -1,4 +1,4 @@
-"""A worker that stays on one processor beside one that the system moves about, with the limit and a plain loop in turns."""
+"""A worker pinned to one processor compared with an unpinned one, with the limit and a plain loop, in turns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KEY, _NAME = ".one", ", on one processor each"
 
 
 def plan(database: PostgreSQL, *, messages: int) -> Plan:
-    """`run_sqlqueue_worker` with and without `--cpu-affinity auto`: one process of 8 threads, in batches too, and two of 4."""
+    """`run_sqlqueue_worker` with and without `--cpu-affinity auto`: one process of 8 threads, also in batches, and two of 4."""
     recording = record(database)
     limit = next(kind for kind in receive.limit_kinds(database, recording, messages) if kind.key == "limit.8.1")
 

@@ -1,10 +1,10 @@
-"""What waking a worker costs the senders: each message is a transaction of its own, and a worker handles them.
+"""The cost of waking a worker for the senders: each message is one transaction, and a worker handles them.
 
-Senders are processes that call `send()`, as users do, and clients of pgbench, which spend next to nothing on a message themselves.
+Senders are processes that call `send()`, as users do, and clients of pgbench, which have almost no overhead per message.
 
-A transaction that notifies holds one lock of the whole server while it commits, so that notifications come in the order of the
-commits: senders that would share a wait for the disk wait one after the other. So our trigger notifies only while a worker asks for
-it; beside it stands one that always does.
+A transaction that notifies holds a server-wide lock while it commits, so that notifications follow the order of the commits:
+senders that would share a disk write wait one after the other. Our trigger therefore notifies only while a worker requests it;
+it is compared with one that always notifies.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _measure(database: PostgreSQL, way: str, send: Callable[[PostgreSQL], float]
 
 
 def _send_slowly(database: PostgreSQL, *, rows: int) -> float:
-    """As `_send_all`, while each write to the disk waits, as on a slow disk; commits may share a write."""
+    """Like `_send_all`, with delayed disk writes as on a slow disk; commits may share a write."""
     settings = {"commit_delay": SLOW_COMMIT_MICROSECONDS, "commit_siblings": 0}
     with database.connect() as connection:
         for name, value in settings.items():
@@ -91,7 +91,7 @@ def _send_slowly(database: PostgreSQL, *, rows: int) -> float:
 
 
 def _send_all(database: PostgreSQL, *, rows: int) -> float:
-    """Messages per second of processes that call `send()`, from when all are ready until the last has ended."""
+    """Messages per second of processes that call `send()`, from the time all are ready until the last ends."""
     command = [sys.executable, "-m", "benchmarks.sender_process", str(rows // PROCESSES)]
     with ExitStack() as stack:
         senders = [
@@ -118,7 +118,7 @@ def _line(sender: subprocess.Popen[str]) -> str:
 
 
 def _insert_all(program: str, database: PostgreSQL, *, clients: int, rows: int) -> float:
-    # In hexadecimal digits: pgbench would take a colon in JSON for the beginning of a variable.
+    # In hexadecimal digits: pgbench would read a colon in JSON as the start of a variable.
     headers, body = messages.stored_headers().encode().hex(), messages.stored_body().hex()
     values = f"gen_random_uuid(), convert_from(decode('{headers}', 'hex'), 'UTF8'), decode('{body}', 'hex')"
     insert = f"INSERT INTO {_TABLE} (id, headers, body) VALUES ({values})"

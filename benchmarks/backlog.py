@@ -1,4 +1,4 @@
-"""What a receive costs with many messages waiting, and with many dead rows in front of them."""
+"""The cost of a receive with many waiting messages, and with many dead rows before them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def plan(
     depths: tuple[int, ...] = DEPTHS,
     dead_rows: int = DEAD_ROWS,
 ) -> Plan:
-    """The worker with so many messages left behind those that it receives, and with dead rows that nobody may remove."""
+    """The worker with different numbers of waiting messages, and with dead rows that vacuum cannot remove."""
     kinds = [_depth_kind(database, messages, depth) for depth in depths]
     kinds += [_dead_kind(database, messages, rows) for rows in (0, dead_rows)]
     return Plan("backlog", "many messages waiting, many dead rows", database.name, kinds, {"messages": messages})
@@ -33,8 +33,8 @@ def _depth_kind(database: PostgreSQL, messages: int, depth: int) -> Kind:
             raise RuntimeError(f"the worker received {found['messages']} messages of {queue}, expected {messages}")
         return Measured(found["rate"], found["processor_microseconds"])
 
-    # A queue of its own for each depth, filled before the first turn: a million messages anew for each turn would take minutes,
-    # and what the server still has to write would slow the turn behind it.
+    # Each depth has its own queue, filled before the first turn: refilling a million messages per turn would take minutes,
+    # and the pending writes of the server would slow the next turn.
     install(database, queue)
     database.top_up(depth, queue)
     return Kind(f"depth.{depth}", f"worker, {THREADS} threads, {depth:,} more waiting", one)
@@ -49,5 +49,5 @@ def _dead_kind(database: PostgreSQL, messages: int, rows: int) -> Kind:
             raise RuntimeError(f"the worker received {found['messages']} messages, expected {messages}")
         return Measured(found["rate"], found["processor_microseconds"])
 
-    # Both hold an old transaction open: what the worker itself deletes stays in the table either way.
+    # Both hold an old transaction open, so rows deleted by the worker stay in the table in both cases.
     return Kind(f"dead.{'some' if rows else 'none'}", f"worker, {THREADS} threads, {rows:,} dead rows held by a transaction", one)

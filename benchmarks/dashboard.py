@@ -1,8 +1,7 @@
-"""How fast the pages of the admin are: `python benchmarks/dashboard.py --help`.
+"""Measure the speed of the admin pages: `python benchmarks/dashboard.py --help`.
 
-A throw-away PostgreSQL gets so many queues with messages, and an error queue of so many failed messages in so many groups, which
-the index reads as a worker does. Then every page is asked for again and again, through Django's test client: all that the site does
-for it but for the network.
+A temporary PostgreSQL is filled with queues and failed messages in groups, which the index reads as a worker does. Every page is
+then requested repeatedly through Django's test client, which covers all the work of the site except for the network.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-# Started as a file, Python looks beside the file and not here.
+# When started as a file, Python searches the folder of the file instead of this one.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.dashboard_beside import measure_beside
@@ -28,7 +27,7 @@ GOAL_MS = 250
 GOAL_STATEMENTS = 15
 GOAL_RATIO = 0.97
 GOAL_FIRST_SECONDS = 1.0
-# By whether site and browsers are kept from the processor of worker and server.
+# Keyed by whether site and browsers run on other processors than worker and server.
 _PLACES = {"all on the same processors": False, "worker and server on one processor, site and browsers on the others": True}
 
 
@@ -44,7 +43,7 @@ def main() -> int:
     parser.add_argument("--received", type=int, default=60_000, help="messages of a turn beside them (default %(default)s)")
     parser.add_argument("--turns", type=int, default=6, help="with and without browsers (default %(default)s)")
     options = parser.parse_args()
-    # Each has a queue and a table of delayed messages; the rest belongs to others.
+    # Each has a queue and a delayed table; the remaining tables belong to other projects.
     endpoints = {"SQLQUEUE_BENCH_ENDPOINTS": str(options.tables // 3)}
     with closing(PostgreSQL(durable=True)) as database:
         environment = {**os.environ, **database.environment(), **endpoints}
@@ -71,7 +70,7 @@ def main() -> int:
 
 
 def in_words(browsers: int, beside: dict[str, Any]) -> str:
-    """What the browsers cost the worker."""
+    """Describe the cost of the browsers for the worker."""
     turns = ", ".join(f"{ratio:.3f}" for ratio in beside["ratios"])
     return (
         f"{browsers} browsers that refresh each second leave a worker {beside['ratio']:.3f} of its rate (goal: {GOAL_RATIO}; "
@@ -81,7 +80,7 @@ def in_words(browsers: int, beside: dict[str, Any]) -> str:
 
 
 def retry_in_words(retried: dict[str, Any]) -> str:
-    """What the retry of everything took."""
+    """Describe the duration of the retry of everything."""
     rate = retried["done"] / retried["seconds"]
     return (
         f"retry of {retried['total']}: the first {retried['first']} after {retried['first_seconds']:.2f} s "
@@ -97,7 +96,7 @@ def is_missed(page: dict[str, Any]) -> bool:
 
 
 def measure(environment: dict[str, str], options: argparse.Namespace) -> dict[str, Any]:
-    """The figures of a process of its own."""
+    """Measure in a separate process."""
     arguments = [str(value) for value in (options.tables, options.messages, options.failures, options.groups, options.rounds)]
     command = [sys.executable, "-m", "benchmarks.dashboard_process", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)

@@ -1,4 +1,4 @@
-"""What browsers cost a worker beside which their pages are made: its rate with them and without, in turns, on one machine."""
+"""The cost of browsers for a worker on the same machine: its rate with and without them, in turns."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ print('"' + client.cookies["sessionid"].value + '"')
 def measure_beside(
     database: PostgreSQL, environment: dict[str, str], *, browsers: int, messages: int, threads: int, rounds: int, apart: bool
 ) -> dict[str, Any]:
-    """The rates of a worker, messages a second: alone and with so many browsers that ask each second, by turns.
+    """The rates of a worker in messages per second, alone and with browsers that refresh each second, in turns.
 
-    With `apart` worker and server have the first processor, site and browsers the others, in both turns: what the browsers cost
-    the worker is then what they have the server do. RuntimeError where there is one processor alone.
+    With `apart`, worker and server use the first processor and site and browsers the others, in both turns: the browsers then
+    cost the worker only the load on the server. Raises RuntimeError on a machine with one processor.
     """
     cookie = subprocess.run(
         [sys.executable, "-c", _LOG_IN], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
@@ -45,11 +45,11 @@ def measure_beside(
     rates: dict[str, list[float]] = {"alone": [], "beside": []}
     seen: list[dict[str, Any]] = []
     with _places(database, apart=apart) as rest, _site(environment, rest) as address:
-        # The first turn reads the table from the disk.
+        # A warm-up turn reads the table from the disk.
         database.top_up(messages + 1_000)
         _work(environment, threads, messages)
         for number in range(rounds):
-            # Whoever comes second meets the dead rows of the first.
+            # The second turn meets the dead rows of the first.
             for turn in ("alone", "beside") if number % 2 else ("beside", "alone"):
                 database.top_up(messages + 1_000)
                 with _browsers(address, session, browsers, rest, seen) if turn == "beside" else nullcontext():
@@ -68,7 +68,7 @@ def measure_beside(
 
 @contextmanager
 def _places(database: PostgreSQL, *, apart: bool) -> Iterator[set[int]]:
-    """Where site and browsers may run; while open, this process, the workers that it starts and the server run elsewhere."""
+    """The processors for site and browsers; inside the context this process, its workers and the server use others."""
     everywhere = os.sched_getaffinity(0)
     if not apart:
         yield everywhere
@@ -89,20 +89,20 @@ def _places(database: PostgreSQL, *, apart: bool) -> Iterator[set[int]]:
 
 
 def _on(processors: set[int]) -> list[str]:
-    """How a Python is started on these processors."""
+    """The command that starts Python on these processors."""
     bind = f"import os, sys; os.sched_setaffinity(0, {processors}); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     return [sys.executable, "-c", bind]
 
 
 def _work(environment: dict[str, str], threads: int, messages: int) -> float:
-    # The worker receives from the long queue alone; the site knows all the others.
+    # The worker receives only from the long queue; the site knows all queues.
     one_endpoint = {**environment, "SQLQUEUE_BENCH_ENDPOINTS": "0"}
     return float(run_child("benchmarks.worker_process", one_endpoint, str(threads), str(messages))["rate"])
 
 
 @contextmanager
 def _site(environment: dict[str, str], rest: set[int]) -> Iterator[str]:
-    """The admin under gunicorn, one process with four threads, as a small site has it."""
+    """The admin under gunicorn with one process and four threads, as on a small site."""
     address = f"127.0.0.1:{free_port()}"
     command = [
         *_on(rest),
@@ -115,7 +115,7 @@ def _site(environment: dict[str, str], rest: set[int]) -> Iterator[str]:
         "error",
         "benchmarks.dashboard_wsgi",
     ]
-    # A log-in for each request would cost the server more than most pages.
+    # A login for each request would cost the server more than most pages.
     connection = {**json.loads(environment["SQLQUEUE_BENCH_DATABASE"]), "CONN_MAX_AGE": 60}
     environment = {**environment, "SQLQUEUE_BENCH_DATABASE": json.dumps(connection)}
     with subprocess.Popen(command, env=environment, cwd=ROOT) as server:

@@ -1,7 +1,7 @@
-"""Browsers that have a page of the admin open: `python -m benchmarks.dashboard_browsers ADDRESS COOKIE HOW_MANY`.
+"""Simulate browsers with an open page of the admin: `python -m benchmarks.dashboard_browsers ADDRESS COOKIE HOW_MANY`.
 
-It refreshes itself each second. They ask as our script does, each over a connection that it keeps as browsers do, until the
-standard input ends; then what they have seen is printed as JSON.
+Each refreshes its page every second as our script does, over one persistent connection, until the standard input ends. The
+results are then printed as JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EVERY_SECONDS = 1.0
 
 
 class Browser:
-    """One page that is open. `took` are the seconds of each answer."""
+    """One open page. `took` holds the seconds of each answer."""
 
     def __init__(self, address: str, cookie: str, page: str, stop: threading.Event) -> None:
         self._connection = HTTPConnection(urlsplit(address).netloc)
@@ -30,13 +30,13 @@ class Browser:
         self.unchanged = 0
 
     def run(self) -> None:
-        """Ask each second until the stop."""
+        """Refresh each second until the stop."""
         while not self._stop.wait(EVERY_SECONDS):
             began = time.perf_counter()
             try:
                 self._ask()
             except (RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-                # the site does not keep a connection for ever
+                # the site may close a connection
                 self._connection.close()
                 self._ask()
             self.took.append(time.perf_counter() - began)
@@ -55,7 +55,7 @@ class Browser:
 
 
 def main() -> None:
-    """Open the pages in turn, as many as are asked for."""
+    """Open the requested number of pages."""
     address, cookie, count = sys.argv[1:]
     stop = threading.Event()
     browsers = [Browser(address, cookie, PAGES[number % len(PAGES)], stop) for number in range(int(count))]

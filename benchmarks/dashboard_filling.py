@@ -1,4 +1,4 @@
-"""The site whose pages are measured: many queues, one of them long, failed messages in groups, and samples of a day."""
+"""The data of the measured site: many queues, one of them long, failed messages in groups, samples of a day."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sqlqueue_app.tables.rows import NewRow
 LONG = "Bench"
 LONGEST_CONVERSATION = 1_000
 
-# What has headers is a queue or a table of delayed messages.
+# A table with headers is a queue or a delayed table.
 _TABLES = """
 SELECT table_name FROM information_schema.columns
 WHERE column_name = 'headers' AND table_schema = 'public' AND table_name <> 'error'
@@ -49,14 +49,14 @@ FROM generate_series(1, 1440) n
 
 
 def queue_names() -> list[str]:
-    """Every table with messages but the error queue."""
+    """Every table with messages except the error queue."""
     with connection.cursor() as cursor:
         cursor.execute(_TABLES)
         return [name for (name,) in cursor.fetchall()]
 
 
 def make_queues(tables: int) -> int:
-    """Make the tables of the settings, and others besides until there are so many; how many there are then."""
+    """Create the configured tables and others up to the given number; returns the number of tables."""
     call_command("migrate", verbosity=0)
     install_tables("default", planned_tables(get_settings(), "postgresql"))
     missing = max(0, tables - len(queue_names()) - 1)
@@ -67,14 +67,14 @@ def make_queues(tables: int) -> int:
 
 
 def register_worker() -> None:
-    """A process that is alive as long as pages are measured: workers keep up to date what pages would look after without them."""
+    """Register a live process: with a worker, pages need not update samples and index themselves."""
     heartbeat = datetime.now(UTC) + timedelta(hours=1)
     known = {"endpoint": LONG, "name": "bench", "host": "bench", "pid": 1, "threads": {LONG: 8}}
     Instance.objects.create(**known, started_at=heartbeat, heartbeat_at=heartbeat)
 
 
 def fill_queues(messages: int) -> None:
-    """Spread the messages: half of them in one queue, the others over the rest; some are delayed, some expire."""
+    """Put half of the messages into one queue and spread the rest; some are delayed, some expire."""
     others = [name for name in queue_names() if name != LONG]
     each = messages // 2 // max(1, len(others))
     counts = {LONG: messages - each * len(others), **dict.fromkeys(others, each)}
@@ -85,14 +85,14 @@ def fill_queues(messages: int) -> None:
 
 
 def fill_samples() -> None:
-    """A day of samples of every queue, by the minute."""
+    """Store a day of minute samples for every queue."""
     with connection.cursor() as cursor:
         for name in queue_names():
             cursor.execute(_SAMPLES, [name])
 
 
 def fill_failures(failures: int, groups: int) -> None:
-    """Write the rows of the error queue, as an endpoint of ours does: failures of a week, some groups larger than others."""
+    """Write the rows of the error queue as an endpoint does: failures of a week in groups of different sizes."""
     error = queue_table("default", address_book_of(get_settings()).of_queue("error"))
     now = datetime.now(UTC)
     common = read_headers(stored_headers())

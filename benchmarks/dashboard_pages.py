@@ -1,4 +1,4 @@
-"""How long the pages of the site that is measured take. Imported once Django is set up."""
+"""Measure the pages of the site. Import only after Django is set up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus
 
 ADMIN = "/admin/sqlqueue_app/"
-# Scans of queue tables from their start to their end, since the statistics were made.
+# Full scans of queue tables since the statistics were reset.
 _SCANS = """
 SELECT coalesce(sum(seq_scan), 0) FROM pg_stat_user_tables
 WHERE relid IN (SELECT attrelid FROM pg_attribute WHERE attname = 'headers')
@@ -41,7 +41,7 @@ def main(tables: int, messages: int, failures: int, groups: int, rounds: int) ->
 
 
 def index(failures: int) -> dict[str, float]:
-    """Read the error queue as a worker does; rows a second, and what a look costs that finds nothing."""
+    """Index the error queue as a worker does; returns rows per second and the cost of a scan without news."""
     began = time.perf_counter()
     while catch_up(get_settings(), limit=500, now=datetime.now(UTC)).is_behind:
         pass
@@ -101,7 +101,7 @@ _PATHS = (
 
 
 def paths() -> list[str]:
-    """The pages with their usual queries, and the expensive ones."""
+    """The pages with their usual and their expensive queries."""
     largest = FailureGroup.objects.get(title="shop.errors.Error1: shop.handlers.h1()")
     message = FailedMessage.objects.order_by("failed_at")[50]
     some = FailedMessage.objects.order_by("failed_at").values_list("pk")[:2_000]
@@ -118,7 +118,7 @@ def paths() -> list[str]:
 
 
 def page(path: str, rounds: int) -> dict[str, Any]:
-    """How long a page takes, and its statements."""
+    """The duration of a page and its statements."""
     user, _ = User.objects.get_or_create(username="operator", defaults={"is_staff": True, "is_superuser": True})
     client = Client()
     client.force_login(user)

@@ -1,4 +1,4 @@
-"""The site that is measured, : `python -m benchmarks.dashboard_process TABLES MESSAGES FAILURES GROUPS ROUNDS`."""
+"""The measured site: `python -m benchmarks.dashboard_process TABLES MESSAGES FAILURES GROUPS ROUNDS`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A retry of every failed message: how soon it shows progress, how fast it is, and whether each message moves once.
+"""Retry every failed message: time to the first progress, speed, and whether each message moves once.
 
-A worker is killed in the middle. `python -m benchmarks.dashboard_retry` asks for the retry, and prints what was done on return.
+A worker is killed during the retry. `python -m benchmarks.dashboard_retry` requests the retry and prints the progress on return.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from benchmarks.databases import PostgreSQL, run_child
 from tests.support.processes import end
 from tests.support.waiting import poll_until
 
-# Failed messages came from so many endpoints, and go back to them.
+# The number of endpoints that the failed messages came from and return to.
 RETRIED = 20
 _PATIENCE_SECONDS = 600.0
-# The worker dies when so much is done.
+# The worker is killed after this share of the work.
 _KILLED_AT = 0.3
 _PROGRESS = "SELECT done, skipped, failed, state FROM sqlqueue_app_operation WHERE id = %s"
 _MOVED = """
@@ -32,7 +32,7 @@ FROM "{queue}" WHERE headers LIKE '%%ServiceControl.Retry.UniqueMessageId%%'
 
 
 def measure_retry(database: PostgreSQL, environment: dict[str, str], queues: list[str]) -> dict[str, Any]:
-    """Retry everything. `queues` are those that messages go back to. RuntimeError if one is lost or moved twice."""
+    """Retry everything to `queues`. Raises RuntimeError if a message is lost or moved twice."""
     # The workers below have nothing else to do.
     database.fill(0)
     one_endpoint = {**environment, "SQLQUEUE_BENCH_ENDPOINTS": "0"}
@@ -60,7 +60,7 @@ def measure_retry(database: PostgreSQL, environment: dict[str, str], queues: lis
 
 
 def _moved(connection: Any, queues: list[str]) -> list[int]:
-    """How many retried messages are in the queues: rows, and different messages."""
+    """The numbers of rows and of distinct retried messages in the queues."""
     found = [connection.execute(_MOVED.format(queue=queue)).fetchone() for queue in queues]
     return [sum(rows) for rows in zip(*found, strict=True)]
 
@@ -68,7 +68,7 @@ def _moved(connection: Any, queues: list[str]) -> list[int]:
 @contextmanager
 def _worker(environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "django", "run_sqlqueue_worker"]
-    # A group of its own, to be killed with all its processes.
+    # A separate process group, to be killed with all its processes.
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True) as worker:
         try:
             yield worker
@@ -77,7 +77,7 @@ def _worker(environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def main() -> None:
-    """Ask for the retry of all, as the page does."""
+    """Request the retry of all messages, as the page does."""
     import django  # noqa: PLC0415 - only here, where it is a process of its own
 
     django.setup()

@@ -1,4 +1,4 @@
-"""The addresses of the project that is measured: the admin alone."""
+"""The URLs of the measured project: only the admin."""
 
 from __future__ import annotations
 

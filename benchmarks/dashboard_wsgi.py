@@ -1,4 +1,4 @@
-"""The site that browsers look at, for gunicorn."""
+"""The measured site for gunicorn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The databases that are measured: a throw-away PostgreSQL, durable or not, and a SQLite file."""
+"""The measured databases: a temporary PostgreSQL, durable or not, and a SQLite file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUEUE = "Bench"
 OURS = "bench"
 """The database with our tables; other queues have theirs beside it."""
 
-# The server's own defaults where durable: a commit waits for the disk.
+# Durable uses the server's defaults: a commit waits for the disk.
 _SHARED = [
     "max_connections=400", "max_prepared_transactions=400", "shared_buffers=256MB",
     "max_wal_size=2GB", "checkpoint_timeout=1h", "log_min_messages=warning",
@@ -32,12 +32,12 @@ _NOT_DURABLE = ["fsync=off", "full_page_writes=off", "synchronous_commit=off"]
 
 
 class Database(Protocol):
-    """Where messages are sent to and received from."""
+    """A database to send messages to and receive them from."""
 
     name: str
 
     def environment(self, queue: str = QUEUE, **options: object) -> dict[str, str]:
-        """What a child process needs to find it; the options are keys of the endpoint in the settings."""
+        """The environment of a child process that uses it; the options are settings of the endpoint."""
         ...
 
     def fill(self, rows: int, queue: str = QUEUE) -> None:
@@ -56,7 +56,7 @@ class Database(Protocol):
 
 
 class PostgreSQL:
-    """A server of our own with one database, its tables installed."""
+    """A separate server with one database and its tables installed."""
 
     def __init__(self, *, durable: bool) -> None:
         self.durable = durable
@@ -71,7 +71,7 @@ class PostgreSQL:
 
     @property
     def version(self) -> str:
-        """The version of the server and where it came from."""
+        """The version and origin of the server."""
         return self._server.description
 
     def environment(self, queue: str = QUEUE, **options: object) -> dict[str, str]:
@@ -82,7 +82,7 @@ class PostgreSQL:
         return self._server.connect(database)
 
     def create(self, database: str) -> None:
-        """One more database."""
+        """Create another database."""
         with self._server.connect() as admin:
             admin.execute(f'CREATE DATABASE "{database}"')
 
@@ -91,7 +91,7 @@ class PostgreSQL:
         return self._server.settings(database)
 
     def url(self, database: str) -> str:
-        """The address as drivers take it that know no other form; by the same socket as everybody's."""
+        """The URL for drivers that need one; uses the same socket as all others."""
         found = self.settings(database)
         return f"postgresql://{found['USER']}@/{database}?host={found['HOST']}&port={found['PORT']}"
 
@@ -101,13 +101,13 @@ class PostgreSQL:
         return f"host={settings['HOST']} port={settings['PORT']} user={settings['USER']} dbname={settings['NAME']}"
 
     def fill(self, rows: int, queue: str = QUEUE) -> None:
-        """Leave exactly so many messages in the queue, in a fresh table with fresh statistics, and everything on disk."""
+        """Leave exactly so many messages in the queue, in a new table with new statistics, with all writes on disk."""
         with self.connect() as connection:
             connection.execute(f'TRUNCATE "{queue}"')
         self.top_up(rows, queue)
 
     def top_up(self, rows: int, queue: str = QUEUE) -> None:
-        """Let so many messages wait: add the missing ones behind the others, vacuum, put everything on disk."""
+        """Fill the queue up to so many messages, vacuum, and write everything to disk."""
         missing = rows - self.depth(queue)
         with self.connect() as connection:
             if missing > 0:
@@ -126,7 +126,7 @@ class PostgreSQL:
 
     @contextmanager
     def dead_rows(self, rows: int, queue: str = QUEUE) -> Iterator[None]:
-        """Delete the first rows while an old transaction, open as long as this context, keeps them from being removed."""
+        """Delete the first rows while an old transaction, open inside this context, prevents vacuum from removing them."""
         with self.connect() as holder, self.connect() as other:
             holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
             holder.execute(f'SELECT 1 FROM "{queue}" LIMIT 1')
@@ -150,7 +150,7 @@ class PostgreSQL:
 
 
 class SQLite:
-    """A file, as a project would set it up: write-ahead log, immediate transactions."""
+    """A file with the recommended options: write-ahead log, immediate transactions."""
 
     name = "SQLite"
     pragmas = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL"
@@ -194,7 +194,7 @@ def _environment(database: dict[str, Any], queue: str, options: dict[str, object
 
 
 def install(database: Database, queue: str = QUEUE) -> None:
-    """Make the managed tables and the queues of one endpoint."""
+    """Create the managed tables and the queues of one endpoint."""
     for command in (["migrate", "--verbosity", "0", "--skip-checks"], ["sqlqueue_install"]):
         subprocess.run(
             [sys.executable, "-m", "django", *command], env=database.environment(queue), check=True, stdout=subprocess.DEVNULL
@@ -202,7 +202,7 @@ def install(database: Database, queue: str = QUEUE) -> None:
 
 
 def run_child(module: str, environment: dict[str, str], *arguments: str) -> dict[str, Any]:
-    """Run `python -m module`; what it prints last is one JSON object. CalledProcessError if it fails; its errors are printed."""
+    """Run `python -m module` and return its last line as JSON. Raises CalledProcessError on failure and prints its errors."""
     answer = subprocess.run(
         [sys.executable, "-m", module, *arguments], env=environment, check=True, stdout=subprocess.PIPE, text=True
     )

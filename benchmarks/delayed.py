@@ -1,4 +1,4 @@
-"""Moving what is due out of a delayed table, with and without many messages in it that are not due."""
+"""Moving due messages out of a delayed table, with and without many messages that are not due."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WAITING = (0, 100_000)
 
 
 def plan(database: Database, *, due: int, waiting: tuple[int, ...] = WAITING) -> Plan:
-    """Messages per second that the mover of one worker moves, with so many others waiting for their time."""
+    """Messages per second that the mover of one worker moves, with so many other messages that are not due."""
     kinds = [_kind(database, due, each) for each in waiting]
     return Plan("delayed", "moving due messages", database.name, kinds, {"messages": due})
 

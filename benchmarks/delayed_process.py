@@ -1,4 +1,4 @@
-"""The mover in a process of its own: `python -m benchmarks.delayed_process DUE WAITING`; the delayed table is filled before."""
+"""Run the mover in a separate process: `python -m benchmarks.delayed_process DUE WAITING`; fills the delayed table first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.messages import stored_body, stored_headers
 if TYPE_CHECKING:
     from sqlqueue_app.tables.delayed import DelayedTable
 
-# Due times all over the next ten days, and over the last hour.
+# Due times spread over the next ten days and over the last hour.
 _FILL = {
     "postgresql": (
         "TRUNCATE {table}",
@@ -37,14 +37,14 @@ _NUMBERS = "(WITH RECURSIVE n (value) AS (SELECT 1 UNION ALL SELECT value + 1 FR
 
 
 def run(due: int, waiting: int) -> dict[str, object]:
-    """Move what is due, in batches as a worker does; the rate."""
+    """Move the due messages in batches, as a worker does; returns the rate."""
     django.setup()
     # Models can be imported only now.
     from sqlqueue_app.conf import get_settings  # noqa: PLC0415
     from sqlqueue_app.receiving.delayed import BATCH, due_messages_of  # noqa: PLC0415
 
     (mover,) = due_messages_of(get_settings())
-    # The first batch connects, and looks the tables up.
+    # The first batch connects and reads the table definitions.
     fill(mover.delayed, BATCH, 0)
     mover.move_batch()
     fill(mover.delayed, due, waiting)
@@ -60,7 +60,7 @@ def run(due: int, waiting: int) -> dict[str, object]:
 
 
 def fill(table: DelayedTable, due: int, waiting: int) -> None:
-    """Leave exactly so many messages in the table, with fresh statistics."""
+    """Leave exactly so many messages in the table, with new statistics."""
     empty, later, now, statistics = _FILL[table.dialect.name]
     with table.connection().cursor() as cursor:
         cursor.execute(empty.format(table=table.qualified))

@@ -1,8 +1,8 @@
 """Random rows, headers, bodies, addresses, settings and delayed messages: `python -m benchmarks.fuzz --minutes N --seed S`.
 
-It runs the tests that try random cases, each with many more of them, again and again with the next seed, until the time is over:
-on SQLite and a real PostgreSQL, as the suite does. Of each round it prints how many cases each test tried. A case that fails is
-kept in --kept, is tried first the next time, and its report stands beside it; the exit code is 1 then.
+It runs the tests with random cases repeatedly, with many more cases and the next seed each time, until the time is over, on
+SQLite and a real PostgreSQL as in the suite. For each round it prints the number of cases of each test. A failing case is stored
+in --kept with its report and is tried first the next time; the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ TESTS = {
     "times": "tests/messages/test_times.py",
     "bodies": "tests/messages/test_deserialize.py",
 }
-# What starts workers takes a tenth of a second a case, the rest much less.
+# Cases that start workers take a tenth of a second, the others much less.
 SLOW = 4
 _TRIED = re.compile(r"(?P<passing>[0-9]+) passing, (?P<failing>[0-9]+) failing")
 
 
 def round_of(module: str, seed: int, times: int, kept: Path) -> tuple[int, bool, str]:
-    """Run one module; how many cases it tried, whether all was well, and what it said."""
+    """Run one module; returns the number of cases, whether all passed, and its output."""
     environment: Mapping[str, str] = {
         **os.environ,
         "SQLQUEUE_FUZZ_TIMES": str(max(2, times // SLOW if "any_" in module and "conf" not in module else times)),

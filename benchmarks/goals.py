@@ -1,4 +1,4 @@
-"""The goals of receiving, as ratios of one run on a durable PostgreSQL, and whether they were met."""
+"""The goals of receiving as ratios within one run on a durable PostgreSQL, and whether they are met."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLAT_MEGABYTES = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One goal; `met` is None where it was not measured."""
+    """One goal; `met` is None if it was not measured."""
 
     goal: str
     measured: str
@@ -23,7 +23,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """For the table."""
+        """The verdict as a word for the table."""
         return {True: "yes", False: "NO", None: "–"}[self.met]
 
 

@@ -1,4 +1,4 @@
-"""The handler that is measured: it does nothing but note when it was called, unless it was told not to."""
+"""The measured handler: it only notes the time of its calls, unless this is switched off."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _note(_message: Any, _context: Any) -> None:
         _met()
     TIMES.append(time.perf_counter())
     for count, call in ENOUGH:
-        # >=: another thread may have appended in between; who is called bears to be called again
+        # >=: another thread may have appended in between; a second call is harmless
         if len(TIMES) >= count:
             call()
 

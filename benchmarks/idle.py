@@ -1,7 +1,7 @@
-"""A queue at rest: how long from a commit to the handler, and what the worker asks the server meanwhile.
+"""An idle queue: the time from a commit to the handler, and the load of the idle worker on the server.
 
-The worker is a real `run_sqlqueue_worker`; the sender is a plain connection that knows nothing of sqlqueue. Between the messages
-the worker comes to rest, so that each one finds it idle.
+The worker is a real `run_sqlqueue_worker`; the sender is a plain connection without sqlqueue. The worker becomes idle between the
+messages, so that each one finds it idle.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tests.support.processes import end
 PAUSE_SECONDS = 0.15
 WATCHED_SECONDS = 30.0
 _PATIENCE_SECONDS = 60.0
-# A session that has come to rest counts its last transactions ten seconds later (PGSTAT_IDLE_INTERVAL).
+# An idle session reports its last transactions ten seconds later (PGSTAT_IDLE_INTERVAL).
 _SETTLED_SECONDS = 12.0
 _INSERT = f'INSERT INTO "{QUEUE}" (id, headers, body) VALUES (gen_random_uuid(), %s, %s)'
-# What the observer itself does is in it: two transactions.
+# The observer adds two transactions.
 _TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
 
 
@@ -44,7 +44,7 @@ class Idle:
     transactions: float
 
     def percentile(self, percent: float) -> float:
-        """The smallest value that at least so many percent do not exceed."""
+        """The smallest value that at least so many percent of the values do not exceed."""
         return self.milliseconds[max(0, -(-int(len(self.milliseconds) * percent) // 100) - 1)]
 
 
@@ -72,7 +72,7 @@ def measure_idle(
 
 
 def measure(database: PostgreSQL, *, count_messages: int, say: Callable[[str], None]) -> Section:
-    """The series of the goals (with wake-up and trigger), and beside them what polling costs."""
+    """The series of the goals, with wake-up and trigger, and the cost of polling for comparison."""
     series = []
     for key, name, wakes in (("idle", "WAKE_UP with the trigger", True), ("polling", "polling", False)):
         found = measure_idle(database, wake_up=wakes, trigger=wakes, count_messages=count_messages)
@@ -88,7 +88,7 @@ def measure(database: PostgreSQL, *, count_messages: int, say: Callable[[str], N
 
 @contextmanager
 def running_worker(environment: dict[str, str], ready: str) -> Iterator[queue.Queue[tuple[int, float]]]:
-    """A worker as users start it, from the moment that it has said `ready`; what its handler says comes in the queue."""
+    """A worker as users start it, once it has printed `ready`; the output of its handler arrives in the queue."""
     told: queue.Queue[tuple[int, float]] = queue.Queue()
     started = threading.Event()
     log: deque[str] = deque(maxlen=30)
@@ -125,7 +125,7 @@ def _latencies(connection: psycopg.Connection[Any], told: queue.Queue[tuple[int,
     headers = messages.stored_headers()
     pause = threading.Event()
     found: list[float] = []
-    # The first three open connections and fill caches.
+    # The first three messages open connections and fill caches.
     for number in count(-3):
         if len(found) == wanted:
             return found
@@ -144,7 +144,7 @@ def _latencies(connection: psycopg.Connection[Any], told: queue.Queue[tuple[int,
 
 
 def _watch(connection: psycopg.Connection[Any], seconds: float) -> float:
-    """Transactions a second that the server counts while nobody sends."""
+    """Transactions per second on the server while nothing is sent."""
     threading.Event().wait(_SETTLED_SECONDS)
     before, begin = _transactions(connection), time.monotonic()
     threading.Event().wait(seconds)

@@ -1,4 +1,4 @@
-"""The handler of the idle worker: it prints which message it was called with, and when."""
+"""The handler of the idle worker: it prints the message and the time of its call."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from sqlqueue_app import handles
 
 @handles("Bench.Hold")
 def hold(_message: Any, _context: Any) -> None:
-    """Never returns: the row is held by its transaction, until somebody ends that."""
+    """Never return: the transaction holds the row until it is ended from outside."""
     sys.stdout.write("holding\n")
     sys.stdout.flush()
     threading.Event().wait()
@@ -19,6 +19,6 @@ def hold(_message: Any, _context: Any) -> None:
 
 @handles("Bench.Quick")
 def quick(_message: Any, _context: Any) -> None:
-    """Says that it was called."""
+    """Print that it was called."""
     sys.stdout.write("handled\n")
     sys.stdout.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-# The start of threads and connections is no part of a rate: so many of the messages are not counted.
+# Rates exclude the start of threads and connections: this part of the messages is not counted.
 _STARTING = 0.05
 
 
@@ -23,7 +23,7 @@ def rate(*times_of_processes: Sequence[float]) -> float:
 
 
 def resident_megabytes(pid: int | str = "self") -> dict[str, float]:
-    """What a process occupies now and at its highest, in MB of 1,000,000 bytes; empty where there is no /proc."""
+    """The present and peak resident memory of a process in MB of 1,000,000 bytes; empty without /proc."""
     status = Path(f"/proc/{pid}/status")
     if not status.exists():
         return {}

@@ -1,4 +1,4 @@
-"""What `run_sqlqueue_worker` occupies while it receives many messages, seen from outside."""
+"""The memory of `run_sqlqueue_worker` while it receives many messages, measured from outside."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Growth:
 
     @property
     def megabytes(self) -> float:
-        """How much more was occupied in the last quarter; noise where it is a megabyte or two."""
+        """The growth in the last quarter; one or two megabytes are noise."""
         return self.late - self.warm
 
 
 def growth(samples: list[float]) -> Growth:
-    """Of four samples or more."""
+    """The growth over at least four samples."""
     quarter = len(samples) // 4
     return Growth(mean(samples[quarter : 2 * quarter]), mean(samples[-quarter:]))
 
 
 def measure(database: Database, *, messages: int, say: Callable[[str], None], samples: int = SAMPLES) -> Section:
-    """Let a worker receive so many messages, in portions; look at it after each of them."""
+    """Let a worker receive so many messages in chunks, and sample its memory after each chunk."""
     portion = max(1, messages // samples)
     resident = Series("memory.samples", f"run_sqlqueue_worker, resident after each {portion:,} messages", "MB")
     peak = Series("memory.peak", "run_sqlqueue_worker, resident at its highest", "MB")
@@ -66,7 +66,7 @@ def measure(database: Database, *, messages: int, say: Callable[[str], None], sa
 
 @contextmanager
 def _worker(database: Database) -> Iterator[Callable[[], int]]:
-    """A worker as users start it; gives a function that finds the process that receives."""
+    """A worker as users start it; yields a function that finds the receiving process."""
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "log"
         with (

@@ -1,4 +1,4 @@
-"""The message of all benchmarks: about 600 B of headers as an endpoint of ours writes them, and a body of 1 KB of JSON."""
+"""The message of all benchmarks: about 600 B of headers as an endpoint writes them, and a body of 1 KB of JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADER_BYTES = 600
 
 
 def body(number: int = 0) -> dict[str, Any]:
-    """The body as a handler gets it; as JSON it has BODY_BYTES bytes."""
+    """The body as a handler receives it; as JSON it has BODY_BYTES bytes."""
     found = {
         "order_id": f"{number:010}",
         "customer": "Zoë & Söhne",
@@ -36,7 +36,7 @@ def stored_body() -> bytes:
 
 
 def stored_headers() -> str:
-    """The text of the headers in a row, padded to HEADER_BYTES where ours are shorter."""
+    """The text of the headers in a row, padded to HEADER_BYTES."""
     headers = outgoing_headers(
         message_id=str(uuid.uuid4()),
         now=datetime.now(UTC),

@@ -1,4 +1,4 @@
-"""One process against two with the same number of threads together, by the command that users run."""
+"""One process compared with two with the same total number of threads, started by the command for users."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _kind(database: Database, messages: int, processes: int) -> Kind:
 
 
 def run(database: Database, messages: int, processes: int, threads: int, *arguments: str) -> Measured:
-    """Empty the queue with so many processes of so many threads each; the arguments are more of the command's."""
+    """Empty the queue with so many processes of so many threads each; `arguments` are passed to the command."""
     database.fill(messages)
     command = ["run_sqlqueue_worker", "--until-empty", "--processes", str(processes), "--max-concurrency", str(threads), *arguments]
     with tempfile.TemporaryDirectory(prefix="sqlq-times-") as directory:

@@ -12,7 +12,7 @@ BATCH_FACTOR = 5
 
 BATCH_ROWS = 50
 
-# What is compared runs one after the other.
+# Kinds that are compared run one after the other.
 _ORDER = (
     "limit.1.1", "plain.1", "worker.1.1",
     "plain.8", "pgconn.8", "worker.8.1", "limit.8.1", "worker.8.auto", "worker.8.50", "limit.8.50",
@@ -23,7 +23,7 @@ _PGCONN = ("pgconn", "the same below psycopg's cursor")
 
 
 def messages_of(messages: int, *, threads: int, batch: bool = False) -> int:
-    """How many messages a turn takes: one thread alone waits for each commit, batches are over too soon to be measured."""
+    """The number of messages of a turn: fewer for one thread, which waits for each commit, more for fast batches."""
     return messages * BATCH_FACTOR if batch else max(1, messages // 2) if threads == 1 else messages
 
 
@@ -61,7 +61,7 @@ def limit_kinds(database: PostgreSQL, recording: Recording, messages: int) -> li
 
 
 def plain_kinds(database: Database, recording: Recording, messages: int) -> list[Kind]:
-    """The driver alone with the worker's strings."""
+    """The plain driver with the statements of the worker."""
     if isinstance(database, PostgreSQL):
         address, loops = database.conninfo(), {"one_trip": ("plain", "plain driver loop, one round trip"), "pgconn": _PGCONN}
     elif isinstance(database, SQLite):
@@ -114,7 +114,7 @@ def worker(database: Database, *, messages: int, threads: int, **options: object
 
 
 def checked(found: dict[str, float], messages: int, who: str) -> Measured:
-    """RuntimeError unless all messages were received."""
+    """Raise RuntimeError unless all messages were received."""
     if found["messages"] != messages:
         raise RuntimeError(f"{who} received {found['messages']} messages, expected {messages}")
     return Measured(found["rate"], found["processor_microseconds"])

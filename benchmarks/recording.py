@@ -1,4 +1,4 @@
-"""What a worker really sends for each message, so that plain loops and pgbench can send the same.
+"""Record the statements of a worker for each message, so that plain loops and pgbench can send the same.
 
 Nothing is copied from the package: one thread of a real worker empties a small queue while the server (or SQLite) reports every
 string that reached it, and the strings that come again for each message are kept.
@@ -39,13 +39,13 @@ class Recording:
 
     @property
     def one_trip(self) -> str:
-        """All of a cycle as one string, what ends the last message first."""
+        """A whole cycle as one string, starting with the end of the previous message."""
         begin, *end = self.cycle
         return "; ".join([*end, begin])
 
     @property
     def prepared_statement(self) -> str:
-        """The statement alone, with the parameters as the worker fills them in."""
+        """The plain statement with the parameters of the worker."""
         prepared = _PREPARE.search(self.prepare)
         called = re.search(r"EXECUTE\s+\S+?\s*\(([^)]*)\)", self.one_trip)
         if prepared is None or called is None:
@@ -56,7 +56,7 @@ class Recording:
         return statement
 
     def as_json(self) -> str:
-        """For a child process."""
+        """The recording as JSON, for a child process."""
         return json.dumps(asdict(self))
 
 
@@ -67,9 +67,9 @@ def recording_of(text: str) -> Recording:
 
 
 def record(database: Database, **options: object) -> Recording:
-    """What a worker with these options of the endpoint sends."""
+    """Record the statements of a worker with these endpoint options."""
     database.fill(MESSAGES)
-    # PostgreSQL says every string that it gets as a notice to the session that sent it; SQLite takes no notice.
+    # PostgreSQL reports every statement as a notice to its session; SQLite has no notices.
     environment = database.environment(QUEUE, **options) | {"PGOPTIONS": "-c log_statement=all -c client_min_messages=log"}
     return recording_of(json.dumps(run_child("benchmarks.recording", environment)))
 
@@ -94,12 +94,12 @@ def cycle_of(sent: list[str]) -> Recording:
 
 
 def is_receive(text: str) -> bool:
-    """Whether a string asks for the next message of the measured queue."""
+    """Whether a statement receives the next message of the measured queue."""
     return "EXECUTE " in text or ("DELETE FROM" in text and "RETURNING" in text and "PREPARE" not in text)
 
 
 def _listen(sent: dict[int, list[str]]) -> None:
-    """Have the statements of every connection that is opened from now on kept by thread."""
+    """Record the statements of every new connection by thread."""
     from django.db.backends.signals import connection_created  # noqa: PLC0415 - reads settings
 
     def keep(text: str) -> None:

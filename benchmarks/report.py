@@ -1,4 +1,4 @@
-"""What was measured, as one table for people and as JSON for later comparison."""
+"""The results as one readable table and as JSON for later comparison."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def as_json(sections: Sequence[Section], verdicts: Sequence[Verdict], facts: dict[str, Any]) -> dict[str, Any]:
-    """Everything that is needed to read the numbers later."""
+    """All data needed to interpret the numbers later."""
     return {
         "machine": facts,
         "goals": [asdict(each) for each in verdicts],
@@ -95,7 +95,7 @@ def as_json(sections: Sequence[Section], verdicts: Sequence[Verdict], facts: dic
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers are measured on, and how busy it is at this moment."""
+    """The machine of the measurement and its present load."""
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "system": platform.platform(),

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-# Started as a file, Python looks beside the file and not here.
+# When started as a file, Python searches the folder of the file instead of this one.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import affinity, announcing, backlog, delayed, idle, memory, processes, receive, sending, several, stages
@@ -39,7 +39,7 @@ examples:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options; every bad one ends the process with 2 and one line."""
+    """Parse the options; a wrong one exits with code 2 and one line."""
     parser = argparse.ArgumentParser(
         description="Measures receiving, sending and memory on a throw-away PostgreSQL and a SQLite file.",
         epilog=_EPILOG,
@@ -85,7 +85,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 @dataclass(slots=True)
 class Bench:
-    """One run: the databases, and what was found so far."""
+    """One run: the databases and the results so far."""
 
     options: argparse.Namespace
     servers: list[PostgreSQL]
@@ -94,7 +94,7 @@ class Bench:
     """What each part took."""
 
     def sections(self) -> Iterable[Section]:
-        """Part after part; within a part everything takes turns on all of its databases."""
+        """Run part after part; within a part all kinds take turns on all of its databases."""
         parts = self.options.part or PARTS
         for part in PARTS:
             if part in parts:
@@ -128,12 +128,12 @@ class Bench:
 
 
 def say(line: str) -> None:
-    """What is known already: the whole takes minutes."""
+    """Print the progress: the whole run takes minutes."""
     print(f"  {line}", file=sys.stderr, flush=True)
 
 
 def measure(options: argparse.Namespace) -> tuple[list[Section], dict[str, Any]]:
-    """Everything that was asked for, and the facts of the machine."""
+    """Measure all requested parts and the facts of the machine."""
     facts = machine()
     begin = time.monotonic()
     with ExitStack() as stack:
@@ -149,7 +149,7 @@ def measure(options: argparse.Namespace) -> tuple[list[Section], dict[str, Any]]
 
 
 def write(options: argparse.Namespace, sections: Sequence[Section], facts: dict[str, Any]) -> str:
-    """The two files of a run, named after its day and part; returns the text of the one for people."""
+    """Write the two files of a run, named after its day and part; returns the text of the report."""
     database = "PostgreSQL, not durable" if options.durability == "not-durable" else "PostgreSQL, durable"
     found = verdicts(sections, database)
     text = markdown(sections, found, facts)
@@ -163,7 +163,7 @@ def write(options: argparse.Namespace, sections: Sequence[Section], facts: dict[
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, write the files; 0 even where a goal was missed, for a benchmark is no test."""
+    """Measure, print, write the files; returns 0 even if a goal is missed, because a benchmark is no test."""
     options = parse(arguments)
     sections, facts = measure(options)
     print(write(options, sections, facts))

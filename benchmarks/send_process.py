@@ -1,4 +1,4 @@
-"""Sending in a process of its own: `python -m benchmarks.send_process single|many COUNT`; the queue is emptied before."""
+"""Send in a separate process: `python -m benchmarks.send_process single|many COUNT`; empties the queue first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.messages import MESSAGE_TYPE, body
 
 
 def run(how: str, count: int) -> dict[str, object]:
-    """Send so many messages, each by a `send()` of its own or all by one `send_many()`; the rate."""
+    """Send so many messages by single `send()` calls or one `send_many()`; returns the rate."""
     django.setup()
     # Models can be imported only now.
     from sqlqueue_app import send, send_many  # noqa: PLC0415
@@ -24,7 +24,7 @@ def run(how: str, count: int) -> dict[str, object]:
     settings = get_settings()
     form = dialect_of_connection(connection_of(settings.database)).name
     table = QueueTable(settings.database, settings.address_book(form).resolve(QueueAddress("Bench", form=form)))
-    # The first message connects, looks the table up and fills the caches of both ways.
+    # The first message connects, reads the table definition and fills the caches of both ways.
     send(MESSAGE_TYPE, body())
     table.purge()
     bodies = [body(number) for number in range(count)]

@@ -1,4 +1,4 @@
-"""One of several senders: `python -m benchmarks.sender_process COUNT`; begins at a line on its input, prints when it has ended."""
+"""One of several senders: `python -m benchmarks.sender_process COUNT`; starts at a line of input and prints its end time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from benchmarks.messages import MESSAGE_TYPE, body
 
 
 def main() -> None:
-    """Send so many messages, each with a `send()` and a transaction of its own."""
+    """Send so many messages, each with its own `send()` and transaction."""
     django.setup()
     # Models can be imported only now.
     from sqlqueue_app import send  # noqa: PLC0415
 
-    # The first message connects and fills the caches; the others have the worker receive before the rate counts.
+    # The first message connects and fills the caches; the others make the worker receive before the measurement.
     for number in range(max(1, int(sys.argv[1]) // 10)):
         send(MESSAGE_TYPE, body(number))
     print("ready", flush=True)

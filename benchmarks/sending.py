@@ -1,4 +1,4 @@
-"""Sending: one `send_many()` beside as many single `send()`s, in turns."""
+"""Sending: one `send_many()` compared with as many single `send()` calls, in turns."""
 
 from __future__ import annotations
 

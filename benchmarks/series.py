@@ -1,4 +1,4 @@
-"""What is measured: things that take turns, and what came of them."""
+"""The measured kinds, which take turns, and their results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Measured:
 
 @dataclass(slots=True)
 class Series:
-    """What one kind has measured, a value for each round; none where it could not be measured."""
+    """The values of one kind, one per round; empty if it could not be measured."""
 
     key: str
     name: str
@@ -32,7 +32,7 @@ class Series:
         return median(self.values)
 
     def add(self, measured: Measured) -> None:
-        """One more round."""
+        """Add the value of a round."""
         self.values.append(measured.value)
         if measured.processor_microseconds is not None:
             self.processor_microseconds.append(measured.processor_microseconds)
@@ -40,7 +40,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One thing to be measured in each round. `measure` is None where it cannot be, and `note` says why."""
+    """One kind, measured in each round. `measure` is None if it cannot be measured, with the reason in `note`."""
 
     key: str
     name: str
@@ -49,7 +49,7 @@ class Kind:
     note: str = ""
 
     def series(self) -> Series:
-        """For its values."""
+        """An empty series for its values."""
         return Series(self.key, self.name, self.unit, note=self.note)
 
 
@@ -70,7 +70,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a part will measure on one database."""
+    """The kinds that a part measures on one database."""
 
     part: str
     title: str
@@ -80,7 +80,7 @@ class Plan:
 
 
 def take_turns(plans: Sequence[Plan], rounds: int, say: Callable[[str], None] = lambda _: None) -> list[Section]:
-    """Measure each kind of each plan once, then each once more, and so on: neighbours in time see the same mood of the machine."""
+    """Measure all kinds of all plans once per round, so that values of the same round see the same load of the machine."""
     sections = [Section(plan.part, plan.title, plan.database, [kind.series() for kind in plan.kinds], plan.facts) for plan in plans]
     for number in range(1, rounds + 1):
         for plan, section in zip(plans, sections, strict=True):
@@ -92,5 +92,5 @@ def take_turns(plans: Sequence[Plan], rounds: int, say: Callable[[str], None] = 
 
 
 def ratio(subject: Series, yardstick: Series) -> float:
-    """The median over the rounds of subject / yardstick, neighbours in time, so that the machine's mood cancels out."""
+    """The median over the rounds of subject / yardstick within the same round, so that the load of the machine cancels out."""
     return median(a / b for a, b in zip(subject.values, yardstick.values, strict=True))

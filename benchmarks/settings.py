@@ -1,4 +1,4 @@
-"""Django settings of the processes that are measured: an ordinary project, its database named by the benchmark."""
+"""Django settings of the measured processes: an ordinary project with the database of the benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a second database costs: handlers that write to the database of the queues, and to another one too."""
+"""The cost of a second database: handlers that write to the database of the queues and to another one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WAYS = {
 
 
 def plan(database: PostgreSQL, *, messages: int) -> Plan:
-    """The worker with 1 and with 8 threads, each message with its rows in a transaction of its own."""
+    """The worker with 1 and with 8 threads, each message and its rows in one transaction."""
     with database.connect() as connection:
         if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [SECOND]).fetchone():
             database.create(SECOND)
@@ -36,7 +36,7 @@ def plan(database: PostgreSQL, *, messages: int) -> Plan:
 def _kind(database: PostgreSQL, way: str, threads: int, messages: int) -> Kind:
     told, mode, aliases = _WAYS[way]
     count = receive.messages_of(messages, threads=threads)
-    # Else Django would open a connection for each message.
+    # Otherwise Django would open a connection for each message.
     second = {"ENGINE": "django.db.backends.postgresql", "CONN_MAX_AGE": 600, **database.settings(SECOND)}
     own = {"SQLQUEUE_BENCH_SECOND": json.dumps(second), "SQLQUEUE_BENCH_WRITES": ",".join(aliases)}
 

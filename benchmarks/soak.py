@@ -44,7 +44,7 @@ FAULTS = ("lost", "twice", "strangers", "wrongly handled", *OF_THE_LEDGER, "with
 
 @dataclass
 class Played:
-    """What a run did, and what came of it."""
+    """The activity and results of a run."""
 
     kills: dict[str, int]
     account: Account
@@ -58,7 +58,7 @@ class Played:
 
     @property
     def faults(self) -> dict[str, list[str]]:
-        """Everything that must not be."""
+        """All faults: lost, repeated and leftover messages."""
         found = self.account.faults | self.ledger.faults
         if self.unanswered:
             found["without a reply"] = self.unanswered
@@ -70,7 +70,7 @@ class Played:
 
 
 def play(given: argparse.Namespace, directory: Path) -> Played:
-    """The whole run on a database of its own."""
+    """Do the whole run on a separate database."""
     from benchmarks.soak_parts import Asker, Killer, Workers, left_behind, server_and_ledger  # noqa: PLC0415
     from tests.chaos.books import account  # noqa: PLC0415
     from tests.chaos.ledger_books import ledger_account, settle  # noqa: PLC0415
@@ -96,7 +96,7 @@ def play(given: argparse.Namespace, directory: Path) -> Played:
         settle(bench, ledger, log)
         taken = time.monotonic() - begun
         found = account(bench)
-        # A request whose sending broke off may have been sent all the same.
+        # A request whose sending failed may have been sent anyway.
         found.strangers = [unit for unit in found.strangers if unit not in asker.doubtful]
         unanswered = sorted(asker.unanswered - set(found.failed))
         return Played(
@@ -130,12 +130,12 @@ class Progress:
 
 
 def say(line: str) -> None:
-    """What is known already."""
+    """Print the progress."""
     print(f"  {line}", file=sys.stderr, flush=True)
 
 
 def as_json(given: argparse.Namespace, played: Played, facts: dict[str, Any]) -> dict[str, Any]:
-    """Everything that was found."""
+    """All results."""
     account = played.account
     return {
         "machine": facts,
@@ -155,7 +155,7 @@ def as_json(given: argparse.Namespace, played: Played, facts: dict[str, Any]) ->
 
 
 def markdown(told: dict[str, Any]) -> str:
-    """The report for people."""
+    """The report as Markdown."""
     facts = [f"- {name}: {value}" for name, value in told["machine"].items()]
     asked = ", ".join(f"{name} {value}" for name, value in told["asked for"].items())
     rows = [["what", "how many"]]
@@ -185,7 +185,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play, print, write the files; 1 where a message is lost, there twice, or something is left behind."""
+    """Run, print, write the files; returns 1 if a message is lost or repeated, or something is left behind."""
     given = parse(arguments)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
     django.setup()

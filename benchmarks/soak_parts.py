@@ -1,4 +1,4 @@
-"""The parts of a soak: the workers that are killed, who kills them and when, who asks and waits for replies."""
+"""The parts of a soak: the workers, the kills, and the requester that waits for replies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.processes import children_of, is_gone
 from tests.support.provisioning import PostgresqlProvider
 from tests.support.waiting import join_all, poll_until
 
-# Those of two-phase commit among the others, so that a short run has some of both.
+# Steps of two-phase commit are mixed in, so that a short run has some of both.
 _STEPS = [step for steps in zip_longest(STEPS, STEPS_OF_TWO_PHASE) for step in steps if step is not None]
 Server = GivenServer | ThrowAwayServer
 SECONDS_FOR_A_STEP = 60.0
@@ -46,7 +46,7 @@ SECONDS_BETWEEN_QUESTIONS = 0.5
 
 
 class Workers:
-    """A supervisor with two worker processes, and a worker by itself that takes batches; each killed one is started again."""
+    """A supervisor with two worker processes and a separate worker that takes batches; killed ones are restarted."""
 
     def __init__(self, bench: Bench, server: Server, log: Path, stack: ExitStack) -> None:
         self.bench = bench
@@ -65,13 +65,13 @@ class Workers:
         return self._stack.enter_context(worker(self.bench, self._log, *arguments, **environment))
 
     def kill_child(self, chance: random.Random) -> None:
-        """One of the supervised, which its supervisor starts again."""
+        """Kill a supervised worker, which its supervisor restarts."""
         children = poll_until(lambda: children_of(self._supervisor.pid), what="the supervisor has children")
         os.kill(chance.choice(children), signal.SIGKILL)
         self.kills["supervised worker, at random"] += 1
 
     def kill_supervisor(self) -> None:
-        """The supervisor, with which its children end."""
+        """Kill the supervisor, with which its children end."""
         children = children_of(self._supervisor.pid)
         self._supervisor.kill()
         self._supervisor.wait(60)
@@ -80,14 +80,14 @@ class Workers:
         self._supervisor = self._start_supervisor()
 
     def kill_alone(self) -> None:
-        """The one that takes batches."""
+        """Kill the separate worker."""
         self._alone.kill()
         self._alone.wait(60)
         self.kills["worker alone, at random"] += 1
         self._alone = self._start_alone()
 
     def kill_at(self, step: str, time: int) -> None:
-        """One that kills itself at a step, in the place of the worker alone, which is stopped in order."""
+        """Replace the separate worker, stopped in order, by one that kills itself at a step."""
         self._end(self._alone)
         self._alone = self._start_alone(**step_of(step, time))
         try:
@@ -101,7 +101,7 @@ class Workers:
         self._alone = self._start_alone()
 
     def kill_server(self) -> None:
-        """The first process of the PostgreSQL server, which is started again."""
+        """Kill the first process of the PostgreSQL server, which is restarted."""
         assert isinstance(self._server, ThrowAwayServer), "a server that is given is not ours to kill"
         kill_server(self._server)
         self._server.start()
@@ -109,19 +109,19 @@ class Workers:
         self.kills["server"] += 1
 
     def stop(self) -> None:
-        """Both in order."""
+        """Stop both in order."""
         for process in (self._alone, self._supervisor):
             self._end(process)
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGTERM)
         code = process.wait(60)
-        # It may have been told before it could listen.
+        # It may have received the signal before its handler was installed.
         assert code in (0, -signal.SIGTERM), f"a worker that was stopped ended with {code}:\n{self._log.read_text()[-4_000:]}"
 
 
 class Killer:
-    """Spreads the kills over the time, at random moments: half of them at the named steps by turns."""
+    """Spread the kills over the time: half at random moments, half at the named steps in turn."""
 
     def __init__(self, workers: Workers, chance: random.Random, *, kills: int, server_kills: int, seconds: float) -> None:
         self._workers = workers
@@ -160,7 +160,7 @@ class Killer:
 
 
 class Asker:
-    """A thread that asks, and waits for each reply before it asks again."""
+    """A thread that sends requests one after the other and waits for each reply."""
 
     def __init__(self, bench: Bench) -> None:
         self._alias = bench.database.alias
@@ -187,14 +187,14 @@ class Asker:
         assert self._errors == []
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop sending requests."""
         self._stop.set()
 
     def _run(self) -> None:
         try:
             while not self._stop.wait(SECONDS_BETWEEN_QUESTIONS):
                 self._ask(str(uuid.uuid4()))
-        except BaseException as error:  # noqa: BLE001 - told to the thread that waits
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             self._errors.append(error)
         finally:
             connections.close_all()
@@ -214,7 +214,7 @@ class Asker:
             self.unanswered.add(name)
 
     def _note(self, name: str) -> None:
-        """In the books, as often as it takes: the server may be away."""
+        """Write to the books, repeated while the server is unavailable."""
         while True:
             try:
                 with transaction.atomic(using=self._alias):
@@ -231,7 +231,7 @@ class Asker:
 
 @contextmanager
 def server_and_ledger(database: QueueDatabase) -> Iterator[tuple[Server, OtherDatabase]]:
-    """The PostgreSQL server, one of its own where the queues are elsewhere, and the ledger on it."""
+    """The PostgreSQL server, a separate one if the queues are elsewhere, and the ledger on it."""
     with ExitStack() as stack:
         provider = database.provider
         if not isinstance(provider, PostgresqlProvider):
@@ -241,7 +241,7 @@ def server_and_ledger(database: QueueDatabase) -> Iterator[tuple[Server, OtherDa
 
 
 def left_behind(bench: Bench, ledger: OtherDatabase) -> list[str]:
-    """Threads, locks, prepared transactions and sessions that are there when nobody works any more. The queues are gone then."""
+    """Threads, locks, prepared transactions and sessions left after all work has ended. Drops the queues."""
     others = (thread for thread in threading.enumerate() if thread is not threading.main_thread())
     found = [f"thread {thread.name}" for thread in others if not thread.daemon]
     try:

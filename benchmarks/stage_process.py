@@ -53,7 +53,7 @@ class Timers:
         self._since = now
 
     def enter(self, stage: str) -> None:
-        """The stage begins."""
+        """Enter a stage."""
         if stage == DRIVER:
             self.driver_processor -= time.thread_time_ns()
         elif len(self._stack) == 1:
@@ -64,7 +64,7 @@ class Timers:
         self._stack.append(stage)
 
     def leave(self) -> None:
-        """What began last ends."""
+        """Leave the stage entered last."""
         self._switch()
         if self._stack.pop() == DRIVER:
             self.driver_processor += time.thread_time_ns()
@@ -97,7 +97,7 @@ class Timers:
 
 
 def lay_timers(timers: Timers) -> None:
-    """Put a timer around every stage; AttributeError names the one that is gone."""
+    """Put a timer around every stage; raises AttributeError for a missing function."""
     for stage, places in STAGES.items():
         for place in places:
             module, _, path = place.partition(":")

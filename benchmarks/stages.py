@@ -1,4 +1,4 @@
-"""Where the time of a message goes: one thread under timers, beside the same without."""
+"""The time of a message by stage: one thread with timers, compared with one without."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNIT = "µs a message"
 
 
 def measure(database: PostgreSQL, *, messages: int, rounds: int, say: Callable[[str], None]) -> Section:
-    """Microseconds of each stage of a message, in one thread, and what the timers themselves cost."""
+    """Microseconds of each stage of a message in one thread, and the cost of the timers."""
     whole = Series("profile.whole", "a message, without timers", UNIT)
     timed: list[dict[str, Any]] = []
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""A handler that leaves a row in each of the databases that it is told."""
+"""A handler that writes a row to each of the configured databases."""
 
 from __future__ import annotations
 

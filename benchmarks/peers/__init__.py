@@ -1,1 +1,1 @@
-"""The worker beside other queues, in one run: `make bench-peers`, or `python -m benchmarks.peers --help`."""
+"""The worker compared with other queues in one run: `make bench-peers`, or `python -m benchmarks.peers --help`."""

@@ -1,4 +1,4 @@
-"""Measure us beside other queues: `make bench-peers`, or `python -m benchmarks.peers --help`."""
+"""Compare sqlqueue with other queues: `make bench-peers`, or `python -m benchmarks.peers --help`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ print(json.dumps(found))
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options; every bad one ends the process with 2 and one line."""
+    """Parse the options; a wrong one exits with code 2 and one line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers",
         description="Measures sqlqueue beside other queues, in turns, on one durable throw-away PostgreSQL.",
@@ -67,7 +67,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--results", type=Path, metavar="DIR", help="where the files go (default: benchmarks/results; with --quick nowhere)"
     )
     options = parser.parse_args(arguments)
-    # what is said beside --quick holds
+    # options given with --quick take precedence
     parser.set_defaults(**(_QUICK if options.quick else _USUAL))
     options = parser.parse_args(arguments)
     if (
@@ -79,7 +79,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
-    """Of what is installed there, Python itself included; empty where there is no such environment."""
+    """The versions of the installed packages and of Python; empty without such an environment."""
     if not python.exists():
         return {}
     command = [str(python), "-c", _VERSIONS, json.dumps(list(packages))]
@@ -89,7 +89,7 @@ def versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def plays(options: argparse.Namespace, server: PostgreSQL, found: Mapping[str, results.Found]) -> Iterator[list[Play]]:
-    """Every peer that is to be had, installed; what is missing is told in `found`."""
+    """All available peers, installed; `found` records the missing ones."""
     python = options.environment / "bin" / "python"
     started: dict[str, Broker] = {}
     with ExitStack() as stack:
@@ -110,7 +110,7 @@ def plays(options: argparse.Namespace, server: PostgreSQL, found: Mapping[str, r
 
 
 def chosen(options: argparse.Namespace) -> list[Peer]:
-    """Those that are asked for; ours is always measured, for it is what the others are compared with."""
+    """The requested peers; ours is always included, because the others are compared with it."""
     return [peer for peer in PEERS if not options.peer or peer.key in (OURS, *options.peer)]
 
 
@@ -128,7 +128,7 @@ def _broker(peer: Peer, started: dict[str, Broker], stack: ExitStack) -> Broker 
 
 
 def measure_rates(options: argparse.Namespace, ready: Sequence[Play], found: Mapping[str, results.Found]) -> None:
-    """Round after round; those that are compared with each other are neighbours."""
+    """Measure round after round; peers that are compared follow each other."""
     for number in range(1, options.rounds + 1):
         for play in ready:
             for way, many in (("one", False), ("bulk", True)):
@@ -143,7 +143,7 @@ def measure_rates(options: argparse.Namespace, ready: Sequence[Play], found: Map
                         try:
                             rate = rates.receiving(play, variant, options.seconds)
                         except RuntimeError as problem:
-                            # one that fails once is told, and the others are measured all the same
+                            # a failing peer is reported, and the others are still measured
                             found[play.peer.key].problems.append(str(problem))
                             say(str(problem))
                             continue
@@ -152,7 +152,7 @@ def measure_rates(options: argparse.Namespace, ready: Sequence[Play], found: Map
 
 
 def measure(options: argparse.Namespace) -> results.Run:
-    """Everything, on one server."""
+    """Measure everything on one server."""
     facts, begin = machine(), time.monotonic()
     found = {peer.key: results.start(peer) for peer in chosen(options)}
     with closing(PostgreSQL(durable=True)) as server:
@@ -171,9 +171,9 @@ def measure(options: argparse.Namespace) -> results.Run:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, write the files; 0 even where a goal was missed, for a benchmark is no test."""
+    """Measure, print, write the files; returns 0 even if a goal is missed, because a benchmark is no test."""
     options = parse(arguments)
-    # ended by a signal, it ends brokers and workers too; a shell that starts it in the background would have it ignore Ctrl-C
+    # a signal also ends brokers and workers; a shell that starts it in the background would make it ignore Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = measure(options)
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write(run: results.Run, directory: Path) -> None:
-    """The two files of a run, named after its day."""
+    """Write the two files of a run, named after its day."""
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / f"{datetime.now(UTC):%Y-%m-%d}-peers"
     told = json.dumps(run.as_json(), indent=1, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""RabbitMQ and Redis of the system's packages, each thrown away after the run and heard on the loopback interface alone."""
+"""RabbitMQ and Redis from system packages, removed after the run and listening only on the loopback interface."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pathlib import Path
 from tests.support.ports import HOST, free_port
 
 _SECONDS_TO_START = 90.0
-# The command in the path changes the user; this one runs as whoever calls it.
+# The command in PATH switches the user; this one runs as the caller.
 _RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _PACKAGES = {"rabbitmq": "rabbitmq-server", "redis": "redis-server"}
 
 
 class BrokerMissing(Exception):
-    """It could not be had on this machine; the text says why."""
+    """The broker is not available on this machine; the text gives the reason."""
 
 
 class Broker:
-    """A running broker; `url` is what celery takes."""
+    """A running broker; `url` is for celery."""
 
     def __init__(self, kind: str) -> None:
-        """Start it, installed by apt-get where it is missing and that is possible. BrokerMissing if it is not to be had."""
+        """Start it, installing it by apt-get if missing. Raises BrokerMissing if it is not available."""
         self.directory = Path(tempfile.mkdtemp(prefix=f"sqlq-{kind}-"))
         self.port = free_port()
         self._after: list[str] = []
@@ -61,7 +61,7 @@ class Broker:
             "ERL_EPMD_PORT": str(epmd),
             "ERL_EPMD_ADDRESS": HOST,
         }
-        # it names nodes for one another, and stays when they end
+        # it registers the nodes and stays after their end
         self._after = ["epmd", "-port", str(epmd), "-kill"]
         return [program]
 
@@ -87,7 +87,7 @@ class Broker:
                 return
 
     def close(self) -> None:
-        """End it, and remove its files."""
+        """Stop it and remove its files."""
         self._process.terminate()
         try:
             self._process.wait(30)
@@ -110,7 +110,7 @@ def _find(kind: str, look: Callable[[], str | None]) -> str:
 
 
 def _install(package: str) -> None:
-    """By the system's packages, which start nothing of it here: a service that began by itself would be somebody else's broker."""
+    """Install the system package without starting its service, which would be a second broker."""
     apt = shutil.which("apt-get")
     if apt and os.geteuid() == 0:
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}

@@ -1,4 +1,4 @@
-"""The peers: how each one's worker is started, with which settings, and what it promises by its own documentation."""
+"""The peers: the command and settings of each worker, and the documented guarantees."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a message may rely on."""
+    """A documented guarantee for messages."""
 
     sending: str
     """Whether it is sent with the sender's own rows, or not at all."""
@@ -44,7 +44,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Everything that the measurements need to know of one queue."""
+    """The data of one queue for the measurements."""
 
     key: str
     name: str

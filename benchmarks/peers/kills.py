@@ -1,7 +1,7 @@
-"""The same kills for everybody: two workers, and whoever takes a marked message is ended by `kill -9` with all of its processes.
+"""The same kills for every peer: two workers, of which the one that takes a marked message is killed with all its processes.
 
-Half of the kills come in the handler before it has left its row, half after that and before it returns: there the promises differ.
-The other worker goes on meanwhile, so what a new process needs to start is in none of the times.
+Half of the kills happen before the handler writes its row, half after it and before the return, where the guarantees differ.
+The other worker keeps running, so no time includes the start of a process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK_SECONDS = 0.01
 
 @dataclass(slots=True)
 class Killed:
-    """What became of the messages of one peer."""
+    """The outcomes of the messages of one peer."""
 
     kills: int = 0
     messages: int = 0
@@ -55,13 +55,13 @@ class _Strikes:
         self._started = 0
 
     def start(self) -> None:
-        """One more worker, by a name that no other had."""
+        """Start another worker with a new name."""
         self._started += 1
         name = f"w{self._started}"
         self.workers[name] = self.play.start(self.play.peer.at_rest(CONCURRENCY), self.notes, name)
 
     def ready(self) -> None:
-        """Ordinary messages until every worker has handled one of them. RuntimeError if that does not come to pass."""
+        """Send ordinary messages until every worker has handled one. Raises RuntimeError if this does not happen."""
         end = time.monotonic() + _READY_SECONDS
         while not set(self.workers) <= {note.worker for note in self.notes.all()}:
             if time.monotonic() > end:
@@ -72,12 +72,12 @@ class _Strikes:
             threading.Event().wait(_BETWEEN_SECONDS)
 
     def strike(self, moment: str) -> None:
-        """One marked message, and the end of who takes it."""
+        """Send one marked message and kill the worker that takes it."""
         (number,) = self._send(moment, 1)
         end = time.monotonic() + _READY_SECONDS
         while (standing := self._standing(number)) is None:
             if time.monotonic() > end:
-                # it was sent and counts, but nobody came as far as to be killed
+                # the message counts, but no worker reached the point of the kill
                 return
             threading.Event().wait(_LOOK_SECONDS)
         self.killed[number] = time.monotonic()
@@ -102,17 +102,17 @@ class _Strikes:
         return found
 
     def rows(self) -> dict[int, int]:
-        """How many rows handlers have left for each message."""
+        """The number of rows of each message."""
         with self.play.connect() as connection:
             rows = connection.execute("SELECT number, count(*) FROM bench_done GROUP BY number").fetchall()
         return {int(number): int(count) for number, count in rows}
 
     def is_over(self) -> bool:
-        """Whether nothing more can come."""
+        """Whether all messages are settled."""
         return len(self.again()) == len(self.killed) and self.rows().keys() >= set(self.sent)
 
     def found(self) -> Killed:
-        """What is known now."""
+        """The present results."""
         rows, again = self.rows(), self.again()
         return Killed(
             kills=len(self.killed),
@@ -126,13 +126,13 @@ class _Strikes:
         )
 
     def close(self) -> None:
-        """End its workers."""
+        """Stop its workers."""
         for worker in self.workers.values():
             worker.kill()
 
 
 def measure(plays: Sequence[Play], *, kills: int, patience: float, say: Callable[[str], None]) -> dict[str, Killed]:
-    """By the key of the peer. Waits at most `patience` seconds after the last kill; who takes longest is killed first."""
+    """Results by key of the peer. Waits at most `patience` seconds after the last kill; the slowest peers are killed first."""
     order = sorted(plays, key=lambda play: -(play.peer.returns or 0.0))
     struck: list[_Strikes] = []
     try:
@@ -143,7 +143,7 @@ def measure(plays: Sequence[Play], *, kills: int, patience: float, say: Callable
             try:
                 _kill(strikes, kills)
             except RuntimeError as problem:
-                # the others are measured all the same
+                # the others are still measured
                 strikes.problem = str(problem)
                 say(strikes.problem)
             again = len(strikes.again())
@@ -165,7 +165,7 @@ def _kill(strikes: _Strikes, kills: int) -> None:
 
 
 def _wait(struck: Sequence[_Strikes], patience: float, say: Callable[[str], None]) -> None:
-    """Until everybody whose messages come again has handled them."""
+    """Wait until all peers that redeliver have handled the messages."""
     end, open_still = time.monotonic() + patience, list(struck)
     while time.monotonic() < end:
         open_still = [strikes for strikes in struck if strikes.play.peer.returns is not None and not strikes.is_over()]

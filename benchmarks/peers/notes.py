@@ -1,4 +1,4 @@
-"""What handlers noted: one file for each turn, written by benchmarks.peers.adapters.handling."""
+"""The notes of handlers: one file for each turn, written by benchmarks.peers.adapters.handling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATIENCE_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """`h`: a handler was called; `k`: it stands where it is to be killed. `seconds` are those of `time.monotonic()`."""
+    """`h`: a handler was called; `k`: it waits to be killed. `seconds` are those of `time.monotonic()`."""
 
     what: str
     number: int
@@ -34,7 +34,7 @@ class Notes:
         self._size = self._lines = 0
 
     def all(self) -> list[Note]:
-        """Everything until now, in the order in which it was written."""
+        """All notes so far, in the order of their writing."""
         found = []
         for line in self.path.read_text("ascii").splitlines():
             what, number, worker, seconds = line.split()
@@ -42,7 +42,7 @@ class Notes:
         return found
 
     def count(self) -> int:
-        """How many there are; it reads only what is new, for the processors are those of who is measured."""
+        """The number of notes; reads only new ones, to leave the processors to the measured processes."""
         with self.path.open("rb") as file:
             file.seek(self._size)
             new = file.read()
@@ -51,7 +51,7 @@ class Notes:
         return self._lines
 
     def wait_for(self, count: int, worker: Worker, seconds: float = _PATIENCE_SECONDS) -> None:
-        """Return when there are so many, looked at every 20 ms. RuntimeError if the worker ends before, or the time does."""
+        """Wait for so many notes, polling every 20 ms. Raises RuntimeError if the worker or the time ends first."""
         end = time.monotonic() + seconds
         while self.count() < count:
             if time.monotonic() > end or not worker.is_alive():

@@ -21,10 +21,10 @@ from benchmarks.peers.workers import Sender, Worker
 
 
 class Play:
-    """What is measured of one peer goes through here. Messages are numbered from 1 on; no number comes again."""
+    """The measurements of one peer. Messages are numbered from 1; numbers are not reused."""
 
     def __init__(self, peer: Peer, python: Path, server: PostgreSQL, directory: Path, broker: str = "") -> None:
-        """Install the peer, start its sender. RuntimeError where that fails, with what it said."""
+        """Install the peer and start its sender. Raises RuntimeError with the output on failure."""
         self.peer, self.server = peer, server
         self.python = Path(sys.executable) if peer.key == OURS else python
         self.database = OUR_DATABASE if peer.key == OURS else peer.key
@@ -72,11 +72,11 @@ class Play:
         return self.server.connect(self.database)
 
     def notes(self) -> Notes:
-        """A new file for the workers that are started with it."""
+        """A new file of notes for its workers."""
         return Notes(self._directory / f"notes-{next(self._files)}")
 
     def start(self, variant: Variant, notes: Notes, name: str = "w", *, together: bool = False) -> Worker:
-        """A worker with that name; `together`: its processes begin at once."""
+        """Start a worker with this name; with `together` its processes begin at the same time."""
         environment: Mapping[str, str] = {
             **self._environment,
             **variant.environment,
@@ -88,28 +88,28 @@ class Play:
         return Worker(self.python, commands, environment, self._directory / "worker.log")
 
     def send(self, count_messages: int, **more: Any) -> tuple[range, dict[str, float]]:
-        """The numbers of what was sent, and the answer; `more` as `benchmarks.peers.adapters.serving` says."""
+        """Send messages; returns their numbers and the answer. `more` is documented in `benchmarks.peers.adapters.serving`."""
         first = self._next
         answer = self._sender.send(first, count_messages, **more)
         self._next += int(answer["sent"])
         return range(first, self._next), answer
 
     def clear(self) -> None:
-        """Nothing waits, nothing is done; statistics and disk as after a quiet night."""
+        """Remove all messages and results, and leave statistics and disk in a settled state."""
         if self.peer.broker:
             self._sender.clear()
         with self.connect() as connection:
             connection.execute("TRUNCATE " + ", ".join([*map(_quoted, self.peer.tables), "bench_done"]) + " CASCADE")
 
     def settle(self) -> None:
-        """After much was sent: statistics are there, and everything is on the disk."""
+        """After many sends: update the statistics and write everything to disk."""
         with self.connect() as connection:
             for table in self.peer.tables:
                 connection.execute(f"VACUUM ANALYZE {_quoted(table)}")
             connection.execute("CHECKPOINT")
 
     def close(self) -> None:
-        """End its sender."""
+        """Stop its sender."""
         self._sender.close()
 
 

@@ -1,4 +1,4 @@
-"""How many messages a second, and how many can be sent."""
+"""The rates of receiving and sending."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEAST = 50
 
 
 def receiving(play: Play, variant: Variant, seconds: float) -> float:
-    """Messages a second of one worker, but for the first twentieth of them. RuntimeError if not all were handled."""
+    """Messages per second of one worker, without the first twentieth. Raises RuntimeError if not all were handled."""
     play.clear()
     sent, _ = play.send(max(LEAST, int(variant.pace * seconds)), many=True)
     play.settle()
@@ -25,7 +25,7 @@ def receiving(play: Play, variant: Variant, seconds: float) -> float:
 
 
 def sending(play: Play, seconds: float, *, many: bool) -> float:
-    """Messages a second of one process that sends one after the other, or in bulk."""
+    """Messages per second of one process that sends one by one or in bulk."""
     play.clear()
     play.send(5)
     _, answer = play.send(MOST, seconds=seconds, many=many)

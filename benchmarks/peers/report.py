@@ -1,4 +1,4 @@
-"""The tables of a run, for people."""
+"""The readable tables of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NOTHING = "–"
 
 
 def markdown(run: Run) -> str:
-    """The whole file beside the JSON."""
+    """The whole report."""
     facts = [f"- {name}: {_fact(value)}" for name, value in (run.machine | run.run).items() if value != ""]
     parts = [
         "# Comparison with other queues", facts, "## Speed", speed(run), "## Idle workers", rest(run),
@@ -24,7 +24,7 @@ def markdown(run: Run) -> str:
 
 
 def speed(run: Run) -> list[str]:
-    """A row for each way to run a worker: messages a second, median and range of the rounds."""
+    """A row for each variant of a worker: messages per second, median and range of the rounds."""
     rows = [["queue, messages/s", "1 at once", "8 at once", "in batches", "sending, one by one", "sending in bulk"]]
     for peer in _measured(run):
         for number, row in enumerate(peer.rates):
@@ -34,7 +34,7 @@ def speed(run: Run) -> list[str]:
 
 
 def rest(run: Run) -> list[str]:
-    """A worker for 8 messages at once that has nothing to do."""
+    """An idle worker for 8 concurrent messages."""
     rows = [["queue", "latency, p50 ms", "p99 ms", "transactions/s", "memory of the worker, MB", "processes"]]
     for peer in _measured(run):
         if found := peer.rest:
@@ -46,7 +46,7 @@ def rest(run: Run) -> list[str]:
 
 
 def killed(run: Run) -> list[str]:
-    """What became of messages whose worker was killed."""
+    """The outcomes of messages whose worker was killed."""
     rows = [["queue", "kills", "messages", "lost", "done twice", "handled again after, s: median (max)", "never handled again"]]
     for peer in _measured(run):
         if found := peer.killed:
@@ -58,7 +58,7 @@ def killed(run: Run) -> list[str]:
 
 
 def promises(run: Run) -> list[str]:
-    """What a message may rely on, by each one's own documentation."""
+    """The documented guarantees of each peer."""
     rows = [
         ["queue", "send commits with the sender's rows", "receive commits with the handler's rows", "after its worker is killed"]
     ]
@@ -67,7 +67,7 @@ def promises(run: Run) -> list[str]:
 
 
 def settings(run: Run) -> list[str]:
-    """How each was run, and which releases."""
+    """The settings and releases of each peer."""
     told = []
     for peer in _measured(run):
         releases = [f"{name} {version}" for name, version in peer.versions.items()] + ([peer.broker] if peer.broker else [])
@@ -76,12 +76,12 @@ def settings(run: Run) -> list[str]:
 
 
 def goal_table(run: Run) -> list[str]:
-    """What was aimed at, and what was reached."""
+    """The goals and the results."""
     return _table([["goal", "measured", "met"], *([each.goal, each.measured, each.word] for each in goals(run.peers))])
 
 
 def missing(run: Run) -> list[tuple[str, list[str]]]:
-    """A heading and what stands below it, where something is missing."""
+    """The section about missing measurements, if any."""
     told = [f"- {peer.name}: {peer.missing}" for peer in run.peers if peer.missing]
     for peer in run.peers:
         told += [f"- {peer.name}: {problem}" for problem in (*peer.problems, peer.killed.get("problem")) if problem]

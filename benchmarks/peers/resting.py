@@ -1,6 +1,6 @@
-"""Workers at rest: how soon they begin with a message, what they ask of the server meanwhile, and what they occupy.
+"""Idle workers: the latency of a message, the load on the server and the memory.
 
-All peers rest at the same time, so that nobody has the machine in a better mood; messages are sent to one after the other.
+All peers are idle at the same time, so that they see the same machine; messages are sent to one after the other.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from benchmarks.peers.plays import Play
 from benchmarks.peers.workers import Worker
 
 CONCURRENCY = 8
-# A session that has come to rest counts its last transactions ten seconds later (PGSTAT_IDLE_INTERVAL).
+# An idle session reports its last transactions ten seconds later (PGSTAT_IDLE_INTERVAL).
 _SETTLED_SECONDS = 12.0
 _TRANSACTIONS = "SELECT datname, xact_commit + xact_rollback FROM pg_stat_database WHERE datname IS NOT NULL"
 
 
 @dataclass(slots=True)
 class Rest:
-    """Of one peer."""
+    """The results of one peer."""
 
     milliseconds: list[float]
     """From the call that sends to the handler."""
@@ -38,7 +38,7 @@ class Rest:
 def measure(
     plays: Sequence[Play], server: PostgreSQL, *, messages: int, watched: float, say: Callable[[str], None]
 ) -> dict[str, Rest]:  # fmt: skip
-    """By the key of the peer."""
+    """Results by key of the peer."""
     found = {play.peer.key: Rest([]) for play in plays}
     with ExitStack() as stack:
         resting = []
@@ -49,18 +49,18 @@ def measure(
             stack.callback(worker.kill)
             resting.append((play, notes, worker))
         for play, notes, worker in list(resting):
-            # every connection is open, every cache is filled
+            # opens every connection and fills every cache
             play.send(2 * CONCURRENCY)
             try:
                 notes.wait_for(2 * CONCURRENCY, worker)
             except RuntimeError as problem:
-                # the others are measured all the same
+                # the others are still measured
                 say(f"{play.peer.name} does not come to rest: {problem}")
                 resting.remove((play, notes, worker))
                 del found[play.peer.key]
         for _ in range(messages):
             for play, notes, worker in resting:
-                # not in step with anybody's polling
+                # not in step with the polling of any peer
                 threading.Event().wait(random.uniform(0.01, 0.11))
                 found[play.peer.key].milliseconds.append(_latency(play, notes, worker))
         say(f"at rest: {messages} messages to each, now watched for {watched:g} s")
@@ -83,7 +83,7 @@ def _latency(play: Play, notes: Notes, worker: Worker) -> float:
 
 
 def _watch(server: PostgreSQL, seconds: float) -> dict[str, float]:
-    """Transactions a second in each database. The observer looks from outside of them."""
+    """Transactions per second in each database, observed from another database."""
     with server.connect("postgres") as connection:
 
         def count() -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What one run has found, as it is kept: all single numbers, and what they were measured with."""
+"""The stored results of a run: all single values and the conditions of the measurement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLUMNS = ("one", "eight", "batch")
 
 @dataclass(slots=True)
 class Found:
-    """Of one peer. What is empty was not measured; `missing` says why nothing was."""
+    """The results of one peer. Empty values were not measured; `missing` gives the reason if none was."""
 
     key: str
     name: str
@@ -34,7 +34,7 @@ class Found:
     killed: dict[str, Any] = field(default_factory=dict)
 
     def values(self, column: str, row: str = "") -> list[float]:
-        """The rates of a cell, a value for each round."""
+        """The rates of a cell, one value per round."""
         return self.rates.get(row or self.name, {}).get(column, [])
 
 
@@ -47,7 +47,7 @@ class Run:
     peers: list[Found]
 
     def as_json(self) -> dict[str, Any]:
-        """For the file; the goals are in it for who reads it, and never read back."""
+        """The run as JSON; the goals are included for readers and not read back."""
         return {**asdict(self), "goals": [asdict(each) for each in goals(self.peers)]}
 
 
@@ -57,18 +57,18 @@ def run_of(told: Mapping[str, Any]) -> Run:
 
 
 def start(peer: Peer) -> Found:
-    """Nothing is known yet."""
+    """An empty result."""
     return Found(peer.key, peer.name, peer.settings, asdict(peer.promise), peer.in_django)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that at least so many percent do not exceed."""
+    """The smallest value that at least so many percent of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -(-int(len(ordered) * percent) // 100) - 1)]
 
 
 def goals(peers: Sequence[Found]) -> list[Verdict]:
-    """The goals, each with what was measured."""
+    """The goals, each with its measurement."""
     ours = next((each for each in peers if each.key == OURS), None)
     others = [each for each in peers if each is not ours]
     django = [each for each in others if each.in_django]
@@ -83,7 +83,7 @@ def goals(peers: Sequence[Found]) -> list[Verdict]:
 
 
 def _beside(goal: str, ours: Found | None, others: Sequence[Found], column: str, least: float) -> Verdict:
-    """Our row that is advised to the best of them, neighbours in time; our other rows and the other peers are told too."""
+    """The ratio of our recommended variant to the best peer in the same rounds, with our other variants and the other peers."""
     there = sorted((each for each in others if each.values(column)), key=lambda each: -median(each.values(column)))
     if ours is None or not ours.values(column, ADVISED) or not there:
         return Verdict(goal, "not measured", None)
@@ -100,7 +100,7 @@ def _beside(goal: str, ours: Found | None, others: Sequence[Found], column: str,
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Round by round."""
+    """The ratios round by round."""
     return [a / b for a, b in zip(ours, theirs, strict=False)]
 
 

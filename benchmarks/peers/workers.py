@@ -1,4 +1,4 @@
-"""Processes of a peer: its worker, with all the children that it starts, and the one that sends."""
+"""Processes of a peer: its worker with all child processes, and its sender."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.measures import resident_megabytes
 
 
 class Worker:
-    """One worker: the processes of its commands and theirs. What they print is kept in `log`, for errors."""
+    """One worker: the processes of its commands and their children. Their output is kept in `log` for errors."""
 
     def __init__(self, python: Path, commands: Sequence[Sequence[str]], environment: Mapping[str, str], log: Path) -> None:
         self.log = log
@@ -28,25 +28,25 @@ class Worker:
             ]
 
     def processes(self) -> list[int]:
-        """The ids of all that are alive: those that were started, and their descendants."""
+        """The ids of all live processes: the started ones and their descendants."""
         alive = [each.pid for each in self._started if each.poll() is None]
         return descendants(alive)
 
     def megabytes(self) -> float:
-        """Resident memory of all of them together; what they share is counted for each."""
+        """The resident memory of all processes; shared memory is counted for each."""
         return sum(resident_megabytes(pid).get("now", 0.0) for pid in self.processes())
 
     def is_alive(self) -> bool:
-        """Whether all that were started still run."""
+        """Whether all started processes are running."""
         return all(each.poll() is None for each in self._started)
 
     def kill(self) -> None:
-        """`kill -9` for all of them, as good as at once."""
+        """Kill all processes with `kill -9`, nearly at once."""
         for pid in self.processes():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
-                # a parent took it along
+                # it ended with its parent
                 pass
         for each in self._started:
             each.wait()
@@ -57,17 +57,17 @@ class Worker:
 
 
 def descendants(processes: Sequence[int]) -> list[int]:
-    """These processes and what they started, and so on."""
+    """These processes and all their descendants."""
     parents: dict[int, int] = {}
     for directory in Path("/proc").iterdir():
         if directory.name.isdigit():
             try:
-                # the name of a program may hold anything, brackets included
+                # the name of a program may contain anything, including brackets
                 parents[int(directory.name)] = int(
                     (directory / "stat").read_text("utf-8", errors="replace").rpartition(")")[2].split()[1]
                 )
             except OSError:
-                # it has ended meanwhile
+                # it ended meanwhile
                 continue
     found = list(processes)
     for each in found:
@@ -87,11 +87,11 @@ class Sender:
             )  # fmt: skip
 
     def send(self, first: int, count: int, **more: Any) -> dict[str, float]:
-        """What `benchmarks.peers.adapters.serving` answers. RuntimeError if the process has ended."""
+        """Send, and return the answer of `benchmarks.peers.adapters.serving`. Raises RuntimeError if the process has ended."""
         return self._order(first=first, count=count, **more)
 
     def clear(self) -> None:
-        """Have it forget what was sent to a broker."""
+        """Discard the messages sent to a broker."""
         self._order(clear=True)
 
     def _order(self, **order: Any) -> dict[str, float]:
@@ -106,6 +106,6 @@ class Sender:
         return answer
 
     def close(self) -> None:
-        """End it."""
+        """Stop it."""
         with self._process:
             self._process.kill()

@@ -1,1 +1,1 @@
-"""What each peer needs to send and to handle. Run where that peer is installed; only ours imports sqlqueue."""
+"""Senders and handlers of each peer. They run where that peer is installed; only ours imports sqlqueue."""

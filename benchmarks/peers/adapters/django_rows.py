@@ -1,4 +1,4 @@
-"""How a handler of a Django peer leaves its row: by Django's connection, in whatever transaction the peer has open."""
+"""Handlers of Django peers write their row by Django's connection, in the transaction that the peer has open."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from benchmarks.peers.adapters.handling import INSERT
 
 
 def insert(number: int) -> None:
-    """One row."""
+    """Insert one row."""
     with connection.cursor() as cursor:
         cursor.execute(INSERT, [number])

@@ -1,4 +1,4 @@
-"""Settings of a project with the peers that need Django, each as its documentation has it."""
+"""Settings of a project with the peers that need Django, each as documented."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 SECRET_KEY = "only for benchmarks"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-# Both peers ask Django to close old connections with each task. Django's default age of 0 seconds would have them connect for each.
+# Both peers let Django close old connections with each task. With Django's default age of 0 seconds they would reconnect each time.
 DATABASES: dict[str, dict[str, Any]] = {"default": json.loads(os.environ["BENCH_DJANGO_DATABASE"]) | {"CONN_MAX_AGE": 600}}
 
 _PEER = os.environ["BENCH_PEER"]
@@ -17,7 +17,7 @@ INSTALLED_APPS = ["django.contrib.contenttypes", {"django_tasks_db": "django_tas
 
 TASKS = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend", "QUEUES": ["default"]}} if _PEER == "django_tasks_db" else {}
 
-# its documentation's own example of the ORM as the broker; the number of workers and the level of its log are ours
+# the example of its documentation for the ORM broker; the number of workers and the log level are ours
 Q_CLUSTER = {
     "name": "DjangORM",
     "workers": int(os.environ.get("BENCH_CONCURRENCY", "1")),

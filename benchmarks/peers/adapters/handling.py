@@ -1,7 +1,7 @@
-"""What the handler of every peer does: it notes each call in a file that outlives a killed process, and dies where it is told to.
+"""The handler of every peer: it notes each call in a file that survives a kill, and waits for the kill where requested.
 
-A line of the file is `what number worker seconds`: `h` a handler was called, `k` it stands where it is to be killed. The seconds
-are those of `time.monotonic()`, one clock for all processes of a machine.
+A line of the file is `what number worker seconds`: `h` for a call of a handler, `k` for a handler that waits to be killed. The
+seconds are those of `time.monotonic()`, one clock for all processes of a machine.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _SECONDS_TO_BE_KILLED = 60.0
 
 
 def handle(body: Mapping[str, Any], insert: Callable[[int], object] | None = None) -> None:
-    """Note the call. Where the message names a `moment`: work 20 ms, `insert` a row, and be killed `before` or `after` it, once."""
+    """Note the call. With a `moment` in the message: work 20 ms, `insert` a row, and be killed once `before` or `after` it."""
     number = int(body["order_id"])
     _meet(os.getpid())
     _note("h", number)
     moment = body.get("moment")
     if moment is None:
         return
-    # longer than anybody needs to wake up: several workers share what comes
+    # longer than any wake-up: several workers share the messages
     threading.Event().wait(_SECONDS_OF_WORK)
     if moment == "before":
         _be_killed(number)
@@ -51,7 +51,7 @@ def handle(body: Mapping[str, Any], insert: Callable[[int], object] | None = Non
 
 
 def _note(what: str, number: int) -> None:
-    # one write of a few bytes to a file that is only appended to is never torn, and it is there also when the process is not
+    # a short append is never torn and survives the process
     os.write(_notes(), f"{what} {number} {os.environ.get(WORKER, '-')} {time.monotonic()!r}\n".encode())
 
 
@@ -64,7 +64,7 @@ def _be_killed(number: int) -> None:
     try:
         os.close(os.open(f"{os.environ[NOTES]}.killed.{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     except FileExistsError:
-        # it was killed here already, and came again
+        # it was already killed here and has been redelivered
         return
     _note("k", number)
     threading.Event().wait(_SECONDS_TO_BE_KILLED)
@@ -72,7 +72,7 @@ def _be_killed(number: int) -> None:
 
 @functools.cache
 def _meet(process: int) -> None:
-    """Wait until as many processes as there are have called this."""
+    """Wait until all processes have called this."""
     wanted = int(os.environ.get(TOGETHER, "1"))
     if wanted > 1:
         here = Path(f"{os.environ[NOTES]}.here")
@@ -84,12 +84,12 @@ def _meet(process: int) -> None:
 
 
 def _insert(number: int) -> None:
-    """A handler's row by a connection of its own, committed at once: where a peer hands out none, that is what a handler does."""
+    """Insert the row by a separate connection, committed at once, as handlers do if the peer provides no connection."""
     _connection(threading.get_ident()).execute(INSERT, [number])
 
 
 @functools.cache
 def _connection(_thread: int) -> Any:
-    import psycopg  # noqa: PLC0415 - only where it is needed: a worker's memory is measured too
+    import psycopg  # noqa: PLC0415 - imported only if needed, because the memory of workers is measured
 
     return psycopg.connect(os.environ[DATABASE], autocommit=True)

@@ -14,7 +14,7 @@ from benchmarks.peers.adapters.handling import handle
 
 app = Celery("bench", broker=os.environ["BENCH_BROKER"])
 app.conf.task_default_queue = os.environ["BENCH_QUEUE"]
-# many short tasks: its guide asks for a prefetch of 64 or more then, and for late acknowledgement where nothing may be lost
+# for many short tasks its guide recommends a prefetch of 64 or more, and late acknowledgement if nothing may be lost
 app.conf.worker_prefetch_multiplier = 64
 app.conf.task_ignore_result = True
 app.conf.task_acks_late = app.conf.task_reject_on_worker_lost = os.environ["BENCH_ACKS"] == "late"
@@ -26,7 +26,7 @@ def on_message(body: dict[str, Any]) -> None:
 
 
 class Sending(serving.Sender):
-    """`delay()`; many of them share a producer, for there is nothing in bulk."""
+    """`delay()`; many calls share a producer, because there is no bulk function."""
 
     def send(self, body: serving.Body) -> None:
         """One message."""
@@ -39,7 +39,7 @@ class Sending(serving.Sender):
                 on_message.apply_async((body,), producer=producer)
 
     def clear(self) -> None:
-        """Also what a killed worker held: RabbitMQ puts it back when it sees the connection end, Redis keeps it aside."""
+        """Also clears messages of a killed worker: RabbitMQ returns them when the connection ends, Redis keeps them separately."""
         with app.connection() as connection:
             if connection.transport.driver_type == "redis":
                 connection.default_channel.client.flushdb()

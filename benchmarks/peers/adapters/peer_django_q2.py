@@ -14,7 +14,7 @@ TASK = "benchmarks.peers.adapters.tasks_q2.on_message"
 
 
 class DjangoQ(serving.Sender):
-    """`async_task()`; for many of them there is nothing but a transaction around."""
+    """`async_task()`; many calls share a transaction, because there is no bulk function."""
 
     def __init__(self) -> None:
         django.setup()
@@ -35,7 +35,7 @@ class DjangoQ(serving.Sender):
 
 
 def install() -> None:
-    """Its tables."""
+    """Create its tables."""
     django.setup()
     call_command("migrate", verbosity=0)
 

@@ -12,7 +12,7 @@ from benchmarks.peers.adapters import serving
 
 
 class DjangoTasks(serving.Sender):
-    """`enqueue()`; for many of them there is nothing but a transaction around."""
+    """`enqueue()`; many calls share a transaction, because there is no bulk function."""
 
     def __init__(self) -> None:
         django.setup()
@@ -33,7 +33,7 @@ class DjangoTasks(serving.Sender):
 
 
 def install() -> None:
-    """Its table."""
+    """Create its table."""
     django.setup()
     call_command("migrate", verbosity=0)
 

@@ -34,7 +34,7 @@ class Sending(serving.Sender):
 
 
 def install() -> None:
-    """Its tables."""
+    """Create its tables."""
     loop = serving.Loop()
     pool = loop.run(Oban.create_pool(os.environ[DATABASE]))
     loop.run(install_schema(pool))

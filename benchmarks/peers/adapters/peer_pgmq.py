@@ -20,7 +20,7 @@ VISIBILITY_SECONDS = 30
 
 
 def connect(connections: int) -> PGMQueue:
-    """The client; the functions are there already."""
+    """Connect the client; the functions are already installed."""
     pool = ConnectionPool(os.environ[DATABASE], min_size=1, max_size=connections, open=True)
     return PGMQueue(pool=pool, vt=VISIBILITY_SECONDS, init_extension=False)
 
@@ -41,7 +41,7 @@ class Pgmq(serving.Sender):
 
 
 def receive(queue: PGMQueue, quantity: int) -> None:
-    """Long polling, in batches of so many, deleted together when all were handled."""
+    """Receive by long polling in batches, which are deleted together after handling."""
     while True:
         found = queue.read_with_poll(QUEUE, qty=quantity, max_poll_seconds=5, poll_interval_ms=100)
         for message in found:
@@ -53,7 +53,7 @@ def receive(queue: PGMQueue, quantity: int) -> None:
 
 
 def install() -> None:
-    """Its functions, from the SQL that its client for Python brings, and one queue."""
+    """Create its functions, from the SQL of its Python client, and one queue."""
     with psycopg.connect(os.environ[DATABASE], autocommit=True) as connection:
         connection.execute(get_embedded_install_sql())
     connect(1).create_queue(QUEUE)

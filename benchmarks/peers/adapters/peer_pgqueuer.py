@@ -49,7 +49,7 @@ class Pgqueuer(serving.Sender):
 
 
 def install() -> None:
-    """Its tables, in the durable form that is its default."""
+    """Create its tables in their default, durable form."""
     loop = serving.Loop()
     loop.run(Queries(AsyncpgDriver(loop.run(asyncpg.connect(os.environ[DATABASE])))).install())
 

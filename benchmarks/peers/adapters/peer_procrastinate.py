@@ -24,10 +24,10 @@ async def async_task(**body: Any) -> None:
     handle(body)
 
 
-# As its documentation has it, but each minute and not each tenth: a worker that has not sent a heartbeat for 30 s is dead.
+# As documented, but every minute instead of every tenth: a worker without a heartbeat for 30 s is dead.
 @app.periodic(cron="* * * * *")
 @app.task(queueing_lock="retry_stalled_jobs", pass_context=True)
-async def retry_stalled_jobs(_context: Any, timestamp: int) -> None:  # noqa: ARG001 - it is called with that name
+async def retry_stalled_jobs(_context: Any, timestamp: int) -> None:  # noqa: ARG001 - it is called with this name
     for job in await app.job_manager.get_stalled_jobs():
         await app.job_manager.retry_job(job)
 
@@ -50,7 +50,7 @@ class Procrastinate(serving.Sender):
 
 
 def install() -> None:
-    """Its tables."""
+    """Create its tables."""
     with app.with_connector(procrastinate.SyncPsycopgConnector(conninfo=os.environ[DATABASE])).open() as opened:
         opened.schema_manager.apply_schema()
 

@@ -1,4 +1,4 @@
-"""A process that sends: it reads orders from its standard input, one JSON object a line, and answers each by one.
+"""A sending process: it reads orders from its standard input, one JSON object per line, and answers each with one.
 
 The order `{"clear": true}` has the peer forget what was sent. Others have `first` (the number of the first message), `count`, and
 maybe `seconds` (to stop after), `many` (in bulk) and `extra` (more for the body); the answer has `began` (`time.monotonic()`),
@@ -25,33 +25,33 @@ Body = dict[str, Any]
 
 
 class Sender:
-    """How a peer sends from ordinary code, outside of a transaction."""
+    """Sends with a peer from ordinary code, outside of a transaction."""
 
     def send(self, body: Body) -> None:
         """One message."""
         raise NotImplementedError
 
     def send_many(self, bodies: Sequence[Body]) -> None:
-        """All together, in one transaction, in the quickest way that the peer offers."""
+        """Send all in one transaction, in the fastest way of the peer."""
         raise NotImplementedError
 
     def clear(self) -> None:
-        """Forget what was sent, where that is not in a table that others can empty."""
+        """Discard sent messages that are not in a table."""
 
 
 class Loop:
-    """Runs coroutines one after the other on one event loop, as a program does that sends."""
+    """Runs coroutines one after the other on one event loop, as a sending program does."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """What it returns."""
+        """Run a coroutine and return its result."""
         return self._loop.run_until_complete(coroutine)
 
 
 def main(install: Callable[[], object], connect: Callable[[], Sender]) -> None:
-    """`install` once, or serve orders."""
+    """Install the peer, or serve orders."""
     if sys.argv[1] == "install":
         install()
     else:
@@ -59,7 +59,7 @@ def main(install: Callable[[], object], connect: Callable[[], Sender]) -> None:
 
 
 def _serve(sender: Sender) -> None:
-    # what peers print is no answer
+    # the output of peers must not mix with the answers
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     template = json.loads(os.environ[BODY])
@@ -71,7 +71,7 @@ def _serve(sender: Sender) -> None:
 
 
 def carry_out(sender: Sender, template: Body, order: dict[str, Any]) -> dict[str, float]:
-    """Send what an order asks for; the answer."""
+    """Send the messages of an order; returns the answer."""
     first, count, seconds = order["first"], order["count"], order.get("seconds", float("inf"))
     bodies = [{**template, "order_id": f"{number:010}", **order.get("extra", {})} for number in range(first, first + count)]
     began, sent = time.monotonic(), 0

@@ -1,4 +1,4 @@
-"""The worker of oban, as it calls one: a class that it finds by its path."""
+"""The worker class of oban, which it finds by its path."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def sh(command: str) -> None:
 
 @contextmanager
 def network() -> Iterator[None]:
-    """Two namespaces: one that routes, one from which the server is reached through it."""
+    """Two namespaces: one routes, and the other reaches the server through it."""
     try:
         sh(f"""
             ip netns add {ROUTER}; ip netns add {AWAY}
@@ -61,7 +61,7 @@ def network() -> Iterator[None]:
 
 
 def forward(passes: bool) -> None:
-    """Whether the router passes packets on; it tells nobody when it does not."""
+    """Set whether the router forwards packets; it drops them silently otherwise."""
     sh(f"ip netns exec {ROUTER} sh -c 'echo {int(passes)} > /proc/sys/net/ipv4/ip_forward'")
 
 
@@ -79,7 +79,7 @@ def server() -> Iterator[postgresql.ThrowAwayServer]:
 
 
 class Worker:
-    """A worker in the namespace, and what it prints, line by line."""
+    """A worker in the namespace and its output, line by line."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         command = [sys.executable, "-m", "django", "run_sqlqueue_worker", "--processes", "0", "--log-format", "json"]
@@ -99,7 +99,7 @@ class Worker:
             self._lines.put(line)
 
     def until(self, *signs: str, patience: float) -> str | None:
-        """The first line with one of the signs; None if there is none in so many seconds."""
+        """The first line with one of the signs; None if there is none in time."""
         end = time.monotonic() + patience
         while (left := end - time.monotonic()) > 0:
             try:
@@ -132,7 +132,7 @@ def environment_of(found: postgresql.ThrowAwayServer, options: dict[str, Any], *
 
 
 def seconds_until(holds: Callable[[], bool], patience: float) -> float | None:
-    """How long it took until it held; None if it does not in time."""
+    """The seconds until the condition was true; None if it was not in time."""
     began = time.monotonic()
     while time.monotonic() - began < patience:
         if holds():

@@ -29,13 +29,13 @@ class Killed:
     kills: int = 0
     messages: int = 0
     lost: int = 0
-    """Handled by nobody until the end: no row of a handler."""
+    """Messages never handled: without a row of a handler."""
     twice: int = 0
     """More than one row of a handler."""
     again: list[float] = field(default_factory=list)
     """Seconds from each kill until a handler was called again with the message of the killed one."""
     never: int = 0
-    """Messages of a killed handler that nobody was called with again while it was waited for."""
+    """Messages of a killed handler that were not redelivered within the waiting time."""
     waited: float = 0.0
     """Seconds from the last kill to the end."""
     problem: str = ""

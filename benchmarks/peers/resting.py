@@ -30,7 +30,7 @@ class Rest:
     milliseconds: list[float]
     """From the call that sends to the handler."""
     transactions: float = 0.0
-    """Of the server, a second, while nobody sends."""
+    """Transactions of the server per second while nothing is sent."""
     megabytes: float = 0.0
     processes: int = 0
 

@@ -1,4 +1,4 @@
-"""`queue`: an empty queue table, once for each product and each layout of it; `database` and `layout` say which."""
+"""`queue`: an empty queue table, once per product and layout; `database` and `layout` describe the case."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.tables import cases, make_table
 def case(
     request: pytest.FixtureRequest, database_session: DatabaseSession, settings: Settings, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[tuple[QueueDatabase, str]]:
-    """A clean database, and the layout that its queue tables have."""
+    """A clean database, and the layout of its queue tables."""
     vendor, layout = request.param
     with open_database(vendor, database_session, settings, django_db_blocker) as database:
         yield database, layout

@@ -1,4 +1,4 @@
-"""A send of several statements: all or none for every caller, and no savepoint or transaction where one statement is enough."""
+"""A send of several statements: all or none for every caller, and no savepoint or transaction for a single statement."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.support.tables import elsewhere, execute, fails, held_elsewhere, make
 
 @pytest.fixture
 def inserting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No COPY, so that every statement is to be seen, and PostgreSQL writes as the others do."""
+    """Without COPY every statement is visible, and PostgreSQL writes like the others."""
     monkeypatch.setattr(tables_queue, "can_copy", lambda connection: False)
 
 
 def with_a_double_at_the_end(queue: QueueTable, database: QueueDatabase) -> list[NewRow]:
-    """More than one full statement, of which the second fails."""
+    """Return more than one full statement of rows, of which the second statement fails."""
     execute(database, f"CREATE UNIQUE INDEX once ON {queue.qualified} (Id)")
     first, *others = rows(queue.rows_per_statement())
     return [first, *others, first]
 
 
-def test_a_caller_who_catches_the_error_keeps_none_of_them(queue: QueueTable, database: QueueDatabase) -> None:
+def test_caught_error_in_a_transaction_keeps_no_row(queue: QueueTable, database: QueueDatabase) -> None:
     wrong = with_a_double_at_the_end(queue, database)
     with transaction.atomic(using=queue.alias):
         queue.send([row(b"before")])
@@ -36,7 +36,7 @@ def test_a_caller_who_catches_the_error_keeps_none_of_them(queue: QueueTable, da
     assert receive_all(queue) == [b"before", b"after"]
 
 
-def test_outside_of_a_transaction_none_of_them_is_there(queue: QueueTable, database: QueueDatabase) -> None:
+def test_error_outside_a_transaction_keeps_no_row(queue: QueueTable, database: QueueDatabase) -> None:
     wrong = with_a_double_at_the_end(queue, database)
     with pytest.raises(ConstraintViolation):
         queue.send(wrong)
@@ -45,7 +45,7 @@ def test_outside_of_a_transaction_none_of_them_is_there(queue: QueueTable, datab
 
 
 @pytest.mark.usefixtures("inserting")
-def test_one_statement_inside_of_a_transaction_takes_no_savepoint(queue: QueueTable, database: QueueDatabase) -> None:
+def test_one_statement_in_a_transaction_takes_no_savepoint(queue: QueueTable, database: QueueDatabase) -> None:
     queue.layout()
     with transaction.atomic(using=queue.alias), statements(database) as seen:
         queue.send(rows(1))
@@ -55,7 +55,7 @@ def test_one_statement_inside_of_a_transaction_takes_no_savepoint(queue: QueueTa
 
 
 @pytest.mark.usefixtures("inserting")
-def test_several_statements_inside_of_a_transaction_take_one_savepoint(queue: QueueTable, database: QueueDatabase) -> None:
+def test_several_statements_in_a_transaction_take_one_savepoint(queue: QueueTable, database: QueueDatabase) -> None:
     queue.layout()
     with transaction.atomic(using=queue.alias), statements(database) as seen:
         queue.send(rows(queue.dialect.rows_per_send * 2 + 1))
@@ -64,14 +64,14 @@ def test_several_statements_inside_of_a_transaction_take_one_savepoint(queue: Qu
     assert [word for word in seen if word.startswith("SAVE")] in (["SAVEPOINT"], ["SAVE"])
 
 
-def test_one_statement_outside_of_a_transaction_begins_none(database: QueueDatabase, queue: QueueTable) -> None:
+def test_one_statement_outside_a_transaction_begins_none(database: QueueDatabase, queue: QueueTable) -> None:
     queue.layout()
     with statements(database) as seen:
         queue.send(rows(1))
     assert seen == (["DECLARE"] if database.vendor == "sqlserver" else ["INSERT"])
 
 
-def test_an_error_of_the_begin_has_a_kind(sqlite_database: QueueDatabase) -> None:
+def test_error_of_the_begin_has_a_kind(sqlite_database: QueueDatabase) -> None:
     queue = make_table(sqlite_database)
     execute(sqlite_database, "PRAGMA busy_timeout = 20")
     with held_elsewhere(queue, f"DELETE FROM {queue.qualified}"):
@@ -79,7 +79,7 @@ def test_an_error_of_the_begin_has_a_kind(sqlite_database: QueueDatabase) -> Non
     assert "failed to begin a transaction" in str(error)
 
 
-def test_an_error_of_the_commit_has_a_kind(postgresql_database: QueueDatabase) -> None:
+def test_error_of_the_commit_has_a_kind(postgresql_database: QueueDatabase) -> None:
     queue = make_table(postgresql_database)
     execute(postgresql_database, f"ALTER TABLE {queue.qualified} ADD COLUMN same integer DEFAULT 1")
     execute(postgresql_database, f"ALTER TABLE {queue.qualified} ADD UNIQUE (same) DEFERRABLE INITIALLY DEFERRED")
@@ -92,7 +92,7 @@ def test_an_error_of_the_commit_has_a_kind(postgresql_database: QueueDatabase) -
 
 
 class Table:
-    """A table of which only the size of its statements matters."""
+    """A table of which only the statement size matters."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -124,5 +124,5 @@ def test_chunks_of_large_messages_leave_together() -> None:
     assert found == [(one, [size]), (two, [5]), (one, [size]), (two, [size * 4]), (one, [4])]
 
 
-def test_chunks_of_nothing() -> None:
+def test_empty_input_has_no_chunks() -> None:
     assert list(chunks_by_table([])) == []

@@ -1,4 +1,4 @@
-"""Rows that are chosen by their RowVersions: all of each, each once, without waiting for those that somebody holds."""
+"""Rows selected by their RowVersions: all of each, each once, without waiting for held rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def numbers(queue: QueueTable) -> list[int]:
     return [each.row_version for each in queue.peek(99)]
 
 
-def test_rows_are_taken_whole(queue: QueueTable) -> None:
+def test_rows_are_taken_completely(queue: QueueTable) -> None:
     body = bytes(range(256)) * 300
     chosen = row(body, '{"a":"\\u00e4"}', correlation_id="c", reply_to_address="Web", time_to_be_received_ms=HOUR_MS)
     queue.send([row(), chosen, row(b"")])
@@ -37,7 +37,7 @@ def test_rows_are_taken_whole(queue: QueueTable) -> None:
     assert numbers(queue) == [first]
 
 
-def test_what_has_expired_has_less_than_no_life(queue: QueueTable) -> None:
+def test_expired_row_has_a_negative_lifetime(queue: QueueTable) -> None:
     queue.send([row(time_to_be_received_ms=-HOUR_MS)])
 
     (taken,) = take_rows(queue, numbers(queue))
@@ -46,7 +46,7 @@ def test_what_has_expired_has_less_than_no_life(queue: QueueTable) -> None:
     assert taken.lifetime_ms < -HOUR_MS + 1000
 
 
-def test_rows_that_are_not_there_are_left_out(queue: QueueTable) -> None:
+def test_missing_rows_are_skipped(queue: QueueTable) -> None:
     queue.send(rows(2))
     first, second = numbers(queue)
 
@@ -57,21 +57,21 @@ def test_rows_that_are_not_there_are_left_out(queue: QueueTable) -> None:
     assert numbers(queue) == [first]
 
 
-def test_looking_takes_nothing(queue: QueueTable) -> None:
+def test_reading_headers_takes_no_row(queue: QueueTable) -> None:
     queue.send([row(headers='{"n":"1"}'), row(headers='{"n":"2"}')])
 
     assert list(headers_of_rows(queue, numbers(queue)).values()) == ['{"n":"1"}', '{"n":"2"}']
     assert len(numbers(queue)) == 2
 
 
-def test_many_rows_take_several_statements(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_need_several_statements(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_selection, "ROWS_PER_STATEMENT", 4)
     queue.send(rows(10))
 
     assert [taken.body for taken in take_rows(queue, reversed(numbers(queue)))] == [b"%d" % number for number in range(10)]
 
 
-def test_a_rollback_brings_them_back(queue: QueueTable) -> None:
+def test_rollback_restores_taken_rows(queue: QueueTable) -> None:
     queue.send(rows(3))
     before = numbers(queue)
 
@@ -84,7 +84,7 @@ def test_a_rollback_brings_them_back(queue: QueueTable) -> None:
 
 
 @pytest.mark.parametrize("case", server_cases(), indirect=True, ids="-".join)
-def test_rows_that_somebody_holds_are_stepped_over(queue: QueueTable) -> None:
+def test_held_rows_are_skipped(queue: QueueTable) -> None:
     queue.send(rows(3))
     first, second, third = numbers(queue)
     receiving = receive_transaction(queue)
@@ -97,7 +97,7 @@ def test_rows_that_somebody_holds_are_stepped_over(queue: QueueTable) -> None:
     assert numbers(queue) == [first]
 
 
-def test_a_missing_table_is_said(database: QueueDatabase) -> None:
+def test_missing_table_is_reported(database: QueueDatabase) -> None:
     missing = QueueTable(database.alias, address_of(database, "nothing"))
 
     for work in (headers_of_rows, take_rows, remove_rows):

@@ -1,4 +1,4 @@
-"""Transactions on SQL Server that do not end by our commit: what a handler or the server does alone, and lines that are cut."""
+"""Transactions on SQL Server that a handler, the server or a cut line ends instead of our commit."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def execute(queue: QueueTable, statement: str, *, fetch: bool = False) -> None:
         ("Encrypt=no", False),
     ],
 )
-def test_a_connection_of_several_result_sets_is_refused(
+def test_connection_with_multiple_result_sets_is_refused(
     queue: QueueTable, monkeypatch: pytest.MonkeyPatch, extra_params: str, has: bool
 ) -> None:
-    """SQL Server ends each transaction with its batch there, and the driver of these tests can make no such connection."""
+    """SQL Server ends each transaction with its batch there. The driver of these tests cannot open such a connection."""
     given = connections[queue.alias].settings_dict
     with monkeypatch.context() as patched:
         patched.setitem(given, "OPTIONS", {**given["OPTIONS"], "extra_params": extra_params})
@@ -51,7 +51,7 @@ def test_a_connection_of_several_result_sets_is_refused(
 
 
 @pytest.mark.parametrize("statement", ["COMMIT", "COMMIT; BEGIN TRANSACTION; COMMIT", "ROLLBACK"])
-def test_a_commit_or_rollback_of_a_handler_commits_nothing(queue: QueueTable, statement: str) -> None:
+def test_commit_or_rollback_of_a_handler_commits_nothing(queue: QueueTable, statement: str) -> None:
     receiving = received(queue)
     queue.send([row(b"of the handler")])
     execute(queue, statement)
@@ -63,7 +63,7 @@ def test_a_commit_or_rollback_of_a_handler_commits_nothing(queue: QueueTable, st
     assert receive_all(queue) == [b"0"]
 
 
-def test_a_commit_is_noticed_at_its_own_message(queue: QueueTable) -> None:
+def test_commit_is_detected_at_its_own_message(queue: QueueTable) -> None:
     receiving = received(queue, 3)
     execute(queue, "COMMIT")
     with pytest.raises(DoomedTransaction):
@@ -75,7 +75,7 @@ def test_a_commit_is_noticed_at_its_own_message(queue: QueueTable) -> None:
     assert receive_all(queue) == [b"0", b"1", b"2"]
 
 
-def test_a_commit_of_all_that_was_begun_is_told(queue: QueueTable) -> None:
+def test_commit_of_every_level_is_detected(queue: QueueTable) -> None:
     receiving = received(queue)
     execute(queue, "WHILE @@TRANCOUNT > 0 COMMIT")
     with pytest.raises(DoomedTransaction):
@@ -90,7 +90,7 @@ def test_a_commit_of_all_that_was_begun_is_told(queue: QueueTable) -> None:
 )
 def test_nothing_is_committed_after_an_error_that_ends_the_transaction(queue: QueueTable, statement: str) -> None:
     receiving = received(queue)
-    # Error 245 ends the transaction, and the batch with it; of several rows not before they are fetched.
+    # Error 245 ends the transaction and the batch; with several rows only when they are fetched.
     with pytest.raises(DjangoDatabaseError):
         execute(queue, statement, fetch=True)
     queue.send([row(b"of the handler")])
@@ -101,7 +101,7 @@ def test_nothing_is_committed_after_an_error_that_ends_the_transaction(queue: Qu
     assert receive_all(queue) == [b"0"]
 
 
-def test_a_session_that_a_handler_has_closed_below_django_is_replaced(queue: QueueTable) -> None:
+def test_session_closed_by_a_handler_is_replaced(queue: QueueTable) -> None:
     receiving = received(queue)
     receiving.connection.unwatched.close()
     with pytest.raises(DatabaseError):
@@ -112,7 +112,7 @@ def test_a_session_that_a_handler_has_closed_below_django_is_replaced(queue: Que
     assert receive_all(queue) == [b"0"]
 
 
-def test_a_session_that_was_closed_before_a_receive_is_replaced_at_the_next(queue: QueueTable) -> None:
+def test_session_closed_before_a_receive_is_replaced_at_the_next(queue: QueueTable) -> None:
     receiving = received(queue)
     receiving.abandon()
     receiving.connection.unwatched.close()
@@ -121,7 +121,7 @@ def test_a_session_that_was_closed_before_a_receive_is_replaced_at_the_next(queu
     assert receive_all(queue) == [b"0"]
 
 
-def test_a_line_that_is_cut_before_the_commit(queue: QueueTable) -> None:
+def test_line_cut_before_the_commit_loses_nothing(queue: QueueTable) -> None:
     with line_to(queue.alias) as line:
         receiving = received(queue)
         line.cut()
@@ -135,7 +135,7 @@ def test_a_line_that_is_cut_before_the_commit(queue: QueueTable) -> None:
     assert receive_all(queue) == []
 
 
-def test_a_line_that_is_cut_before_a_message_is_undone(queue: QueueTable) -> None:
+def test_line_cut_before_an_undo_loses_nothing(queue: QueueTable) -> None:
     with line_to(queue.alias) as line:
         receiving = received(queue)
         execute(queue, "SELECT 1")
@@ -148,7 +148,7 @@ def test_a_line_that_is_cut_before_a_message_is_undone(queue: QueueTable) -> Non
         receiving.commit()
 
 
-def test_a_line_that_is_cut_in_a_send_of_several_statements(queue: QueueTable) -> None:
+def test_line_cut_in_a_send_of_several_statements_sends_nothing(queue: QueueTable) -> None:
     with line_to(queue.alias) as line:
         queue.layout()
 

@@ -1,4 +1,4 @@
-"""What a real database refuses comes as our kind, by its code; the driver's error is the cause."""
+"""Errors of a real database have our kinds, by their codes; the driver's error is the cause."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(connection: BaseDatabaseWrapper, statement: str) -> None:
         cursor.execute(statement)
 
 
-def test_a_missing_table(queue: QueueTable, database: QueueDatabase) -> None:
+def test_missing_table_is_queue_not_found(queue: QueueTable, database: QueueDatabase) -> None:
     queue.send(rows(1))
     execute(database, f"DROP TABLE {queue.qualified}")
     for work in (lambda: queue.send(rows(1)), queue.purge, lambda: queue.purge_expired(1)):
@@ -41,39 +41,39 @@ def test_a_missing_table(queue: QueueTable, database: QueueDatabase) -> None:
         assert "Sales" in str(error)
 
 
-def test_a_missing_table_inside_of_a_transaction(queue: QueueTable, database: QueueDatabase) -> None:
+def test_missing_table_in_a_transaction_is_queue_not_found(queue: QueueTable, database: QueueDatabase) -> None:
     queue.send(rows(1))
     execute(database, f"DROP TABLE {queue.qualified}")
     with pytest.raises(QueueNotFound, match="Sales"), transaction.atomic(using=queue.alias):
         queue.send(rows(1))
 
 
-def test_a_missing_schema(postgresql_database: QueueDatabase) -> None:
+def test_missing_schema_is_queue_not_found(postgresql_database: QueueDatabase) -> None:
     queue = QueueTable(postgresql_database.alias, address_of(postgresql_database, "Sales", "nowhere"))
     with pytest.raises(QueueNotFound, match="nowhere"):
         queue.send(rows(1))
     fails(QueueNotFound, queue.purge)
 
 
-def test_a_constraint(queue: QueueTable, database: QueueDatabase) -> None:
+def test_violated_constraint_has_its_kind(queue: QueueTable, database: QueueDatabase) -> None:
     execute(database, f"CREATE UNIQUE INDEX once ON {queue.qualified} (Id)")
     sent = row()
     queue.send([sent])
     fails(ConstraintViolation, lambda: queue.send([sent]))
-    # outside of a transaction an error leaves nothing behind
+    # outside a transaction an error leaves nothing behind
     queue.send(rows(1))
     assert queue.depth().waiting == 2
 
 
-def test_a_transaction_that_django_gave_up(queue: QueueTable) -> None:
-    """The error that broke it says nothing of the statement that comes after: a missing table there is no missing queue."""
+def test_transaction_that_django_gave_up_is_doomed(queue: QueueTable) -> None:
+    """The error that broke it is unrelated to the next statement: a missing table there is not a missing queue."""
     with transaction.atomic(using=queue.alias):
         with pytest.raises(Exception, match="no_such_table"), transaction.atomic(using=queue.alias, savepoint=False):
             run(connections[queue.alias], "SELECT * FROM no_such_table")
         fails(DoomedTransaction, lambda: queue.send(rows(1)))
 
 
-def test_a_failed_transaction(postgresql_database: QueueDatabase) -> None:
+def test_failed_transaction_is_doomed(postgresql_database: QueueDatabase) -> None:
     queue = make_table(postgresql_database)
     queue.send(rows(1))
     with transaction.atomic(using=queue.alias):
@@ -83,7 +83,7 @@ def test_a_failed_transaction(postgresql_database: QueueDatabase) -> None:
         transaction.set_rollback(True, using=queue.alias)
 
 
-def test_a_lock_timeout(postgresql_database: QueueDatabase) -> None:
+def test_lock_timeout_has_its_kind(postgresql_database: QueueDatabase) -> None:
     queue = make_table(postgresql_database)
     queue.send(rows(1))
     with held_elsewhere(queue, f"LOCK TABLE {queue.qualified}"):
@@ -95,19 +95,19 @@ def test_a_lock_timeout(postgresql_database: QueueDatabase) -> None:
     assert queue.purge() == 1
 
 
-def test_a_lock_timeout_on_sqlite(sqlite_database: QueueDatabase) -> None:
+def test_lock_timeout_on_sqlite_has_its_kind(sqlite_database: QueueDatabase) -> None:
     queue = make_table(sqlite_database)
     queue.send(rows(1))
     with held_elsewhere(queue, f"DELETE FROM {queue.qualified}"):
         execute(sqlite_database, "PRAGMA busy_timeout = 20")
         fails(LockTimeout, lambda: queue.send(rows(1)))
         fails(LockTimeout, receive_transaction(queue).receive)
-        # reading goes on beside a writer
+        # reading continues beside a writer
         assert queue.depth().waiting == 1
     assert receive_all(queue) == [b"0"]
 
 
-def test_a_deadlock(postgresql_database: QueueDatabase) -> None:
+def test_deadlock_has_its_kind(postgresql_database: QueueDatabase) -> None:
     queue = make_table(postgresql_database)
     queue.send(rows(1))
     execute(postgresql_database, "CREATE TABLE other (id int)")
@@ -126,12 +126,12 @@ def test_a_deadlock(postgresql_database: QueueDatabase) -> None:
 
     thread = threading.Thread(target=take_queue_then_other, name="opponent")
     with transaction.atomic(using=queue.alias):
-        # who looks for deadlocks first is the victim
+        # the session that checks for deadlocks first is the victim
         execute(postgresql_database, "SET LOCAL deadlock_timeout = '20ms'")
         execute(postgresql_database, "LOCK TABLE other")
         thread.start()
         assert holding.wait(60)
-        # a session looks once in each wait: before its opponent waits too there is no deadlock to be found, and none later
+        # a session checks once per wait: too early there is no deadlock yet, and no later check finds it
         waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'other'::regclass AND NOT granted"
         poll_until(lambda: execute(postgresql_database, waiting) == [(1,)], 60, what="the opponent waits for our lock")
         fails(Deadlock, queue.purge)
@@ -140,7 +140,7 @@ def test_a_deadlock(postgresql_database: QueueDatabase) -> None:
     assert receive_all(queue) == [b"0"]
 
 
-def test_a_serialization_failure(postgresql_database: QueueDatabase) -> None:
+def test_serialization_failure_has_its_kind(postgresql_database: QueueDatabase) -> None:
     queue = make_table(postgresql_database)
     queue.send(rows(1))
     with transaction.atomic(using=queue.alias):
@@ -157,7 +157,7 @@ def cut(database: QueueDatabase) -> None:
     elsewhere(lambda: execute(database, f"SELECT pg_terminate_backend({pid}, 10000)"))
 
 
-def test_a_connection_that_was_cut(postgresql_database: QueueDatabase) -> None:
+def test_cut_connection_is_connection_lost(postgresql_database: QueueDatabase) -> None:
     queue = make_table(postgresql_database)
     queue.send(rows(1))
     for work in (lambda: queue.send(rows(1)), queue.purge, queue.depth, lambda: queue.peek(1), receive_transaction(queue).receive):
@@ -168,7 +168,7 @@ def test_a_connection_that_was_cut(postgresql_database: QueueDatabase) -> None:
     assert receive_all(queue) == [b"0"]
 
 
-def test_a_connection_that_was_cut_in_the_middle_of_a_receive(postgresql_database: QueueDatabase) -> None:
+def test_connection_cut_during_a_receive_is_connection_lost(postgresql_database: QueueDatabase) -> None:
     queue = make_table(postgresql_database)
     queue.send(rows(1))
     receiving = receive_transaction(queue)
@@ -182,7 +182,7 @@ def test_a_connection_that_was_cut_in_the_middle_of_a_receive(postgresql_databas
     assert receive_all(queue) == [b"0"]
 
 
-def test_a_server_that_is_not_there(postgresql_database: QueueDatabase) -> None:
+def test_unreachable_server_is_connection_lost(postgresql_database: QueueDatabase) -> None:
     queue = make_table(postgresql_database)
     connections[queue.alias].close()
     good = connections.settings[queue.alias]["HOST"]
@@ -194,7 +194,7 @@ def test_a_server_that_is_not_there(postgresql_database: QueueDatabase) -> None:
         connections.settings[queue.alias]["HOST"] = good
 
 
-def test_a_file_that_cannot_be_opened(sqlite_database: QueueDatabase) -> None:
+def test_file_that_cannot_be_opened_is_cannot_connect(sqlite_database: QueueDatabase) -> None:
     queue = make_table(sqlite_database)
     connections[queue.alias].close()
     good = connections.settings[queue.alias]["NAME"]
@@ -206,14 +206,14 @@ def test_a_file_that_cannot_be_opened(sqlite_database: QueueDatabase) -> None:
         connections.settings[queue.alias]["NAME"] = good
 
 
-def test_an_error_without_a_kind_is_ours_too(postgresql_database: QueueDatabase) -> None:
+def test_other_error_is_a_database_error(postgresql_database: QueueDatabase) -> None:
     queue = make_table(postgresql_database)
     execute(postgresql_database, f"ALTER TABLE {queue.qualified} ADD CHECK (1 / length(headers) > 0)")
     error = fails(DatabaseError, lambda: queue.send([row(headers="")]))
     assert "Sales" in str(error)
 
 
-def test_the_id_of_a_row_is_checked_by_the_database(postgresql_database: QueueDatabase) -> None:
+def test_database_checks_the_id_of_a_row(postgresql_database: QueueDatabase) -> None:
     queue = make_table(postgresql_database)
     bad = NewRow("no uuid", "{}", b"")
     fails(DatabaseError, lambda: queue.send([bad]))

@@ -1,4 +1,4 @@
-"""Finding rows by what their headers say, in many tables at once, on every database and in every layout."""
+"""Finding rows by their headers, in many tables at once, on every database and in every layout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def talk(number: int, of: str = "c-1") -> NewRow:
     return row({"NServiceBus.MessageId": str(number), "NServiceBus.ConversationId": of})
 
 
-def test_the_first_and_the_last_rows_are_looked_at(queue: QueueTable, layout: str) -> None:
+def test_first_and_last_rows_are_searched(queue: QueueTable, layout: str) -> None:
     queue.send([talk(number, "c-1" if number in (0, 5, 9) else "c-2") for number in range(10)])
     first = find_rows(queue.alias, [TableScan(queue.address, 6)], "c-1", most=10)
     last = find_rows(queue.alias, [TableScan(queue.address, 6, from_end=True)], "c-1", most=10)
@@ -39,14 +39,14 @@ def test_the_first_and_the_last_rows_are_looked_at(queue: QueueTable, layout: st
     assert (first.rows[0].id, first.rows[0].headers) == (peeked.id, peeked.headers)
 
 
-def test_no_more_than_so_many_are_returned_and_every_row_can_be_asked_for(queue: QueueTable) -> None:
+def test_number_of_results_is_limited_and_every_row_can_be_found(queue: QueueTable) -> None:
     queue.send([talk(number) for number in range(7)])
     assert len(find_rows(queue.alias, [TableScan(queue.address, 100)], "c-1", most=3).rows) == 3
     assert len(find_rows(queue.alias, [TableScan(queue.address, 100)], EVERY, most=100).rows) == 7
     assert find_rows(queue.alias, [TableScan(queue.address, 100)], "%'\"", most=100).rows == ()
 
 
-def test_many_tables_of_both_kinds_with_one_statement(queue_database: QueueDatabase) -> None:
+def test_many_tables_are_searched_with_one_statement(queue_database: QueueDatabase) -> None:
     delayed = address_of(queue_database, "Sales.Delayed")
     install_tables(queue_database.alias, [PlannedTable(TableKind.DELAYED, delayed)])
     waiting = talk(1)
@@ -67,7 +67,7 @@ def test_many_tables_of_both_kinds_with_one_statement(queue_database: QueueDatab
     assert len(find_rows(queue_database.alias, places[1:] * 50, "c-1", most=10).rows) == 150
 
 
-def test_the_case_of_letters_does_not_count(queue: QueueTable) -> None:
+def test_search_ignores_letter_case(queue: QueueTable) -> None:
     queue.send([row({"Order": "ABC-42 Zoë"}, b'{"note": "Blue"}'), row({"Order": "abd"}, b"null")])
     for text in ("abc-42", "ABC-42 ZO", "BC-4"):
         assert [each.row_version for each in find_rows(queue.alias, [TableScan(queue.address, 9)], text, most=9).rows] == [1]
@@ -87,14 +87,14 @@ def test_the_case_of_letters_does_not_count(queue: QueueTable) -> None:
         (b"%", "_", False),
     ],
 )
-def test_bodies_are_searched_where_asked(queue: QueueTable, body: bytes, text: str, is_found: bool) -> None:
+def test_bodies_are_searched_on_request(queue: QueueTable, body: bytes, text: str, is_found: bool) -> None:
     queue.send([row({"a": "b"}, body)])
     scans = [TableScan(queue.address, 9, from_end=True)]
     assert [each.row_version for each in find_rows(queue.alias, scans, text, most=9, bodies=True).rows] == [1] * is_found
     assert find_rows(queue.alias, scans, text, most=9).rows == ()
 
 
-def test_bodies_of_delayed_messages_are_searched_too(queue_database: QueueDatabase) -> None:
+def test_bodies_of_delayed_messages_are_searched(queue_database: QueueDatabase) -> None:
     address = address_of(queue_database, "Sales.Delayed")
     install_tables(queue_database.alias, [PlannedTable(TableKind.DELAYED, address)])
     DelayedTable(queue_database.alias, address).insert([NewRow("1", "{}", b"order 42", delay_ms=9_000)])
@@ -126,7 +126,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(each)
 
 
-def test_sqlite_reads_a_table_by_its_key_and_no_further(sqlite_database: QueueDatabase) -> None:
+def test_sqlite_reads_a_table_by_its_key_up_to_the_limit(sqlite_database: QueueDatabase) -> None:
     queue = make_table(sqlite_database)
     with CaptureQueriesContext(sqlite_database.connection) as statements:
         find_rows(queue.alias, [TableScan(queue.address, 100, from_end=True)], "x", most=10, bodies=True)

@@ -1,4 +1,4 @@
-"""Finding and looking at all tables at once, on every database and in every layout."""
+"""Finding all tables and reading snapshots of them, on every database and in every layout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXPIRED, LATER = -1_000, 3_600_000
 ODD = "a\"b'c]d%e"
 
 
-def test_a_look_says_what_count_and_peek_say(queue: QueueTable, layout: str) -> None:
+def test_snapshot_agrees_with_count_and_peek(queue: QueueTable, layout: str) -> None:
     queue.send([*rows(3), row(time_to_be_received_ms=EXPIRED), row(time_to_be_received_ms=LATER)])
     (found,) = snapshot_queues(queue.alias, [queue.address], 100)
     assert (found.waiting, found.expiring, found.expired, found.span) == (5, 2, 1, 5)
@@ -33,13 +33,13 @@ def test_a_look_says_what_count_and_peek_say(queue: QueueTable, layout: str) -> 
     assert (empty.waiting, empty.span, empty.head, empty.written) == (0, 0, None, 5)
 
 
-def test_a_look_ends_at_its_limit(queue: QueueTable) -> None:
+def test_snapshot_stops_at_its_limit(queue: QueueTable) -> None:
     queue.send(rows(7))
     (found,) = snapshot_queues(queue.alias, [queue.address], 4)
     assert (found.waiting, found.span) == (4, 7)
 
 
-def test_expiries_are_found_beyond_the_limit(queue: QueueTable, layout: str) -> None:
+def test_expiries_are_counted_beyond_the_limit(queue: QueueTable, layout: str) -> None:
     queue.send([*rows(5), row(time_to_be_received_ms=EXPIRED), row(time_to_be_received_ms=LATER)])
     assert count_expiries(queue.alias, [queue.address], 3) == [(2, 1)]
 
@@ -51,7 +51,7 @@ def test_tables_are_listed_with_their_layouts(queue: QueueTable, database: Queue
     assert not listed.is_delayed
 
 
-def test_many_tables_cost_few_statements(queue_database: QueueDatabase) -> None:
+def test_many_tables_need_few_statements(queue_database: QueueDatabase) -> None:
     made = [make_table(queue_database, name=name) for name in ("Sales", "Bills", ODD, "umsätze", "SALES 2")]
     for number, table in enumerate(made):
         table.send(rows(number))
@@ -67,7 +67,7 @@ def test_many_tables_cost_few_statements(queue_database: QueueDatabase) -> None:
     ] * (TABLES_PER_STATEMENT // 4)  # fmt: skip
 
 
-def test_delayed_tables_are_told_apart_and_looked_at(queue_database: QueueDatabase) -> None:
+def test_delayed_tables_are_recognised_and_counted(queue_database: QueueDatabase) -> None:
     address = address_of(queue_database, "Sales.Delayed")
     install_tables(queue_database.alias, [PlannedTable(TableKind.DELAYED, address)])
     early = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -83,7 +83,7 @@ def test_delayed_tables_are_told_apart_and_looked_at(queue_database: QueueDataba
     assert [(each.waiting, each.overdue) for each in snapshot_delayed(queue_database.alias, [address], 2)] == [(2, 1)]
 
 
-def test_tables_of_other_kinds_are_not_listed(queue_database: QueueDatabase) -> None:
+def test_other_tables_are_not_listed(queue_database: QueueDatabase) -> None:
     execute(queue_database, "CREATE TABLE letters (headers varchar(10), body varchar(10))")
     execute(queue_database, "CREATE TABLE notes (id int, text varchar(10))")
     try:
@@ -93,7 +93,7 @@ def test_tables_of_other_kinds_are_not_listed(queue_database: QueueDatabase) -> 
         execute(queue_database, "DROP TABLE notes")
 
 
-def test_a_table_that_is_gone_is_an_error(queue_database: QueueDatabase) -> None:
+def test_missing_table_is_an_error(queue_database: QueueDatabase) -> None:
     there = make_table(queue_database)
     with pytest.raises(DatabaseError):
         snapshot_queues(queue_database.alias, [there.address, address_of(queue_database, "gone")], 10)

@@ -1,4 +1,4 @@
-"""The lower bound of a PostgreSQL receive hides no row: not one that came back, not one that was committed late."""
+"""The lower bound of a PostgreSQL receive hides no row: neither a returned one nor one that was committed late."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.databases import QueueDatabase
 
 
 class Clock:
-    """Time that passes when the test says so."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -60,7 +60,7 @@ def bench(postgresql_database: QueueDatabase) -> Iterator[Bench]:
 
 
 def hold_first(bench: Bench) -> None:
-    """Somebody else receives the first row and has not decided yet."""
+    """Another session receives the first row and has not committed yet."""
     with bench.second.used():
         row = bench.other.receive()
     assert row is not None
@@ -72,7 +72,7 @@ def give_back(bench: Bench) -> None:
         bench.other.abandon()
 
 
-def test_a_row_that_another_one_gave_back_is_found_when_nothing_else_is_there(bench: Bench) -> None:
+def test_returned_row_is_found_if_there_is_no_other(bench: Bench) -> None:
     bench.send("1", "2", "3")
     hold_first(bench)
     assert [bench.take(), bench.take()] == ["2", "3"]
@@ -80,7 +80,7 @@ def test_a_row_that_another_one_gave_back_is_found_when_nothing_else_is_there(be
     assert [bench.take(), bench.take()] == ["1", None]
 
 
-def test_it_is_found_before_the_others_once_it_is_time_to_look_again(bench: Bench) -> None:
+def test_returned_row_is_found_first_after_the_next_rescan(bench: Bench) -> None:
     bench.send("1", "2", "3", "4", "5")
     hold_first(bench)
     assert bench.take() == "2"
@@ -90,7 +90,7 @@ def test_it_is_found_before_the_others_once_it_is_time_to_look_again(bench: Benc
     assert [bench.take(), bench.take()] == ["1", "4"]
 
 
-def test_a_row_that_was_committed_late_is_found(bench: Bench) -> None:
+def test_row_committed_late_is_found(bench: Bench) -> None:
     with bench.second.used(), transaction.atomic(using=bench.table.alias):
         bench.send("1")
         # Sent later and committed earlier, on the first connection.
@@ -104,7 +104,7 @@ def test_a_row_that_was_committed_late_is_found(bench: Bench) -> None:
     assert [bench.take(), bench.take()] == ["1", None]
 
 
-def test_a_row_that_was_given_back_by_oneself_comes_again_at_once(bench: Bench) -> None:
+def test_row_returned_by_the_same_receiver_is_received_again_at_once(bench: Bench) -> None:
     bench.send("1", "2", "3")
     assert bench.take() == "1"
     row = bench.receiver.receive()
@@ -114,25 +114,25 @@ def test_a_row_that_was_given_back_by_oneself_comes_again_at_once(bench: Bench) 
     assert [bench.take(), bench.take(), bench.take()] == ["2", "3", None]
 
 
-def test_the_bound_is_used(bench: Bench) -> None:
+def test_bound_is_used(bench: Bench) -> None:
     bench.send("1", "2", "3")
     assert bench.take() == "1"
     with bench.receiver.connection.cursor() as cursor:
-        # A row below the bound, as only a test can make it: it is not seen before it is time.
+        # Only a test can create a row below the bound: it stays hidden until the next rescan.
         cursor.execute("INSERT INTO \"Sales\" (id, headers, body, seq) VALUES (gen_random_uuid(), '{}', '0', 0)")
     assert bench.take() == "2"
     bench.clock.now += 0.1
     assert bench.take() == "0"
 
 
-def test_a_retried_message_is_found_though_the_bound_is_ahead_of_its_first_place(bench: Bench) -> None:
+def test_retried_message_is_found_beyond_the_bound(bench: Bench) -> None:
     bench.send("1", "2")
     assert [bench.take(), bench.take()] == ["1", "2"]
-    bench.send("1")  # what a retry does: the row goes in anew
+    bench.send("1")  # a retry inserts the row again
     assert [bench.take(), bench.take()] == ["1", None]
 
 
-def test_what_one_thread_gives_back_is_seen_at_once_by_those_that_share_the_bound(bench: Bench) -> None:
+def test_returned_row_is_visible_at_once_with_a_shared_bound(bench: Bench) -> None:
     shared = LowerBound()
     bench.receiver = PostgresReceiveTransaction(bench.table, bench.clock, bound=shared)
     first = bench.receiver.connection

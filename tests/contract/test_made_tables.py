@@ -1,4 +1,4 @@
-"""What the installer makes, what NServiceBus made, what somebody else made."""
+"""Tables created by the installer, by NServiceBus and by other programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = {"Sales": TableKind.QUEUE, "Sales.Delayed": TableKind.DELAYED, "Subscrip
 
 
 def described(database: QueueDatabase, table: str) -> dict[str, Any]:
-    """A PostgreSQL table in the words of the recorded file."""
+    """Describe a PostgreSQL table in the format of the recorded file."""
     columns = execute(
         database,
         "SELECT column_name, data_type, character_maximum_length, is_nullable, column_default"
@@ -42,14 +42,14 @@ def described(database: QueueDatabase, table: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("table", GOLDEN)
-def test_the_recorded_tables_are_made_to_the_letter(postgresql_database: QueueDatabase, table: str) -> None:
+def test_recorded_tables_are_created_exactly(postgresql_database: QueueDatabase, table: str) -> None:
     for statement in golden_statements(table, f'public."{table}"'):
         execute(postgresql_database, statement)
     assert described(postgresql_database, table) == GOLDEN[table]
 
 
 @pytest.mark.parametrize("table", GOLDEN)
-def test_ours_differ_from_the_recorded_tables_as_the_design_says(postgresql_database: QueueDatabase, table: str) -> None:
+def test_our_tables_differ_from_recorded_ones_as_documented(postgresql_database: QueueDatabase, table: str) -> None:
     """seq is bigint, and there is an index on expires (docs/internals/decisions.md#table-layouts); nothing else differs."""
     planned = PlannedTable(KINDS[table], address_of(postgresql_database, table))
     assert install_tables(postgresql_database.alias, [planned]) == [planned]
@@ -63,7 +63,7 @@ def test_ours_differ_from_the_recorded_tables_as_the_design_says(postgresql_data
 
 
 @pytest.mark.parametrize("table", GOLDEN)
-def test_tables_of_nservicebus_are_taken_as_they_are(postgresql_database: QueueDatabase, table: str) -> None:
+def test_tables_of_nservicebus_are_used_unchanged(postgresql_database: QueueDatabase, table: str) -> None:
     for statement in golden_statements(table, f'public."{table}"'):
         execute(postgresql_database, statement)
     planned = PlannedTable(KINDS[table], address_of(postgresql_database, table))
@@ -72,12 +72,12 @@ def test_tables_of_nservicebus_are_taken_as_they_are(postgresql_database: QueueD
     found = inspect_tables(postgresql_database.alias, [planned])
     assert [finding.kind for finding in found] == ([FindingKind.NO_EXPIRES_INDEX] if table == "Sales" else [])
     for finding in found:
-        # the SQL in the finding mends it
+        # the SQL in the finding repairs it
         execute(postgresql_database, finding.sql)
     assert inspect_tables(postgresql_database.alias, [planned]) == []
 
 
-def test_sqlite_has_the_eight_columns(sqlite_database: QueueDatabase) -> None:
+def test_sqlite_table_has_the_expected_columns(sqlite_database: QueueDatabase) -> None:
     make_table(sqlite_database)
     columns = execute(sqlite_database, "SELECT name, type, \"notnull\", pk FROM pragma_table_info('Sales')")
     assert columns == [
@@ -92,7 +92,7 @@ def test_sqlite_has_the_eight_columns(sqlite_database: QueueDatabase) -> None:
     ]
 
 
-def test_a_row_version_never_comes_twice(queue: QueueTable) -> None:
+def test_row_version_is_never_reused(queue: QueueTable) -> None:
     queue.send([row()])
     (first,) = queue.peek(1)
     queue.purge()
@@ -101,7 +101,7 @@ def test_a_row_version_never_comes_twice(queue: QueueTable) -> None:
 
 
 @pytest.mark.parametrize("kind", TableKind)
-def test_a_table_of_something_else_is_refused_by_name(queue_database: QueueDatabase, kind: TableKind) -> None:
+def test_foreign_table_is_refused_by_name(queue_database: QueueDatabase, kind: TableKind) -> None:
     planned = PlannedTable(kind, address_of(queue_database, "Orders"))
     execute(queue_database, f"CREATE TABLE {dialect(queue_database.vendor).qualified(planned.address)} (id int, body int)")
     assert install_tables(queue_database.alias, [planned]) == []
@@ -111,7 +111,7 @@ def test_a_table_of_something_else_is_refused_by_name(queue_database: QueueDatab
     assert "found id, body" in finding.text
 
 
-def test_nothing_is_done_with_a_table_of_something_else(queue_database: QueueDatabase) -> None:
+def test_foreign_table_is_not_used(queue_database: QueueDatabase) -> None:
     queue = QueueTable(queue_database.alias, address_of(queue_database, "Orders"))
     execute(queue_database, f"CREATE TABLE {queue.qualified} (id int, headers int)")
     for work in (lambda: queue.send([row()]), queue.depth):
@@ -119,20 +119,20 @@ def test_nothing_is_done_with_a_table_of_something_else(queue_database: QueueDat
             work()
 
 
-def test_a_missing_table_is_found_with_the_sql_that_makes_it(queue_database: QueueDatabase) -> None:
+def test_missing_table_is_reported_with_the_sql_that_creates_it(queue_database: QueueDatabase) -> None:
     tables = [PlannedTable(kind, address_of(queue_database, name)) for name, kind in KINDS.items()]
     layout = layout_without_findings(queue_database)
     findings = inspect_tables(queue_database.alias, tables, layout=layout)
     assert [finding.kind for finding in findings] == [FindingKind.MISSING] * 3
     for finding in findings:
-        # PostgreSQL takes all at once, with a function among them whose lines end with semicolons, too.
+        # PostgreSQL accepts all at once, including a function whose lines end with semicolons.
         whole = [finding.sql] if queue_database.vendor == "postgresql" else finding.sql.removesuffix(";").split(";\n")
         for statement in whole:
             execute(queue_database, statement)
     assert inspect_tables(queue_database.alias, tables, layout=layout) == []
 
 
-def test_a_queue_looked_for_before_it_was_made(queue_database: QueueDatabase) -> None:
+def test_queue_is_found_after_it_was_created(queue_database: QueueDatabase) -> None:
     queue = QueueTable(queue_database.alias, address_of(queue_database, "Sales"))
     assert queue.exists() is False
     with pytest.raises(QueueNotFound, match="sqlqueue_install"):
@@ -142,7 +142,7 @@ def test_a_queue_looked_for_before_it_was_made(queue_database: QueueDatabase) ->
     assert queue.layout().expires_index is True
 
 
-def test_more_columns_than_we_know_do_no_harm(queue: QueueTable, database: QueueDatabase) -> None:
+def test_unknown_columns_do_no_harm(queue: QueueTable, database: QueueDatabase) -> None:
     kind = "text GENERATED ALWAYS AS (encode(body, 'escape')) STORED" if database.vendor == "postgresql" else "varchar(10)"
     execute(database, f"ALTER TABLE {queue.qualified} ADD bodystring {kind}")
     queue.forget_layout()

@@ -1,4 +1,4 @@
-"""Managed tables that our own statements write: Django's ORM finds every row, and they find every row of the ORM."""
+"""Managed tables that our own statements write: Django's ORM finds every row, and our statements find every row of the ORM."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def log(queue_database: QueueDatabase) -> TransactionLog:
     return TransactionLog(alias, DistributedTransaction._meta.db_table, TwoPhaseCoordinator._meta.db_table, kept_in=alias)
 
 
-def test_a_remembered_id_is_found_by_the_orm(handled: HandledTable) -> None:
+def test_remembered_id_is_found_by_the_orm(handled: HandledTable) -> None:
     assert handled.exists()
     with transaction.atomic(using=handled.alias):
         assert handled.remember(KEY, "Sales")
@@ -40,14 +40,14 @@ def test_a_remembered_id_is_found_by_the_orm(handled: HandledTable) -> None:
     assert abs(rows.get(pk=KEY).handled_at - datetime.now(UTC)) < timedelta(minutes=5)
 
 
-def test_an_id_that_the_orm_wrote_is_known(handled: HandledTable) -> None:
+def test_id_written_by_the_orm_is_found(handled: HandledTable) -> None:
     HandledMessage.objects.using(handled.alias).create(id=KEY, queue="Sales", handled_at=datetime.now(UTC))
 
     with transaction.atomic(using=handled.alias):
         assert not handled.remember(KEY, "Sales")
 
 
-def test_old_ids_are_forgotten_the_oldest_first(handled: HandledTable) -> None:
+def test_old_ids_are_deleted_oldest_first(handled: HandledTable) -> None:
     rows, now = HandledMessage.objects.using(handled.alias), datetime.now(UTC)
     for key, queue, hours in ((KEY, "Sales", 3), (OTHER, "Sales", 2), (uuid.uuid4(), "Sales", 0), (uuid.uuid4(), "Billing", 3)):
         rows.create(id=key, queue=queue, handled_at=now - timedelta(hours=hours))
@@ -59,7 +59,7 @@ def test_old_ids_are_forgotten_the_oldest_first(handled: HandledTable) -> None:
     assert rows.count() == 2
 
 
-def test_the_coordinator_is_the_row_that_the_orm_sees(log: TransactionLog) -> None:
+def test_coordinator_is_the_row_that_the_orm_returns(log: TransactionLog) -> None:
     assert not log.has_coordinator()
     made = log.coordinator()
 
@@ -69,7 +69,7 @@ def test_the_coordinator_is_the_row_that_the_orm_sees(log: TransactionLog) -> No
     assert again.coordinator() == made
 
 
-def test_a_recorded_transaction_is_found_by_the_orm(log: TransactionLog) -> None:
+def test_recorded_transaction_is_found_by_the_orm(log: TransactionLog) -> None:
     with transaction.atomic(using=log.alias):
         log.record(KEY, "Sales", ["orders", "stock"])
 

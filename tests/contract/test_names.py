@@ -1,4 +1,4 @@
-"""Whatever a queue is called, and in whatever schema it is, everything works and nothing breaks out of its quotes."""
+"""Queues with any name and in any schema work, and no name breaks out of its quotes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NAMES = [
 
 
 def use(queue: QueueTable) -> None:
-    """Everything that a queue is used for."""
+    """Use a queue in every way."""
     queue.send([row(b"1", time_to_be_received_ms=-1), row(b"2")])
     assert [peeked.body for peeked in queue.peek(9)] == [b"1", b"2"]
     assert queue.depth().expired == 1
@@ -54,7 +54,7 @@ def use(queue: QueueTable) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_queue_of_any_name(queue_database: QueueDatabase, name: str) -> None:
+def test_queue_of_any_name_works(queue_database: QueueDatabase, name: str) -> None:
     layout = layout_without_findings(queue_database)
     tables = [
         PlannedTable(TableKind.QUEUE, address_of(queue_database, name)),
@@ -74,7 +74,7 @@ def test_a_queue_of_any_name(queue_database: QueueDatabase, name: str) -> None:
 
 @pytest.mark.parametrize("case", [("postgresql", "ours"), ("postgresql", "nservicebus")], indirect=True, ids="-".join)
 @pytest.mark.parametrize("schema", ["Sales", 'odd "schema" %s', "select"])
-def test_a_queue_in_another_schema(database: QueueDatabase, layout: str, schema: str) -> None:
+def test_queue_in_another_schema_works(database: QueueDatabase, layout: str, schema: str) -> None:
     quoted = '"' + schema.replace('"', '""') + '"'
     execute(database, f"CREATE SCHEMA {quoted}")
     in_public = make_table(database, layout, "Sales")
@@ -90,7 +90,7 @@ def test_no_name_breaks_out_of_its_quotes(queue_database: QueueDatabase, name: s
     try:
         address = address_of(queue_database, name)
     except AddressError:
-        return  # white space alone
+        return  # only white space
     table = PlannedTable(TableKind.QUEUE, address)
     before = set(queue_database.connection.introspection.table_names())
     made = install_tables(queue_database.alias, [table])

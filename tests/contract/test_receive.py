@@ -1,4 +1,4 @@
-"""Receiving: the lowest row that nobody holds, in a transaction that takes it or leaves it."""
+"""Receiving: the lowest row that is not held, in a transaction that takes or returns it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.support.databases import QueueDatabase
 from tests.support.tables import elsewhere, execute, make_table, receive_all, row, rows, server_cases
 
 
-def test_an_empty_queue_gives_nothing_and_no_transaction(queue: QueueTable) -> None:
+def test_empty_queue_returns_no_row_and_no_transaction(queue: QueueTable) -> None:
     assert receive_transaction(queue).receive() is None
     assert not connections[queue.alias].in_atomic_block
 
 
-def test_rollback_puts_the_row_back_at_its_place(queue: QueueTable) -> None:
+def test_rollback_returns_the_row_to_its_place(queue: QueueTable) -> None:
     queue.send(rows(2))
     receiving = receive_transaction(queue)
     first = receiving.receive()
@@ -55,7 +55,7 @@ def test_work_of_a_failed_handler_is_undone_and_the_row_stays_ours(queue: QueueT
     assert receive_all(queue) == [b"failed"]
 
 
-def test_work_of_the_handler_goes_with_an_abandoned_receive(queue: QueueTable) -> None:
+def test_work_of_the_handler_is_rolled_back_with_the_receive(queue: QueueTable) -> None:
     queue.send([row(b"first")])
     receiving = receive_transaction(queue)
     receiving.receive()
@@ -64,7 +64,7 @@ def test_work_of_the_handler_goes_with_an_abandoned_receive(queue: QueueTable) -
     assert receive_all(queue) == [b"first"]
 
 
-def test_hooks_of_a_committed_handler_come_out_in_order(queue: QueueTable) -> None:
+def test_hooks_of_a_committed_handler_run_in_order(queue: QueueTable) -> None:
     queue.send(rows(1))
     receiving = receive_transaction(queue)
     receiving.receive()
@@ -76,13 +76,13 @@ def test_hooks_of_a_committed_handler_come_out_in_order(queue: QueueTable) -> No
     assert [hook() for hook in receiving.commit()] == ["one", "two"]
 
 
-def test_a_swallowed_database_error_does_not_lose_the_row(queue: QueueTable) -> None:
+def test_swallowed_database_error_does_not_lose_the_row(queue: QueueTable) -> None:
     queue.send(rows(1))
     receiving = receive_transaction(queue)
     receiving.receive()
     alias = queue.alias
     with pytest.raises(DatabaseError), transaction.atomic(using=alias, savepoint=False), connections[alias].cursor() as cursor:
-        # of the errors that leave SQL Server's transaction as it is
+        # an error that leaves SQL Server's transaction intact
         cursor.execute(f"INSERT INTO {queue.qualified} (Id) VALUES (NULL)")
     with pytest.raises(DoomedTransaction):
         receiving.check_usable()
@@ -93,7 +93,7 @@ def test_a_swallowed_database_error_does_not_lose_the_row(queue: QueueTable) -> 
 
 
 @pytest.mark.parametrize("case", server_cases(), indirect=True, ids="-".join)
-def test_rows_that_others_hold_are_stepped_over(queue: QueueTable) -> None:
+def test_held_rows_are_skipped(queue: QueueTable) -> None:
     queue.send(rows(3))
     receiving = receive_transaction(queue)
     held = receiving.receive()
@@ -105,7 +105,7 @@ def test_rows_that_others_hold_are_stepped_over(queue: QueueTable) -> None:
     assert receive_all(queue) == [b"0"]
 
 
-def test_expired_rows_come_out_marked(queue: QueueTable) -> None:
+def test_expired_rows_are_marked(queue: QueueTable) -> None:
     queue.send([row(b"late", time_to_be_received_ms=-1), row(b"fresh", time_to_be_received_ms=3_600_000), row(b"plain")])
     receiving = receive_transaction(queue)
     found = []
@@ -115,8 +115,8 @@ def test_expired_rows_come_out_marked(queue: QueueTable) -> None:
     assert found == [(b"late", True), (b"fresh", False), (b"plain", False)]
 
 
-def test_rows_that_block_a_real_endpoint_come_out(queue: QueueTable, database: QueueDatabase) -> None:
-    """A NULL body and headers `null`, as somebody's script writes them (docs/internals/wire.md#rows-written-by-hand)."""
+def test_rows_that_block_a_real_endpoint_are_received(queue: QueueTable, database: QueueDatabase) -> None:
+    """A NULL body and headers `null`, as hand-written scripts insert them (docs/internals/wire.md#rows-written-by-hand)."""
     more = ("", "") if database.vendor == "postgresql" else (", Recoverable", ", 1")
     execute(
         database,
@@ -135,7 +135,7 @@ def test_rows_that_block_a_real_endpoint_come_out(queue: QueueTable, database: Q
     assert receive_all(queue) == [second.body]
 
 
-def test_text_where_sqlite_expects_bytes_and_instants(sqlite_database: QueueDatabase) -> None:
+def test_text_in_sqlite_columns_for_bytes_and_instants_is_read(sqlite_database: QueueDatabase) -> None:
     queue = make_table(sqlite_database)
     execute(
         sqlite_database,
@@ -146,7 +146,7 @@ def test_text_where_sqlite_expects_bytes_and_instants(sqlite_database: QueueData
     assert receive_all(queue) == ["é".encode()]
 
 
-def test_a_missing_queue_is_named(database: QueueDatabase, layout: str) -> None:
+def test_missing_queue_is_reported_by_receive(database: QueueDatabase, layout: str) -> None:
     queue = make_table(database, layout)
     receiving = receive_transaction(queue)
     execute(database, f"DROP TABLE {queue.qualified}")
@@ -160,7 +160,7 @@ def test_a_missing_queue_is_named(database: QueueDatabase, layout: str) -> None:
     assert received is not None
 
 
-def test_several_rows_come_in_their_order_and_go_together(queue: QueueTable) -> None:
+def test_several_rows_are_received_in_order_and_commit_together(queue: QueueTable) -> None:
     queue.send(rows(5))
     receiving = receive_transaction(queue)
     assert [received.body for received in receiving.receive_many(3)] == [b"0", b"1", b"2"]
@@ -174,7 +174,7 @@ def test_several_rows_come_in_their_order_and_go_together(queue: QueueTable) -> 
     assert not connections[queue.alias].in_atomic_block
 
 
-def test_each_of_several_messages_is_undone_by_itself(queue: QueueTable) -> None:
+def test_each_of_several_messages_is_undone_alone(queue: QueueTable) -> None:
     queue.send(rows(3))
     receiving = receive_transaction(queue)
     assert len(receiving.receive_many(3)) == 3
@@ -193,12 +193,12 @@ def test_each_of_several_messages_is_undone_by_itself(queue: QueueTable) -> None
     assert receive_all(queue) == [b"by the first", b"by the third, second attempt"]
 
 
-def test_the_next_rows_come_with_a_commit(queue: QueueTable) -> None:
+def test_next_rows_are_received_with_a_commit(queue: QueueTable) -> None:
     queue.send(rows(3))
     receiving = receive_transaction(queue)
     assert len(receiving.receive_many(1)) == 1
     receiving.commit(then_receive=lambda: 1)
-    # where the database does not do it in one round trip, the next receive does
+    # if the database cannot do this in one round trip, the next receive does it
     assert bool(receiving.rows_ahead) == (queue.dialect.name == "postgresql")
     assert [received.body for received in receiving.receive_many(1)] == [b"1"]
     receiving.commit(then_receive=lambda: 2)
@@ -207,7 +207,7 @@ def test_the_next_rows_come_with_a_commit(queue: QueueTable) -> None:
     assert receive_all(queue) == [b"2"]
 
 
-def test_hooks_are_run_before_more_is_received(queue: QueueTable) -> None:
+def test_hooks_run_before_the_next_receive(queue: QueueTable) -> None:
     queue.send(rows(2))
     receiving = receive_transaction(queue)
     receiving.receive()

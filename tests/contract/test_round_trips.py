@@ -1,4 +1,4 @@
-"""How often SQL Server is asked, counted on the line: what is done for each message takes as few round trips as it can."""
+"""Round trips to SQL Server, counted on the line: work per message needs as few as possible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("case", sqlserver_cases(), indirect=True, i
 
 @pytest.fixture
 def line(database: QueueDatabase) -> Iterator[RoundTrips]:
-    """The line to the server, with a session that is open already."""
+    """The line to the server, with an open session."""
     with counted(database.alias) as line:
         database.connection.ensure_connection()
         line.clear()
@@ -30,21 +30,21 @@ def line(database: QueueDatabase) -> Iterator[RoundTrips]:
         assert not line.encrypted, "requests on an encrypted connection cannot be counted: add Encrypt=no to the URL of the server"
 
 
-def test_a_send(line: RoundTrips, queue: QueueTable) -> None:
+def test_send_needs_one_round_trip(line: RoundTrips, queue: QueueTable) -> None:
     queue.send([row()])
     line.clear()
     queue.send([row()])
     assert len(line.requests) == 1, line.requests
 
 
-def test_a_send_of_a_row_of_nulls(line: RoundTrips, queue: QueueTable) -> None:
+def test_send_with_nulls_needs_one_round_trip(line: RoundTrips, queue: QueueTable) -> None:
     queue.send([row()])
     line.clear()
     queue.send([NewRow(row().id, "{}", b"")])
     assert len(line.requests) == 1, line.requests
 
 
-def test_a_send_in_a_transaction_of_the_caller(line: RoundTrips, queue: QueueTable) -> None:
+def test_send_in_a_transaction_needs_one_round_trip(line: RoundTrips, queue: QueueTable) -> None:
     queue.send([row()])
     with transaction.atomic(using=queue.alias):
         queue.send([row()])
@@ -53,7 +53,7 @@ def test_a_send_in_a_transaction_of_the_caller(line: RoundTrips, queue: QueueTab
         assert len(line.requests) == 1, line.requests
 
 
-def test_a_thousand_sends(line: RoundTrips, queue: QueueTable) -> None:
+def test_thousand_sends_need_few_round_trips(line: RoundTrips, queue: QueueTable) -> None:
     queue.layout()
     line.clear()
     queue.send(rows(1_000))
@@ -61,7 +61,7 @@ def test_a_thousand_sends(line: RoundTrips, queue: QueueTable) -> None:
     assert queue.depth().waiting == 1_000
 
 
-def test_an_empty_poll(line: RoundTrips, queue: QueueTable) -> None:
+def test_empty_poll_needs_one_round_trip(line: RoundTrips, queue: QueueTable) -> None:
     receiving = receive_transaction(queue)
     assert receiving.receive() is None
     line.clear()
@@ -70,7 +70,7 @@ def test_an_empty_poll(line: RoundTrips, queue: QueueTable) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 7])
-def test_a_receive(line: RoundTrips, queue: QueueTable, count: int) -> None:
+def test_receive_needs_two_round_trips(line: RoundTrips, queue: QueueTable, count: int) -> None:
     queue.send(rows(2 * count))
     receiving = receive_transaction(queue)
     assert len(receiving.receive_many(count)) == count
@@ -81,7 +81,7 @@ def test_a_receive(line: RoundTrips, queue: QueueTable, count: int) -> None:
     assert len(line.requests) == 2, line.requests
 
 
-def test_a_receive_whose_handler_sends(line: RoundTrips, queue: QueueTable) -> None:
+def test_receive_with_a_send_needs_three_round_trips(line: RoundTrips, queue: QueueTable) -> None:
     queue.send(rows(2))
     receiving = receive_transaction(queue)
     for _ in range(2):
@@ -92,7 +92,7 @@ def test_a_receive_whose_handler_sends(line: RoundTrips, queue: QueueTable) -> N
     assert len(line.requests) == 3, line.requests
 
 
-def test_delayed_messages(line: RoundTrips, database: QueueDatabase) -> None:
+def test_delayed_messages_need_one_round_trip(line: RoundTrips, database: QueueDatabase) -> None:
     planned = PlannedTable(TableKind.DELAYED, address_of(database, "Sales.Delayed"))
     assert install_tables(database.alias, [planned]) == [planned]
     table = DelayedTable(database.alias, planned.address)

@@ -1,4 +1,4 @@
-"""Many rows by their numbers: exactly those, counted, in statements that no database minds."""
+"""Many rows by their numbers: exactly those, counted, in statements of a safe size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def numbers(queue: QueueTable) -> list[int]:
     return queue.row_versions(10_000)
 
 
-def test_ranges_are_without_gaps() -> None:
+def test_ranges_have_no_gaps() -> None:
     assert ranges_of([5, 3, 4, 9, 7, 7, 1]) == [
         RowVersionRange(1, 1),
         RowVersionRange(3, 5),
@@ -45,7 +45,7 @@ def test_exactly_the_rows_of_the_ranges_are_deleted(queue: QueueTable) -> None:
     assert numbers(queue) == sorted(set(there) - set(wanted))
 
 
-def test_rows_that_are_not_there_do_not_count(queue: QueueTable) -> None:
+def test_missing_rows_do_not_count(queue: QueueTable) -> None:
     queue.send(rows(5))
     there = numbers(queue)
     remove_ranges(queue, ranges_of(there[1:2]))
@@ -55,7 +55,7 @@ def test_rows_that_are_not_there_do_not_count(queue: QueueTable) -> None:
     assert numbers(queue) == there[3:]
 
 
-def test_a_rollback_brings_them_back(queue: QueueTable) -> None:
+def test_rollback_restores_deleted_rows(queue: QueueTable) -> None:
     queue.send(rows(5))
     there = numbers(queue)
 
@@ -67,7 +67,7 @@ def test_a_rollback_brings_them_back(queue: QueueTable) -> None:
 
 
 @pytest.mark.parametrize(("most_rows", "most_ranges"), [(3, 1_000), (None, 2), (2, 2)])
-def test_a_statement_takes_so_much(
+def test_size_of_a_statement_is_limited(
     queue: QueueTable, monkeypatch: pytest.MonkeyPatch, most_rows: int | None, most_ranges: int
 ) -> None:
     monkeypatch.setattr(row_selection, "RANGES_PER_STATEMENT", most_ranges)
@@ -80,7 +80,7 @@ def test_a_statement_takes_so_much(
     assert numbers(queue) == there[::5]
 
 
-def test_sql_server_never_deletes_so_much_that_the_table_is_locked() -> None:
+def test_sql_server_never_deletes_enough_rows_for_a_table_lock() -> None:
     pieces = list(
         row_selection._chunks(
             [RowVersionRange(1, 12_000), RowVersionRange(12_002, 12_010)], row_selection._ROWS_PER_STATEMENT["sqlserver"]
@@ -94,7 +94,7 @@ def test_sql_server_never_deletes_so_much_that_the_table_is_locked() -> None:
     ]
 
 
-def test_the_ids_of_all_rows_are_listed(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_of_all_rows_are_listed(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_selection, "_IDS_PER_STATEMENT", 4)
     sent = [row() for _ in range(9)]
     queue.send(sent)
@@ -107,7 +107,7 @@ def test_the_ids_of_all_rows_are_listed(queue: QueueTable, monkeypatch: pytest.M
         assert [row_id for _, row_id in found] == [each.id for each in sent]
 
 
-def test_rows_after_a_number(queue: QueueTable) -> None:
+def test_row_after_a_number_is_found(queue: QueueTable) -> None:
     queue.send(rows(6))
     there = numbers(queue)
 
@@ -116,7 +116,7 @@ def test_rows_after_a_number(queue: QueueTable) -> None:
     assert row_version_after(queue, there[1], there[3], 3) is None
 
 
-def test_the_id_of_one_row(queue: QueueTable) -> None:
+def test_id_of_one_row_is_found(queue: QueueTable) -> None:
     queue.send(rows(3))
 
     for number, row_id in row_ids(queue):
@@ -126,12 +126,12 @@ def test_the_id_of_one_row(queue: QueueTable) -> None:
     assert row_id_at(queue, 2**62) is None
 
 
-def test_the_last_number_that_was_drawn_is_known_when_its_row_is_gone(queue: QueueTable) -> None:
+def test_last_drawn_number_is_known_after_its_row_is_deleted(queue: QueueTable) -> None:
     before = drawn_row_version(queue)
     queue.send(rows(3))
     there = numbers(queue)
     remove_ranges(queue, ranges_of(there))
 
-    # SQL Server says the seed, which is the first number, where none was drawn yet
+    # before the first insert SQL Server returns the seed, which is the first number
     assert before is None or before < there[0] or (queue.dialect.name == "sqlserver" and before == there[0] == 1)
     assert drawn_row_version(queue) == there[-1]

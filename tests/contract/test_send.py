@@ -1,4 +1,4 @@
-"""Sending: what goes in comes out, in order, all or none."""
+"""Sending: rows are stored unchanged, in order, all or none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.tables import address_of, elsewhere, execute, make_table, rec
 LONGEST = timedelta(milliseconds=2**31 - 1)
 
 
-def test_one_message_comes_out_as_it_went_in(queue: QueueTable) -> None:
+def test_message_is_received_unchanged(queue: QueueTable) -> None:
     sent = row(b"\x00\xff{}", '{"NServiceBus.MessageId": "é \\u0000 %s ? :id"}')
     queue.send([sent])
 
@@ -32,30 +32,30 @@ def test_one_message_comes_out_as_it_went_in(queue: QueueTable) -> None:
     assert receive_all(queue) == []
 
 
-def test_sending_nothing_sends_nothing(queue: QueueTable) -> None:
+def test_empty_send_writes_nothing(queue: QueueTable) -> None:
     queue.send([])
     assert queue.depth().waiting == 0
 
 
 def test_many_messages_keep_their_order(queue: QueueTable) -> None:
-    # more than two full statements, and a rest
+    # more than two full statements
     sent = rows(queue.dialect.rows_per_send * 2 + 3)
     queue.send(sent)
     assert [peeked.body for peeked in queue.peek(5_000)] == [each.body for each in sent]
 
 
-def test_order_is_by_the_time_of_sending(queue: QueueTable) -> None:
+def test_order_follows_the_time_of_sending(queue: QueueTable) -> None:
     for body in (b"c", b"a", b"b"):
         queue.send([row(body)])
     assert receive_all(queue) == [b"c", b"a", b"b"]
 
 
-def test_a_send_outside_of_a_transaction_is_seen_at_once(queue: QueueTable) -> None:
+def test_send_outside_a_transaction_is_visible_at_once(queue: QueueTable) -> None:
     queue.send(rows(2))
     assert elsewhere(queue.depth).waiting == 2
 
 
-def test_a_send_follows_the_transaction_around_it(queue: QueueTable) -> None:
+def test_send_follows_the_surrounding_transaction(queue: QueueTable) -> None:
     with transaction.atomic(using=queue.alias):
         queue.send(rows(queue.dialect.rows_per_send + 1))
         assert elsewhere(queue.depth).waiting == 0
@@ -67,12 +67,12 @@ def test_a_send_follows_the_transaction_around_it(queue: QueueTable) -> None:
     assert queue.depth().waiting == 1
 
 
-def test_an_empty_body_stays_empty(queue: QueueTable) -> None:
+def test_empty_body_stays_empty(queue: QueueTable) -> None:
     queue.send([row(b"")])
     assert receive_all(queue) == [b""]
 
 
-def test_a_body_of_64_mib(queue: QueueTable) -> None:
+def test_body_of_64_mib_is_stored(queue: QueueTable) -> None:
     body = b"\x00\xfe\xffx" * (16 * 1024 * 1024)
     queue.send([row(body)])
     (peeked,) = queue.peek(1)
@@ -87,15 +87,15 @@ def test_large_messages_share_no_statement(queue: QueueTable) -> None:
     assert receive_all(queue) == bodies
 
 
-def test_columns_of_correlation_and_reply(queue: QueueTable) -> None:
+def test_correlation_and_reply_columns_are_filled(queue: QueueTable) -> None:
     queue.send([row(correlation_id="c", reply_to_address="r"), row(correlation_id="c" * 256, reply_to_address="r" * 256)])
     found = [(peeked.correlation_id, peeked.reply_to_address) for peeked in queue.peek(2)]
-    # the columns hold 255 characters; PostgreSQL has none
+    # the columns hold 255 characters; PostgreSQL has no such columns
     assert found == [(None, None) if queue.dialect.name == "postgresql" else ("c", "r"), (None, None)]
 
 
 @pytest.mark.parametrize(("dialect", "kept"), [("sqlserver", None), ("sqlite", "Lager.Ñandú.注文")])
-def test_a_column_of_one_byte_characters_gets_the_whole_text_or_none(dialect: str, kept: str | None) -> None:
+def test_column_of_one_byte_characters_gets_the_whole_text_or_none(dialect: str, kept: str | None) -> None:
     sent = row(correlation_id="Lager.Ñandú.注文", reply_to_address="Lager.Ñandú.注文")
     assert values_of([sent], ["correlation_id", "reply_to_address"], dialect) == [kept, kept]
     assert values_of([row(reply_to_address="Lager@[dbo]@[nsb]")], ["reply_to_address"], dialect) == ["Lager@[dbo]@[nsb]"]
@@ -120,7 +120,7 @@ def test_time_to_be_received_is_clamped(queue: QueueTable, milliseconds: int, ex
     assert peeked.expired is (milliseconds <= 0)
 
 
-def test_a_missing_queue_is_named(database: QueueDatabase) -> None:
+def test_missing_queue_is_reported_by_send(database: QueueDatabase) -> None:
     missing = QueueTable(database.alias, address_of(database, "Nowhere"))
     with pytest.raises(QueueNotFound, match="Nowhere"):
         missing.send(rows(1))
@@ -128,7 +128,7 @@ def test_a_missing_queue_is_named(database: QueueDatabase) -> None:
         missing.depth()
 
 
-def test_a_queue_that_vanished_is_named_and_found_again(queue: QueueTable, database: QueueDatabase, layout: str) -> None:
+def test_dropped_queue_is_reported_and_found_again(queue: QueueTable, database: QueueDatabase, layout: str) -> None:
     queue.send(rows(1))
     execute(database, f"DROP TABLE {queue.qualified}")
     with pytest.raises(QueueNotFound, match="Sales"):
@@ -138,7 +138,7 @@ def test_a_queue_that_vanished_is_named_and_found_again(queue: QueueTable, datab
     assert queue.depth().waiting == 2
 
 
-def test_a_row_id_twice(postgresql_database: QueueDatabase) -> None:
+def test_duplicate_row_id_is_refused(postgresql_database: QueueDatabase) -> None:
     # only PostgreSQL has a key on the id (docs/internals/wire.md#postgresql-tables)
     queue = make_table(postgresql_database)
     sent = row()

@@ -1,4 +1,4 @@
-"""What SQL Server refuses comes as our kind, by the server's number, with every driver that is here."""
+"""Errors of SQL Server have our kinds, by the server's number, with every available driver."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(not sqlserver.is_named(), reason=f"{sqlserver.UR
 
 PARENT = "CREATE TABLE parent (id int NOT NULL PRIMARY KEY)"
 CHILD = "CREATE TABLE child (id int NOT NULL UNIQUE REFERENCES parent (id), short varchar(2))"
-# number: what is done before, what fails, its kind
+# number: preparation, failing statement, kind
 ERRORS: dict[int, tuple[tuple[str, ...], str, type[DatabaseError]]] = {
     207: ((PARENT,), "SELECT no_such_column FROM parent", DatabaseError),
     208: ((), "SELECT * FROM no_such_table", QueueNotFound),
@@ -53,14 +53,14 @@ ERRORS: dict[int, tuple[tuple[str, ...], str, type[DatabaseError]]] = {
     8134: ((), "SELECT 1 / 0", DatabaseError),
     2628: ((PARENT, CHILD, "INSERT INTO parent VALUES (1)"), "INSERT INTO child VALUES (1, 'long')", DatabaseError),
 }  # fmt: skip
-# Which number a truncation has depends on the compatibility level, and which of the two a duplicate key, on what refuses it.
-# What names a database that is not there may say so, or that the object is not there.
+# The number of a truncation depends on the compatibility level; that of a duplicate key on whether a constraint or an index
+# refuses it. A statement that names a missing database may report the database or the object.
 ALIKE = {911: {208}, 2628: {8152}, 2601: {2627}}
 
 
 @pytest.fixture(params=["mssql_python", "pyodbc"])
 def on_driver(request: pytest.FixtureRequest, sqlserver_database: QueueDatabase) -> Iterator[QueueDatabase]:
-    """A clean database, seen through one of the drivers."""
+    """A clean database, opened through one of the drivers."""
     database = sqlserver_database
     options = connections.settings[database.alias]["OPTIONS"]
     if request.param == "pyodbc" and not sqlserver.has_pyodbc():
@@ -73,7 +73,7 @@ def on_driver(request: pytest.FixtureRequest, sqlserver_database: QueueDatabase)
 
 
 def refuse(database: QueueDatabase, statement: str) -> DatabaseError:
-    """The error of the statement, as the statements of ours raise it."""
+    """Return the error of the statement, as our own statements raise it."""
     try:
         with pytest.raises(DatabaseError) as caught, database_errors(dialect("sqlserver"), "ask"):
             fetch_all(database.connection, Rendered(statement, ()))
@@ -83,7 +83,7 @@ def refuse(database: QueueDatabase, statement: str) -> DatabaseError:
 
 
 def number_of(database: QueueDatabase, statement: str) -> int:
-    """The number that the server itself gives to the error."""
+    """Return the server's own number of the error."""
     database.connection.ensure_connection()
     raw: Any = database.connection.connection
     with contextlib.closing(raw.cursor()) as cursor:
@@ -97,7 +97,7 @@ def number_of(database: QueueDatabase, statement: str) -> int:
 
 
 @pytest.mark.parametrize("number", ERRORS)
-def test_the_kind_of_an_error(on_driver: QueueDatabase, number: int) -> None:
+def test_error_has_its_kind(on_driver: QueueDatabase, number: int) -> None:
     before, statement, kind = ERRORS[number]
     for each in before:
         execute(on_driver, each)
@@ -107,7 +107,7 @@ def test_the_kind_of_an_error(on_driver: QueueDatabase, number: int) -> None:
     assert type(refuse(on_driver, statement)) is kind
 
 
-def test_a_lock_timeout(on_driver: QueueDatabase) -> None:
+def test_lock_timeout_has_its_kind(on_driver: QueueDatabase) -> None:
     queue = make_table(on_driver)
     queue.send(rows(1))
     with held_elsewhere(queue, f"DELETE FROM {queue.qualified}"):
@@ -117,7 +117,7 @@ def test_a_lock_timeout(on_driver: QueueDatabase) -> None:
     assert queue.purge() == 1
 
 
-def test_a_doomed_transaction(on_driver: QueueDatabase) -> None:
+def test_doomed_transaction_has_its_kind(on_driver: QueueDatabase) -> None:
     execute(on_driver, PARENT)
     doomed = (
         "SET NOCOUNT ON; SET XACT_ABORT ON; BEGIN TRANSACTION;"
@@ -131,8 +131,8 @@ def test_a_doomed_transaction(on_driver: QueueDatabase) -> None:
         execute(on_driver, "SET NOCOUNT OFF; SET XACT_ABORT OFF")
 
 
-def test_a_deadlock(on_driver: QueueDatabase) -> None:
-    """Two that take the same two tables in opposite order: the server chooses one of them."""
+def test_deadlock_has_its_kind(on_driver: QueueDatabase) -> None:
+    """Two transactions take the same two tables in opposite order: the server chooses one of them as the victim."""
     first, second = make_table(on_driver, name="First"), make_table(on_driver, name="Second")
     for queue in (first, second):
         queue.send(rows(1))
@@ -160,7 +160,7 @@ def test_a_deadlock(on_driver: QueueDatabase) -> None:
     assert receive_all(first) == receive_all(second) == [b"0"]
 
 
-def test_a_conflict_of_snapshots(on_driver: QueueDatabase) -> None:
+def test_snapshot_conflict_is_a_serialization_failure(on_driver: QueueDatabase) -> None:
     try:
         execute(on_driver, f"ALTER DATABASE [{connections.settings[on_driver.alias]['NAME']}] SET ALLOW_SNAPSHOT_ISOLATION ON")
     except DjangoDatabaseError as error:
@@ -181,7 +181,7 @@ def test_a_conflict_of_snapshots(on_driver: QueueDatabase) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"PASSWORD": "wrong"}, {"NAME": "no_such_database"}, {"PORT": "1"}], ids=["18456", "4060", "no server"]
 )
-def test_a_login_that_fails(on_driver: QueueDatabase, wrong: dict[str, str]) -> None:
+def test_failed_login_has_its_kind(on_driver: QueueDatabase, wrong: dict[str, str]) -> None:
     queue = make_table(on_driver)
     good = {name: connections.settings[on_driver.alias][name] for name in wrong}
     point(on_driver.alias, **wrong)
@@ -191,7 +191,7 @@ def test_a_login_that_fails(on_driver: QueueDatabase, wrong: dict[str, str]) -> 
         point(on_driver.alias, **good)
 
 
-def test_a_line_that_was_cut(on_driver: QueueDatabase) -> None:
+def test_cut_line_is_connection_lost(on_driver: QueueDatabase) -> None:
     queue = make_table(on_driver)
     queue.send(rows(1))
     with line_to(on_driver.alias) as line:

@@ -1,4 +1,4 @@
-"""The subscription table: what it holds, and that it takes no part in the caller's transaction.
+"""The subscription table: its rows, and that it is independent of the caller's transaction.
 
 See docs/internals/wire.md#subscription-table.
 """
@@ -48,7 +48,7 @@ def test_subscribers_are_found_by_any_of_their_topics(table: SubscriptionTable) 
     assert table.all() == [BILLING, OUTER, SHIPPING]
 
 
-def test_to_subscribe_again_keeps_the_row_or_changes_its_address(table: SubscriptionTable) -> None:
+def test_subscribing_again_keeps_the_row_or_changes_its_address(table: SubscriptionTable) -> None:
     table.subscribe(BILLING)
     table.subscribe(BILLING)
     assert table.all() == [BILLING]
@@ -58,7 +58,7 @@ def test_to_subscribe_again_keeps_the_row_or_changes_its_address(table: Subscrip
     assert table.all() == [moved]
 
 
-def test_to_unsubscribe_takes_one_row_and_says_whether_it_was_there(table: SubscriptionTable) -> None:
+def test_unsubscribe_deletes_one_row_and_returns_whether_it_existed(table: SubscriptionTable) -> None:
     for each in (BILLING, OUTER, SHIPPING):
         table.subscribe(each)
 
@@ -67,7 +67,7 @@ def test_to_unsubscribe_takes_one_row_and_says_whether_it_was_there(table: Subsc
     assert table.all() == [OUTER, SHIPPING]
 
 
-def test_many_that_subscribe_at_once_leave_one_row(queue_database: QueueDatabase) -> None:
+def test_concurrent_subscribers_leave_one_row(queue_database: QueueDatabase) -> None:
     table = installed(queue_database)
 
     with ThreadPoolExecutor(8) as pool:
@@ -78,14 +78,14 @@ def test_many_that_subscribe_at_once_leave_one_row(queue_database: QueueDatabase
 
 @pytest.mark.parametrize("value", ["", " ", "x" * (MAX_VALUE_LENGTH + 1)])
 @pytest.mark.parametrize("what", ["endpoint", "topic", "address"])
-def test_what_the_columns_cannot_hold_is_refused(table: SubscriptionTable, what: str, value: str) -> None:
+def test_value_that_does_not_fit_its_column_is_refused(table: SubscriptionTable, what: str, value: str) -> None:
     values = {"endpoint": "Billing", "topic": "Shop.OrderPlaced", "address": "Billing", what: value}
 
     with pytest.raises(ConfigurationError, match=f"its {what} .* expected 1 to 200"):
         table.subscribe(SubscriptionRow(**values))
 
 
-def test_the_longest_values_are_held(table: SubscriptionTable) -> None:
+def test_longest_values_are_stored(table: SubscriptionTable) -> None:
     longest = SubscriptionRow("e" * MAX_VALUE_LENGTH, "t" * MAX_VALUE_LENGTH, "a" * MAX_VALUE_LENGTH)
 
     table.subscribe(longest)
@@ -93,7 +93,7 @@ def test_the_longest_values_are_held(table: SubscriptionTable) -> None:
     assert table.all() == [longest]
 
 
-def test_a_missing_table_is_named(queue_database: QueueDatabase) -> None:
+def test_missing_table_is_named(queue_database: QueueDatabase) -> None:
     table = SubscriptionTable(queue_database.alias, address_of(queue_database, "SubscriptionRouting"))
 
     for call in (
@@ -106,7 +106,7 @@ def test_a_missing_table_is_named(queue_database: QueueDatabase) -> None:
             call()
 
 
-def test_a_roll_back_takes_no_subscription_away(postgresql_database: QueueDatabase) -> None:
+def test_rollback_of_the_caller_keeps_the_subscription(postgresql_database: QueueDatabase) -> None:
     table = installed(postgresql_database)
     with suppress(InterruptedError), transaction.atomic(using=postgresql_database.alias):
         table.subscribe(BILLING)
@@ -116,7 +116,7 @@ def test_a_roll_back_takes_no_subscription_away(postgresql_database: QueueDataba
     assert table.all() == [BILLING]
 
 
-def test_on_sqlite_a_subscription_joins_the_callers_transaction(sqlite_database: QueueDatabase) -> None:
+def test_subscription_joins_the_callers_transaction_on_sqlite(sqlite_database: QueueDatabase) -> None:
     table = installed(sqlite_database)
     with suppress(InterruptedError), transaction.atomic(using=sqlite_database.alias):
         table.subscribe(BILLING)
@@ -128,7 +128,7 @@ def test_on_sqlite_a_subscription_joins_the_callers_transaction(sqlite_database:
     assert not table.has_joined_changes()
 
 
-def test_subscribers_are_those_of_now_and_not_those_of_the_callers_snapshot(postgresql_database: QueueDatabase) -> None:
+def test_subscribers_are_current_and_ignore_the_callers_snapshot(postgresql_database: QueueDatabase) -> None:
     table = installed(postgresql_database)
     with transaction.atomic(using=postgresql_database.alias):
         execute(postgresql_database, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -139,7 +139,7 @@ def test_subscribers_are_those_of_now_and_not_those_of_the_callers_snapshot(post
         assert execute(postgresql_database, f"SELECT count(*) FROM {table.qualified}") == [(0,)]
 
 
-def test_the_second_connection_of_a_call_is_closed_again(postgresql_database: QueueDatabase) -> None:
+def test_second_connection_of_a_call_is_closed(postgresql_database: QueueDatabase) -> None:
     table = installed(postgresql_database)
     first = connections[postgresql_database.alias]
     with transaction.atomic(using=postgresql_database.alias):
@@ -150,28 +150,28 @@ def test_the_second_connection_of_a_call_is_closed_again(postgresql_database: Qu
         poll_until(lambda: len(postgresql_database.sessions()) == 1, what="one session is left")
 
 
-def test_a_change_that_joins_commits_and_rolls_back_with_the_caller(queue_database: QueueDatabase) -> None:
-    told: list[str] = []
+def test_joined_change_commits_and_rolls_back_with_the_caller(queue_database: QueueDatabase) -> None:
+    changes: list[str] = []
     installed(queue_database)
     table = SubscriptionTable(
-        queue_database.alias, address_of(queue_database, "SubscriptionRouting"), changed=lambda: told.append("changed")
+        queue_database.alias, address_of(queue_database, "SubscriptionRouting"), changed=lambda: changes.append("changed")
     )
     with suppress(InterruptedError), transaction.atomic(using=queue_database.alias):
         table.subscribe(BILLING, join=True)
-        # seen by the transaction that made it, and waited for by nobody
+        # visible in the transaction that made it; no other session waits for it
         assert table.subscribers(["Shop.OrderPlaced"]) == [BILLING]
         raise InterruptedError
-    assert (table.all(), told) == ([], ["changed"])
+    assert (table.all(), changes) == ([], ["changed"])
 
     with transaction.atomic(using=queue_database.alias):
         table.subscribe(BILLING, join=True)
         assert table.unsubscribe("Billing", "Shop.OrderPlaced", join=True) is True
         table.subscribe(SHIPPING, join=True)
     assert table.all() == [SHIPPING]
-    assert told == ["changed"] * 7
+    assert changes == ["changed"] * 7
 
 
-def test_a_table_that_a_real_endpoint_made_and_filled(postgresql_database: QueueDatabase) -> None:
+def test_table_of_a_real_endpoint_is_used(postgresql_database: QueueDatabase) -> None:
     address = address_of(postgresql_database, "SubscriptionRouting")
     qualified = dialect("postgresql").qualified(address)
     for statement in golden_statements("SubscriptionRouting", qualified):
@@ -191,6 +191,6 @@ def test_a_table_that_a_real_endpoint_made_and_filled(postgresql_database: Queue
     found = table.subscribers(["Shop.Messages.OrderShippedFast", "Shop.Messages.OrderShipped", "Shop.Messages.IOrderEvent"])
     assert [(each.endpoint, each.address) for each in found] == [("Billing", '"public"."Billing"'), ("Web", '"public"."Web"')]
     for row in rows:
-        # ours say the same, so nothing changes
+        # our rows are identical, so nothing changes
         table.subscribe(SubscriptionRow(row["endpoint"], row["topic"], row["queueaddress"]))
     assert len(table.all()) == len(rows) == 3

@@ -1,4 +1,4 @@
-"""SQL Server's errors as its drivers raise them, by SQLSTATE and number."""
+"""SQL Server's errors, as its drivers raise them, by SQLSTATE and number."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SQLSERVER = dialect("sqlserver")
 
 
 def pyodbc_error(state: str, text: str) -> Exception:
-    """As pyodbc raises it: the SQLSTATE, then the texts of all diagnostics, each with its number, then the ODBC function."""
-    # pyodbc itself needs a library of the system that most machines do not have
+    """An error like those of pyodbc: the SQLSTATE, then the texts of all diagnostics with their numbers, then the ODBC function."""
+    # pyodbc itself needs a system library that most machines do not have
     kind: type[Exception] = type("ProgrammingError", (Exception,), {"__module__": "pyodbc"})
     return kind(state, f"[{state}] {text}")
 
@@ -58,20 +58,20 @@ PYODBC: list[tuple[str, str, type[DatabaseError] | None]] = [
     ("42000", f"{SERVER}The SELECT permission was denied on the object 'Sales'. (229) (SQLExecDirectW)", PermissionDenied),
     ("42000", f"{SERVER}CREATE TABLE permission denied in database 'shop'. (262) (SQLExecDirectW)", PermissionDenied),
     ("42000", f"{SERVER}Incorrect syntax near 'FROM'. (156) (SQLExecDirectW)", None),
-    # several diagnostics, the first of which is only a note
+    # several diagnostics; the first one is only a note
     (
         "42000",
         f"{SERVER}The statement has been terminated. (3621); [42000] {SERVER}Lock request time out. (1222) (SQLExecDirectW)",
         LockTimeout,
     ),
-    # numbers in names and values are no codes
+    # numbers in names and values are not error codes
     ("42000", f"{SERVER}Incorrect syntax near 'orders (1205) of (208)'. (102) (SQLExecDirectW)", None),
     ("42S02", f"{SERVER}Invalid object name 'a (1205) b'. (208) (SQLExecDirectW)", QueueNotFound),
 ]
 
 
 @pytest.mark.parametrize(("state", "text", "kind"), PYODBC)
-def test_errors_of_pyodbc(state: str, text: str, kind: type[DatabaseError] | None) -> None:
+def test_pyodbc_error_has_its_kind(state: str, text: str, kind: type[DatabaseError] | None) -> None:
     assert SQLSERVER.error_kind(pyodbc_error(state, text)) is kind
 
 
@@ -92,26 +92,26 @@ def test_errors_of_pyodbc(state: str, text: str, kind: type[DatabaseError] | Non
         ("22001", None),
     ],
 )
-def test_errors_of_mssql_python(state: str, kind: type[DatabaseError] | None) -> None:
-    """This driver keeps no SQLSTATE, so each state must still have a name of its own."""
+def test_mssql_python_error_has_its_kind(state: str, kind: type[DatabaseError] | None) -> None:
+    """This driver keeps no SQLSTATE, so each state must still have its own exception class."""
     error: Any = mssql_python_errors.sqlstate_to_exception(state, f"{SERVER}whatever (1205) it says")
     assert SQLSERVER.error_kind(error) is kind
 
 
-def test_a_missing_database_of_a_login_has_the_state_of_any_statement() -> None:
+def test_missing_database_at_login_is_cannot_connect() -> None:
     text = f'{SERVER}Cannot open database "no" requested by the login. The login failed.'
     error: Any = mssql_python_errors.sqlstate_to_exception("42000", text)
     assert SQLSERVER.error_kind(error) is CannotConnect
 
 
 @pytest.mark.parametrize("name", ["sqlserver", "postgresql", "sqlite"])
-def test_the_cause_of_djangos_error_decides(name: str) -> None:
+def test_cause_of_djangos_error_determines_the_kind(name: str) -> None:
     outer = ProgrammingError("in Django's words")
     outer.__cause__ = pyodbc_error("42S02", f"{SERVER}Invalid object name 'x'. (208) (SQLExecDirectW)")
     assert dialect(name).error_kind(outer) is (QueueNotFound if name == "sqlserver" else None)
 
 
 @pytest.mark.parametrize("name", ["sqlserver", "postgresql", "sqlite"])
-def test_errors_of_others_have_no_kind(name: str) -> None:
+def test_other_errors_have_no_kind(name: str) -> None:
     for error in (ValueError("deadlock (1205)"), KeyError(1205), sqlite3.InterfaceError("no code")):
         assert dialect(name).error_kind(error) is None

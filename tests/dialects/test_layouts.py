@@ -1,4 +1,4 @@
-"""Which tables are queues, and what follows from their columns."""
+"""Which tables are queues, and the consequences of their columns."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ def shape(*names: str, headers: str = "nvarchar", indexes: tuple[tuple[str, str]
     return TableShape(tuple((name, headers if name.lower() == "headers" else "x") for name in names), indexes)
 
 
-def test_the_seven_columns_are_sent() -> None:
+def test_all_known_columns_are_sent() -> None:
     layout = layout_of("sqlserver", "t", shape(*ALL))
     assert layout.send_columns == ALL[:-1]
     assert (layout.correlation_columns, layout.expires_index, layout.unicode_headers) == (True, True, True)
 
 
 @pytest.mark.parametrize("missing", ["Recoverable", "CorrelationId", "ReplyToAddress"])
-def test_columns_that_versions_left_out_are_not_sent(missing: str) -> None:
+def test_missing_optional_column_is_not_sent(missing: str) -> None:
     layout = layout_of("sqlserver", "t", shape(*(name for name in ALL if name != missing)))
     assert layout.send_columns == tuple(name for name in ALL[:-1] if name != missing)
     assert layout.correlation_columns is (missing == "Recoverable")
 
 
-def test_columns_that_versions_added_are_not_sent() -> None:
+def test_unknown_column_is_not_sent() -> None:
     assert layout_of("sqlserver", "t", shape(*ALL, "BodyString")).send_columns == ALL[:-1]
 
 
 @pytest.mark.parametrize(("kind", "unicode"), [("nvarchar", True), ("varchar", False), ("VARCHAR", False), ("ntext", True)])
-def test_the_type_of_headers_is_seen(kind: str, unicode: bool) -> None:
+def test_type_of_headers_column_is_recognised(kind: str, unicode: bool) -> None:
     assert layout_of("sqlserver", "t", shape(*ALL, headers=kind)).unicode_headers is unicode
 
 
-def test_types_of_headers_count_on_sql_server_alone() -> None:
+def test_type_of_headers_column_matters_only_on_sql_server() -> None:
     assert layout_of("sqlite", "t", shape(*ALL, headers="text")).unicode_headers is True
 
 
-def test_any_index_that_starts_with_expires_will_do() -> None:
+def test_any_index_that_starts_with_expires_counts() -> None:
     assert layout_of("sqlserver", "t", shape(*ALL, indexes=(("expires", "CLUSTERED"),))).expires_index is True
     assert layout_of("sqlserver", "t", shape(*ALL, indexes=INDEXES[:1])).expires_index is False
 
@@ -58,13 +58,13 @@ def test_postgresql_needs_its_own_columns() -> None:
 
 
 @pytest.mark.parametrize("missing", ["Id", "Expires", "Headers", "Body", "RowVersion"])
-def test_a_table_without_what_every_version_has_is_refused(missing: str) -> None:
+def test_table_without_a_required_column_is_refused(missing: str) -> None:
     with pytest.raises(TableMismatch, match=missing.lower()):
         layout_of("sqlserver", "t", shape(*(name for name in ALL if name != missing)))
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_every_column_that_we_make_is_sent_but_for_the_number_of_the_row(name: str) -> None:
+def test_every_created_column_is_sent_except_the_row_number(name: str) -> None:
     known = dialect(name)
     ddl = create_statements(known, TableKind.QUEUE, QueueAddress("Sales", form=name))[0]
     made = re.findall(r"^    \[?(\w+)", ddl, re.MULTILINE)
@@ -76,7 +76,7 @@ def test_every_column_that_we_make_is_sent_but_for_the_number_of_the_row(name: s
     assert {"id", "headers", "body", "time_to_be_received_ms"} <= set(statement.names)
 
 
-def test_an_unknown_dialect_vendor_or_layout_is_named() -> None:
+def test_unknown_dialect_vendor_or_layout_is_named() -> None:
     with pytest.raises(ConfigurationError, match="'oracle'"):
         dialect("oracle")
     with pytest.raises(ConfigurationError, match="'mysql'"):
@@ -85,13 +85,13 @@ def test_an_unknown_dialect_vendor_or_layout_is_named() -> None:
         create_statements(dialect("sqlserver"), TableKind.QUEUE, QueueAddress("Sales"), "moderne")
 
 
-def test_parts_that_are_left_out_are_filled_in() -> None:
+def test_missing_address_parts_get_defaults() -> None:
     address = {name: QueueAddress("Sales", form=name) for name in DIALECTS}
     assert [dialect(name).qualified(address[name]) for name in DIALECTS] == ["[dbo].[Sales]", '"public"."Sales"', '"Sales"']
     assert drop_statement(dialect("postgresql"), address["postgresql"]) == 'DROP TABLE "public"."Sales"'
 
 
-def test_the_lock_of_installers_is_that_of_the_transport() -> None:
+def test_installer_lock_is_that_of_the_transport() -> None:
     """`[catalog].[schema].[table]_lock` (docs/internals/wire.md#table-creation), at most 255 characters."""
     known = dialect("sqlserver")
     assert installation_lock(known, QueueAddress("Sales", "dbo", "nsb")) == "[nsb].[dbo].[Sales]_lock"
@@ -99,7 +99,7 @@ def test_the_lock_of_installers_is_that_of_the_transport() -> None:
 
 
 @pytest.mark.parametrize("kind", TableKind)
-def test_grants_are_what_the_transport_needs(kind: TableKind) -> None:
+def test_grants_are_those_that_the_transport_needs(kind: TableKind) -> None:
     address = QueueAddress("Sales", "ops", form="postgresql")
     grants = grant_statements(dialect("postgresql"), kind, address, 'sh"op')
     assert grants[:2] == [

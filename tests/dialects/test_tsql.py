@@ -1,4 +1,4 @@
-"""Every statement for SQL Server, in each layout that a table may have, is T-SQL with the hints it needs where it needs them."""
+"""Every statement for SQL Server, in each possible layout of a table, is valid T-SQL with the required hints."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RECEIVE_ORDER = (
     "DELETED . HEADERS , DELETED . BODY , DELETED . ROWVERSION ;", *RESTORED,
 )  # fmt: skip
 
-# statement: the tables it reads with their hints, what must follow what
+# statement: the tables it reads with their hints, and the required order of tokens
 EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
     "receive": (RECEIVE_HINTS, RECEIVE_ORDER),
     "peek": ([(TABLE, READ)], ("SELECT TOP (", "FROM", "WHERE ROWVERSION >", "ORDER BY ROWVERSION ASC")),
@@ -85,7 +85,7 @@ EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
         ),
     ),
     "remove_ranges": (
-        # the reader of T-SQL does not see the hint of a table with an alias as one
+        # the T-SQL parser does not recognise the hint of a table with an alias
         [(TABLE, ())],
         (
             "DELETE QUEUE FROM",
@@ -156,7 +156,7 @@ def rendered(name: str, table: str = TABLE, *, correlation: bool = True, before:
 
 @pytest.mark.parametrize("correlation", [True, False])
 @pytest.mark.parametrize("name", EXPECTED)
-def test_statements_of_a_queue(name: str, correlation: bool) -> None:
+def test_queue_statements_are_valid(name: str, correlation: bool) -> None:
     hints, order = EXPECTED[name]
     check(rendered(name, correlation=correlation), hints, order)
 
@@ -187,7 +187,7 @@ LOOKS: dict[str, tuple[Hints, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("bodies", [False, True])
 @pytest.mark.parametrize("name", LOOKS)
-def test_looks_at_many_tables(name: str, bodies: bool) -> None:
+def test_snapshot_statements_of_many_tables_are_valid(name: str, bodies: bool) -> None:
     hints, order = LOOKS[name]
     if name.startswith("find_in"):
         one = SQLSERVER.find_statement(name, texts=["text_a", "text_b"], bodies=bodies, table=TABLE, number="7", order="DESC").sql
@@ -197,16 +197,16 @@ def test_looks_at_many_tables(name: str, bodies: bool) -> None:
     check(f"{one}\nUNION ALL\n{one}", [*hints, *hints], order)
 
 
-def test_the_list_of_tables() -> None:
+def test_list_of_tables_is_valid() -> None:
     parse(SQLSERVER.statement("list_tables").sql)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("columns", LAYOUTS.values(), ids=LAYOUTS)
-def test_sends(columns: tuple[str, ...], rows: int) -> None:
+def test_send_statements_are_valid(columns: tuple[str, ...], rows: int) -> None:
     layout = QueueLayout(columns, correlation_columns="CorrelationId" in columns, expires_index=True, unicode_headers=True)
     statement = SQLSERVER.send_statement(TABLE, layout, rows)
-    # SQL Server takes 2,100 values in a statement and 1,000 rows in a list
+    # SQL Server accepts 2,100 values in a statement and 1,000 rows in a list
     assert len(statement.names) // rows * SQLSERVER.rows_per_send < 2_100
     assert SQLSERVER.rows_per_send <= 1_000
     listed = " , ".join(columns).upper()
@@ -214,7 +214,7 @@ def test_sends(columns: tuple[str, ...], rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_delayed_rows(rows: int) -> None:
+def test_delay_statements_are_valid(rows: int) -> None:
     statement = SQLSERVER.delay_statement(TABLE, rows)
     assert len(statement.names) // rows * SQLSERVER.rows_per_send < 2_100
     check(
@@ -226,7 +226,7 @@ def test_delayed_rows(rows: int) -> None:
 
 
 @pytest.mark.parametrize("topics", [1, 3])
-def test_subscribers_of_topics(topics: int) -> None:
+def test_subscriber_statements_are_valid(topics: int) -> None:
     statement = SQLSERVER.subscribers_statement(TABLE, topics)
     listed = " , ".join(["@P1"] * topics)
     assert statement.names == ("topic",) * topics
@@ -234,7 +234,7 @@ def test_subscribers_of_topics(topics: int) -> None:
 
 
 @pytest.mark.parametrize("correlation", [True, False])
-def test_the_receive_with_its_transaction_in_one_batch(correlation: bool) -> None:
+def test_receive_batch_with_its_transaction_is_valid(correlation: bool) -> None:
     before, after = f"{SQLSERVER.script('begin')};\n", f"\n{SQLSERVER.script('keep_what_was_received')};"
     batch = rendered("receive", correlation=correlation, before=before, after=after)
     kept = "IF @@ROWCOUNT = 0 ROLLBACK TRANSACTION ELSE BEGIN SAVE TRANSACTION SQLQUEUE ; SET IMPLICIT_TRANSACTIONS ON ; END ;"
@@ -243,7 +243,7 @@ def test_the_receive_with_its_transaction_in_one_batch(correlation: bool) -> Non
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_odd_names_stay_in_their_brackets(name: str) -> None:
+def test_unusual_names_stay_in_their_brackets(name: str) -> None:
     table = SQLSERVER.qualified(ODD)
     assert table == "[z%].[x\"y].[a]]b'c;d--e]]]"
     hints, order = EXPECTED[name]
@@ -263,20 +263,20 @@ def test_odd_names_stay_in_their_brackets(name: str) -> None:
         "table_exists",
     ],
 )
-def test_statements_without_a_table(name: str) -> None:
+def test_statements_without_a_table_are_valid(name: str) -> None:
     parse(SQLSERVER.statement(name).sql)
 
 
 @pytest.mark.parametrize("catalog", ["", "[shop]."])
 @pytest.mark.parametrize("name", ["columns", "indexes"])
-def test_statements_about_tables(name: str, catalog: str) -> None:
+def test_statements_about_tables_are_valid(name: str, catalog: str) -> None:
     parse(SQLSERVER.statement(name, catalog=catalog).sql)
 
 
 @pytest.mark.parametrize("address", [ADDRESS, ODD, QueueAddress("Sales")])
 @pytest.mark.parametrize("layout", ["classic", "modern"])
 @pytest.mark.parametrize("kind", TableKind)
-def test_ddl_and_script(kind: TableKind, layout: str, address: QueueAddress) -> None:
+def test_ddl_and_scripts_are_valid(kind: TableKind, layout: str, address: QueueAddress) -> None:
     for statement in create_statements(SQLSERVER, kind, address, layout):
         parse(statement)
     parse(drop_statement(SQLSERVER, address))
@@ -291,13 +291,13 @@ def test_ddl_and_script(kind: TableKind, layout: str, address: QueueAddress) -> 
         parse(batch)
 
 
-def test_managed_tables_are_granted_where_they_are_there() -> None:
+def test_managed_tables_are_granted_if_they_exist() -> None:
     (statement,) = managed_grant_statements(SQLSERVER, "it's", "shop")
     assert statement == ("IF OBJECT_ID(N'[it''s]', N'U') IS NOT NULL GRANT SELECT, INSERT, UPDATE, DELETE ON [it's] TO [shop]")
     parse(statement)
 
 
-# --- the check itself: every one of these copies must fail ---------------------------------------------------------------------
+# --- tests of the check itself: every one of these mutations must fail ----------------------------------------------------------
 
 RECEIVE_MUTATIONS = {
     "misspelt hint": ("READPAST", "READPASST"),
@@ -345,7 +345,7 @@ MUTATIONS = {
 
 
 @pytest.mark.parametrize(("old", "new"), RECEIVE_MUTATIONS.values(), ids=RECEIVE_MUTATIONS)
-def test_a_receive_with_a_mistake_fails(old: str, new: str) -> None:
+def test_receive_with_a_mistake_fails(old: str, new: str) -> None:
     sql = rendered("receive")
     assert sql.count(old) >= 1, "the mutation no longer fits the statement"
     with pytest.raises(NotAsItShouldBe):
@@ -353,7 +353,7 @@ def test_a_receive_with_a_mistake_fails(old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "old", "new"), MUTATIONS.values(), ids=MUTATIONS)
-def test_a_statement_with_a_mistake_fails(name: str, old: str, new: str) -> None:
+def test_statement_with_a_mistake_fails(name: str, old: str, new: str) -> None:
     sql = rendered(name)
     assert sql.count(old) >= 1, "the mutation no longer fits the statement"
     with pytest.raises(NotAsItShouldBe):
@@ -363,7 +363,7 @@ def test_a_statement_with_a_mistake_fails(name: str, old: str, new: str) -> None
 @pytest.mark.parametrize(
     ("old", "new"), [("INSERT INTO", "INSERT INTOO"), (")\nVALUES", "\nVALUES"), ("VALUES (", "VALUES ("[:-1])]
 )
-def test_a_send_with_a_mistake_fails(old: str, new: str) -> None:
+def test_send_with_a_mistake_fails(old: str, new: str) -> None:
     layout = layout_of("sqlserver", TABLE, TableShape((*((name, "x") for name in ALL), ("RowVersion", "bigint")), ()))
     sql = SQLSERVER.send_statement(TABLE, layout, 2).sql
     assert old in sql
@@ -371,7 +371,7 @@ def test_a_send_with_a_mistake_fails(old: str, new: str) -> None:
         check(sql.replace(old, new), [], (*WRAPPER, "INSERT INTO", "VALUES (", *RESTORED))
 
 
-def test_who_may_still_insert() -> None:
+def test_writer_statements_are_valid() -> None:
     parse(SQLSERVER.statement("writers").sql)
     parse(SQLSERVER.statement("drawn_row_version").sql)
 
@@ -387,7 +387,7 @@ READING: dict[str, tuple[Hints, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", READING)
-def test_looks_of_a_reader(name: str) -> None:
+def test_reader_statements_are_valid(name: str) -> None:
     texts = {
         "count_range": {"lowest": "1", "highest": "9", "limit": "100"},
         "row_version_after": {"after": "3", "highest": "9", "places": "4"},
@@ -395,7 +395,7 @@ def test_looks_of_a_reader(name: str) -> None:
     check(SQLSERVER.script(name, table=TABLE, **texts), *READING[name])
 
 
-def test_reading_a_table() -> None:
+def test_read_statements_are_valid() -> None:
     noon = datetime(2030, 1, 1, 12)  # noqa: DTZ001 -- of the column, in UTC without zone
     columns = ["RowVersion", "Id", "CorrelationId", "ReplyToAddress", "Expires", "Headers", "Body"]
     order = ("SELECT ROWVERSION AS", "CONVERT ( NVARCHAR ( 36 ) , ID )", "WHERE ROWVERSION BETWEEN CAST ( 5 AS BIGINT ) AND")
@@ -404,7 +404,7 @@ def test_reading_a_table() -> None:
     check(SQLSERVER.read_statement(TABLE, ["Body"], rows), [(TABLE, READ)], ("AND EXPIRES >", "AND EXPIRES <", "IS NOT NULL"))
 
 
-def test_writing_of_spark() -> None:
+def test_spark_write_statements_are_valid() -> None:
     staging = "[shop].[dbo].[sqlqueue_staging_1]"
     for columns in LAYOUTS.values():
         layout = QueueLayout(columns, correlation_columns="CorrelationId" in columns, expires_index=True, unicode_headers=True)

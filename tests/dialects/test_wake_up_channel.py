@@ -1,4 +1,4 @@
-"""The channel of a table and its locks: the same on both sides, whatever the name."""
+"""The channel of a table and its locks: the same on both sides, for any name."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def qualified(table: str, schema: str = "public") -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_fits_and_needs_no_quotes(name: str) -> None:
+def test_channel_fits_and_needs_no_quotes(name: str) -> None:
     channel = wake_up_channel(qualified(name))
     assert re.fullmatch(r"[a-z0-9_]+", channel)
     assert len(channel.encode()) <= 63
 
 
-def test_it_never_changes() -> None:
+def test_channel_never_changes() -> None:
     """Workers of different versions and triggers of earlier ones share it."""
     channel = wake_up_channel('"public"."Sales"')
     assert channel == "sqlqueue_541dc94ed59d6a61686e9fc83352a9fe"
@@ -39,14 +39,14 @@ def test_different_tables_have_different_channels() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_locks_are_two_keys_that_postgresql_takes(name: str) -> None:
+def test_locks_are_two_keys_that_postgresql_accepts(name: str) -> None:
     locks = wake_up_locks(wake_up_channel(qualified(name)))
     assert locks.requested != locks.sending
     assert all(-(2**63) <= key < 2**63 for key in (locks.requested, locks.sending))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_statements_quote_the_table_and_name_its_channel(name: str) -> None:
+def test_statements_quote_the_table_and_name_its_channel(name: str) -> None:
     address = QueueAddress(name, "ops", form="postgresql")
     function, trigger = create_wake_up_trigger(POSTGRESQL, address)
     channel = wake_up_channel(POSTGRESQL.qualified(address))

@@ -27,33 +27,33 @@ from tests.support.provisioning import SqliteProvider
 from tests.testing.conftest import as_in_testcase
 
 FROM_ANOTHER_CONNECTION = {
-    "test_a_send_outside_of_a_transaction_is_seen_at_once",
-    "test_a_send_follows_the_transaction_around_it",
+    "test_send_outside_a_transaction_is_visible_at_once",
+    "test_send_follows_the_surrounding_transaction",
     "test_work_of_the_handler_commits_with_the_receive",
-    "test_rows_that_others_hold_are_stepped_over",
-    "test_looking_waits_for_nobody",
-    "test_purge_takes_everything",
-    "test_purging_expired_rows_steps_over_held_ones",
+    "test_held_rows_are_skipped",
+    "test_peek_and_count_do_not_wait_for_held_rows",
+    "test_purge_deletes_everything",
+    "test_purge_of_expired_rows_skips_held_ones",
 }
 # They ask for a database of their own, take the table away, or want no transaction to be open.
 ON_A_DATABASE_OF_THEIR_OWN = {
-    "test_text_where_sqlite_expects_bytes_and_instants",
-    "test_a_row_id_twice",
-    "test_expiry_is_the_same_in_a_session_of_any_time_zone",
-    "test_expiry_is_by_the_clock_of_now_in_a_long_transaction",
-    "test_the_index_on_expires_serves_where_nothing_expires",
+    "test_text_in_sqlite_columns_for_bytes_and_instants_is_read",
+    "test_duplicate_row_id_is_refused",
+    "test_expiry_is_independent_of_the_session_time_zone",
+    "test_expiry_uses_the_current_time_in_a_long_transaction",
+    "test_index_on_expires_is_used_if_nothing_expires",
     "test_a_missing_queue_is_named",
-    "test_a_queue_that_vanished_is_named_and_found_again",
-    "test_an_empty_queue_gives_nothing_and_no_transaction",
-    "test_several_rows_come_in_their_order_and_go_together",
-    "test_the_next_rows_come_with_a_commit",
-    "test_rows_that_block_a_real_endpoint_come_out",
-    "test_an_estimate_is_never_less_than_what_was_seen",
+    "test_dropped_queue_is_reported_and_found_again",
+    "test_empty_queue_returns_no_row_and_no_transaction",
+    "test_several_rows_are_received_in_order_and_commit_together",
+    "test_next_rows_are_received_with_a_commit",
+    "test_rows_that_block_a_real_endpoint_are_received",
+    "test_estimate_is_never_less_than_the_counted_rows",
 }
 # A connection that a handler closes takes the transaction of the test along. Memory is the same everywhere.
 ONLY_IN_A_WORKER = {
     "test_handler_that_closes_its_connection_fails_only_its_message",
-    "test_a_body_of_64_mib",
+    "test_body_of_64_mib_is_stored",
     "test_body_of_64_mib_is_handled",
 }
 LEFT_OUT = FROM_ANOTHER_CONNECTION | ON_A_DATABASE_OF_THEIR_OWN | ONLY_IN_A_WORKER

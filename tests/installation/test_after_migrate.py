@@ -39,7 +39,7 @@ def test_verbosity_0_is_quiet(queue_database: QueueDatabase) -> None:
     assert tables_in(queue_database) == NAMES
 
 
-def test_it_can_be_switched_off(queue_database: QueueDatabase) -> None:
+def test_installation_can_be_turned_off(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS=ENDPOINTS, INSTALL_AFTER_MIGRATE=False)
     migrate(queue_database)
     assert tables_in(queue_database) == set()
@@ -51,7 +51,7 @@ def test_other_databases_get_no_queues(postgresql_database: QueueDatabase) -> No
     assert tables_in(postgresql_database) == set()
 
 
-def test_it_runs_once_a_migrate(sqlite_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installation_runs_once_per_migrate(sqlite_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
     def counted(alias: str, *arguments: Any, **options: Any) -> Any:
@@ -64,7 +64,7 @@ def test_it_runs_once_a_migrate(sqlite_database: QueueDatabase, monkeypatch: pyt
     assert calls == ["default"]
 
 
-def test_a_name_that_is_too_long_stops_it_by_name(postgresql_database: QueueDatabase) -> None:
+def test_too_long_name_stops_the_installation(postgresql_database: QueueDatabase) -> None:
     postgresql_database.configure(ENDPOINTS={"Sales": {"CALLBACKS": True, "INSTANCE": "x" * 60}})
     with pytest.raises(AddressError, match=r"Sales\.xxx"):
         call_command("migrate", database="postgresql", verbosity=0, skip_checks=True, stdout=StringIO())

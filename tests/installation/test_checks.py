@@ -36,7 +36,7 @@ def test_each_missing_table_is_a_warning_with_its_sql(queue_database: QueueDatab
     assert [message for message in check_tables(databases=[queue_database.alias]) if message.level > checks.INFO] == []
 
 
-def test_before_the_first_migrate_one_warning_names_them_all(queue_database: QueueDatabase) -> None:
+def test_one_warning_lists_all_missing_tables_before_the_first_migrate(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS=ENDPOINTS)
     execute(queue_database, "DROP TABLE sqlqueue_app_instance")
     (message,) = check_tables(databases=[queue_database.alias])
@@ -46,7 +46,7 @@ def test_before_the_first_migrate_one_warning_names_them_all(queue_database: Que
     assert message.hint == "run migrate; sqlqueue_install --sql prints the SQL"
 
 
-def test_only_databases_that_were_named_are_looked_into(queue_database: QueueDatabase) -> None:
+def test_only_named_databases_are_checked(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS=ENDPOINTS)
     queue_database.connection.close()
     assert check_tables() == []
@@ -55,7 +55,7 @@ def test_only_databases_that_were_named_are_looked_into(queue_database: QueueDat
     assert queue_database.connection.connection is None
 
 
-def test_an_index_that_is_missing_and_a_table_of_something_else(postgresql_database: QueueDatabase) -> None:
+def test_missing_index_and_foreign_table_are_reported(postgresql_database: QueueDatabase) -> None:
     postgresql_database.configure(ENDPOINTS=ENDPOINTS)
     for statement in golden_statements("Sales", 'public."Sales"'):
         execute(postgresql_database, statement)
@@ -69,7 +69,7 @@ def test_an_index_that_is_missing_and_a_table_of_something_else(postgresql_datab
 
 
 @pytest.mark.parametrize("layout", ["classic", "modern"])
-def test_what_sql_server_says_of_its_tables(settings: Settings, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+def test_findings_on_sql_server_are_reported(settings: Settings, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     """The catalog views of a table with varchar headers and no index, read without a server."""
     names = ("Id", "CorrelationId", "ReplyToAddress", "Recoverable", "Expires", "Headers", "Body", "RowVersion")
     seen = TableShape(tuple((name, "varchar") for name in names), (("RowVersion", "CLUSTERED"),))
@@ -94,7 +94,7 @@ def unreachable(request: pytest.FixtureRequest, settings: Settings, django_db_bl
         settings.SQLQUEUE = {"ENDPOINTS": {}}
 
 
-def test_a_database_that_cannot_be_reached_is_a_warning_that_names_it(unreachable: str) -> None:
+def test_unreachable_database_is_a_warning_with_its_name(unreachable: str) -> None:
     (message,) = check_tables(databases=[unreachable])
     assert (message.id, message.level) == ("sqlqueue.W034", checks.WARNING)
     assert "'offline'" in message.msg
@@ -108,13 +108,13 @@ def test_wrong_settings_are_left_to_their_own_checks(sqlite_database: QueueDatab
     assert check_router() == []
 
 
-def test_a_project_without_the_setting_is_left_alone(settings: Settings) -> None:
+def test_project_without_the_setting_is_not_checked(settings: Settings) -> None:
     del settings.SQLQUEUE
     assert check_tables(databases=["default"]) == []
     assert check_names() == []
 
 
-def test_names_that_do_not_fit_are_errors(settings: Settings) -> None:
+def test_too_long_names_are_errors(settings: Settings) -> None:
     settings.SQLQUEUE = {
         "DATABASE": "postgresql",
         "ENDPOINTS": {"Sales": {"CALLBACKS": True, "INSTANCE": "m" * 60, "CALLBACK_QUEUES": 1}},
@@ -125,7 +125,7 @@ def test_names_that_do_not_fit_are_errors(settings: Settings) -> None:
     assert "INSTANCE" in str(message.hint)
 
 
-def test_queues_beside_default_need_the_router(settings: Settings) -> None:
+def test_queues_outside_default_need_the_router(settings: Settings) -> None:
     settings.SQLQUEUE = {"DATABASE": "postgresql", "ENDPOINTS": {}}
     settings.DATABASE_ROUTERS = []
     (message,) = check_router()
@@ -135,7 +135,7 @@ def test_queues_beside_default_need_the_router(settings: Settings) -> None:
     assert check_router() == []
 
 
-def test_migrate_goes_on_past_the_warnings(queue_database: QueueDatabase) -> None:
+def test_migrate_continues_after_the_warnings(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS=ENDPOINTS)
     err = StringIO()
     call_command("migrate", database=queue_database.alias, verbosity=0, skip_checks=False, stderr=err)

@@ -28,7 +28,7 @@ def tables_in(database: QueueDatabase) -> set[str]:
     return set(database.connection.introspection.table_names()) & NAMES
 
 
-def test_what_is_missing_is_made_once(queue_database: QueueDatabase) -> None:
+def test_missing_tables_are_created_once(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS=ENDPOINTS)
     first = install()
     assert tables_in(queue_database) == NAMES
@@ -37,7 +37,7 @@ def test_what_is_missing_is_made_once(queue_database: QueueDatabase) -> None:
     assert install() == f"0 created, {len(TABLES)} were there already\n"
 
 
-def test_it_can_be_read_by_machines(queue_database: QueueDatabase) -> None:
+def test_output_is_machine_readable(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS=ENDPOINTS)
     document = json.loads(install("--format", "json"))
     assert document["database"] == queue_database.alias
@@ -46,18 +46,18 @@ def test_it_can_be_read_by_machines(queue_database: QueueDatabase) -> None:
     assert {each["created"] for each in json.loads(install("--format", "json"))["tables"]} == {False}
 
 
-def test_nothing_to_do_is_said(queue_database: QueueDatabase) -> None:
+def test_nothing_to_do_is_reported(queue_database: QueueDatabase) -> None:
     assert "names no endpoint" in install()
 
 
-def test_callback_queues_of_other_machines(queue_database: QueueDatabase) -> None:
+def test_callback_queues_of_other_machines_are_installed(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS={"Web": {"CALLBACK_QUEUES": 1}})
     install("--instance", "a", "--instance", "b")
     names = set(queue_database.connection.introspection.table_names())
     assert {name for name in names if name.startswith("Web.")} == {"Web.a", "Web.b", "Web.Delayed"}
 
 
-def test_the_script_makes_the_same_tables(queue_database: QueueDatabase) -> None:
+def test_script_creates_the_same_tables(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS=ENDPOINTS, TABLE_LAYOUT=layout_without_findings(queue_database))
     script = install("--sql")
     for _ in range(2):  # it may be run again
@@ -75,7 +75,7 @@ def run_script(database: QueueDatabase, script: str) -> None:
             cursor.execute(script)
 
 
-def test_check_lists_what_is_missing_and_what_is_different(queue_database: QueueDatabase) -> None:
+def test_check_lists_missing_and_different_tables(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False}})
     install()
     quote = queue_database.connection.ops.quote_name
@@ -138,7 +138,7 @@ def test_wrong_settings_are_one_line_and_exit_2(sqlite_database: QueueDatabase) 
     assert "DATABSE" in ended.stderr
 
 
-def test_a_database_that_is_not_there_is_one_line_and_exit_1(postgresql_database: QueueDatabase) -> None:
+def test_missing_database_is_one_line_and_exit_1(postgresql_database: QueueDatabase) -> None:
     postgresql_database.configure(ENDPOINTS=ENDPOINTS)
     environment = json.loads(postgresql_database.child_environment()["SQLQUEUE_TEST_CHILD"])
     environment["DATABASES"]["postgresql"]["HOST"] = "/nonexistent"
@@ -149,7 +149,7 @@ def test_a_database_that_is_not_there_is_one_line_and_exit_1(postgresql_database
         assert "/nonexistent" in ended.stderr
 
 
-def test_twenty_installers_at_once(queue_database: QueueDatabase) -> None:
+def test_twenty_installers_run_at_once(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS=ENDPOINTS)
     start = threading.Barrier(20)
     made: list[list[str]] = []
@@ -177,7 +177,7 @@ def test_twenty_installers_at_once(queue_database: QueueDatabase) -> None:
     assert tables_in(queue_database) == NAMES
 
 
-def test_four_processes_at_once(queue_database: QueueDatabase) -> None:
+def test_four_installer_processes_run_at_once(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS=ENDPOINTS)
     command = [*INSTALL, "--format", "json"]
     environment = queue_database.child_environment()

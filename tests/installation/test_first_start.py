@@ -59,7 +59,7 @@ def test_the_first_migrate_and_the_shell_print_no_warning(project: Path) -> None
     assert shell.stdout.splitlines()[-1] == "0 0"
 
 
-def test_where_migrate_makes_no_queues_it_says_which_are_missing(project: Path) -> None:
+def test_migrate_lists_missing_queues_that_it_does_not_create(project: Path) -> None:
     with (project / "shop" / "settings.py").open("a", encoding="utf-8") as settings:
         settings.write('SQLQUEUE["INSTALL_AFTER_MIGRATE"] = False\n')
 

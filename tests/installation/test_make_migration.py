@@ -94,7 +94,7 @@ def test_the_next_migration_is_written(depot: Path, settings: Settings) -> None:
     assert written.read_text("utf-8") == EXPECTED
 
 
-def test_it_says_when_nothing_is_new_and_adds_what_is(depot: Path, settings: Settings) -> None:
+def test_command_reports_no_changes_and_adds_new_tables(depot: Path, settings: Settings) -> None:
     settings.SQLQUEUE = {"ENDPOINTS": {"Sales": {}}}
     make_migration()
     assert make_migration().startswith("nothing new")
@@ -108,7 +108,7 @@ def test_it_says_when_nothing_is_new_and_adds_what_is(depot: Path, settings: Set
     )
 
 
-def test_callback_queues_are_written_for_machines_that_are_named(depot: Path, settings: Settings) -> None:
+def test_callback_queues_are_written_for_named_machines(depot: Path, settings: Settings) -> None:
     settings.SQLQUEUE = {"ENDPOINTS": {"Web": {"CALLBACK_QUEUES": 2}}}
     make_migration("--instance", "web1")
     text = (depot / "0002_create_queues.py").read_text("utf-8")
@@ -127,7 +127,7 @@ def test_an_app_without_migrations_gets_its_first(depot: Path, settings: Setting
     assert (depot / "__init__.py").exists()
 
 
-def test_schemas_that_settings_do_not_say_are_written(depot: Path, settings: Settings) -> None:
+def test_schemas_missing_in_the_settings_are_written(depot: Path, settings: Settings) -> None:
     settings.SQLQUEUE = {
         "DATABASE": "postgresql",
         "SCHEMA_FOR_QUEUE": {"Sales": "sal"},
@@ -148,14 +148,14 @@ def test_conflicting_leaves_are_refused(depot: Path, settings: Settings) -> None
         make_migration()
 
 
-def test_migrations_that_are_switched_off_are_refused(depot: Path, settings: Settings) -> None:
+def test_disabled_migrations_are_refused(depot: Path, settings: Settings) -> None:
     settings.SQLQUEUE = {"ENDPOINTS": {"Sales": {}}}
     settings.MIGRATION_MODULES = {"depot": None}
     with pytest.raises(CommandError, match="disabled via the MIGRATION_MODULES"):
         make_migration()
 
 
-def test_what_was_written_makes_the_tables_and_drops_them(depot: Path, queue_database: QueueDatabase, settings: Settings) -> None:
+def test_written_migration_creates_and_drops_the_tables(depot: Path, queue_database: QueueDatabase, settings: Settings) -> None:
     queue_database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False}}, INSTALL_AFTER_MIGRATE=False)
     make_migration()
     names = {"Sales", "Sales.Delayed", "error", "SubscriptionRouting"}
@@ -171,7 +171,7 @@ def test_what_was_written_makes_the_tables_and_drops_them(depot: Path, queue_dat
     assert migrate() == names
 
 
-def test_the_written_file_is_as_black_leaves_it(depot: Path, settings: Settings) -> None:
+def test_written_file_is_formatted_like_black(depot: Path, settings: Settings) -> None:
     settings.SQLQUEUE = {"ENDPOINTS": ENDPOINTS}
     make_migration()
     written = depot / "0002_create_queues.py"

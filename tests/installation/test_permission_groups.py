@@ -22,13 +22,13 @@ def test_migrate_makes_the_groups_with_their_permissions(queue_database: QueueDa
     assert {name: permissions_of(name) for name in GROUPS} == {name: set(wanted) for name, wanted in GROUPS.items()}
 
 
-def test_each_group_has_more_than_the_one_before_and_the_last_has_all() -> None:
+def test_each_group_includes_the_previous_and_the_last_has_all() -> None:
     reader, writer, admin = (set(wanted) for wanted in GROUPS.values())
     assert reader < writer < admin
     assert admin == set(DashboardPermission) | {"view_instance"}
 
 
-def test_a_group_that_was_changed_stays_so(sqlite_database: QueueDatabase) -> None:
+def test_changed_group_is_kept(sqlite_database: QueueDatabase) -> None:
     call_command("migrate", verbosity=0)
     group = Group.objects.get(name="sqlqueue reader")
     group.permissions.clear()

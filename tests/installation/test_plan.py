@@ -25,7 +25,7 @@ def named(tables: list[PlannedTable]) -> list[tuple[str, str]]:
     return [(table.kind.value, table.address.table) for table in tables]
 
 
-def test_each_table_once_in_the_order_of_the_settings(settings: Settings) -> None:
+def test_plan_has_each_table_once_in_settings_order(settings: Settings) -> None:
     assert named(plan(settings, ENDPOINTS)) == TABLES
 
 
@@ -33,7 +33,7 @@ def test_no_endpoints_need_no_tables(settings: Settings) -> None:
     assert plan(settings, {}) == []
 
 
-def test_callback_queues_are_those_of_the_machines_that_are_named(settings: Settings) -> None:
+def test_callback_queues_follow_the_named_machines(settings: Settings) -> None:
     def callbacks(instances: list[str] | None, **more: bool) -> list[str]:
         names = [name for _, name in named(plan(settings, {"Web": {"CALLBACK_QUEUES": 2, **more}}, instances=instances))]
         return [name for name in names if name.startswith("Web.") and not name.endswith(".Delayed")]
@@ -45,7 +45,7 @@ def test_callback_queues_are_those_of_the_machines_that_are_named(settings: Sett
     assert second == f"{first}-2"
 
 
-def test_who_only_sends_gets_what_replies_and_delayed_messages_need(settings: Settings) -> None:
+def test_sender_gets_tables_for_replies_and_delayed_messages(settings: Settings) -> None:
     sales = {"CALLBACKS": False, "ERROR_QUEUE": "failed"}
     tables = named(plan(settings, {"Sales": sales}, SEND_AS="Web", instances=["here"]))
     callbacks = ["Web.here", *(f"Web.here-{number}" for number in range(2, 9))]
@@ -61,7 +61,7 @@ def test_error_and_audit_queues_are_shared(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize(("dialect", "both"), [("postgresql", True), ("sqlite", False), ("sqlserver", False)])
-def test_names_that_differ_in_case_are_one_table_where_the_database_says_so(settings: Settings, dialect: str, both: bool) -> None:
+def test_names_that_differ_in_case_follow_the_database(settings: Settings, dialect: str, both: bool) -> None:
     endpoints = {"A": {"CALLBACKS": False, "ERROR_QUEUE": "Error"}, "B": {"CALLBACKS": False, "ERROR_QUEUE": "error"}}
     names = [name for _, name in named(plan(settings, endpoints, dialect))]
     assert ("error" in names) is both
@@ -81,7 +81,7 @@ def test_schemas_and_catalogs_are_resolved() -> None:
 
 
 @pytest.mark.parametrize(("dialect", "name"), [("sqlserver", "x" * 121), ("postgresql", "x" * 48)])
-def test_a_name_that_the_database_could_not_hold_is_named(settings: Settings, dialect: str, name: str) -> None:
+def test_too_long_name_is_named(settings: Settings, dialect: str, name: str) -> None:
     """The queue itself would fit; with `.Delayed` behind it, it does not."""
     with pytest.raises(AddressError, match=f"{name}.Delayed"):
         plan(settings, {name: {"CALLBACKS": False}}, dialect)

@@ -37,7 +37,7 @@ from tests.support.tables import execute, make_table, row
 NOON = datetime(2026, 11, 20, 12, 0, 0, 123000, tzinfo=UTC)
 
 
-def test_what_we_send_is_read(queue_database: QueueDatabase) -> None:
+def test_sent_message_is_read_by_the_model(queue_database: QueueDatabase) -> None:
     queue = make_table(queue_database)
     sent = row(b"\x00\xff", '{"a": "é"}', time_to_be_received_ms=60_000)
     queue.send([sent, row(b"second")])
@@ -54,7 +54,7 @@ def test_what_we_send_is_read(queue_database: QueueDatabase) -> None:
     assert list(model.objects.order_by("-row_version").values_list("row_version", flat=True)) == [second.pk, first.pk]
 
 
-def test_what_the_orm_creates_is_received(queue_database: QueueDatabase) -> None:
+def test_row_created_by_the_orm_is_received(queue_database: QueueDatabase) -> None:
     queue = make_table(queue_database)
     model: Any = queue_model("Sales")
     created = model.objects.create(headers='{"x": "y"}', body=b"hello", expires=datetime.now(UTC) + timedelta(hours=1))
@@ -76,7 +76,7 @@ def test_what_the_orm_creates_is_received(queue_database: QueueDatabase) -> None
 
 
 @pytest.mark.parametrize("use_tz", [True, False])
-def test_instants_are_utc_whatever_the_settings_say(queue_database: QueueDatabase, settings: Settings, use_tz: bool) -> None:
+def test_instants_are_utc_with_any_settings(queue_database: QueueDatabase, settings: Settings, use_tz: bool) -> None:
     queue = make_table(queue_database)
     settings.USE_TZ = use_tz
     settings.TIME_ZONE = "America/New_York"
@@ -95,7 +95,7 @@ def test_instants_are_utc_whatever_the_settings_say(queue_database: QueueDatabas
 
 
 @pytest.mark.parametrize("name", ["100%", "%s", "a]b\"c'd", "dots.and spaces", "Käse", "select", "a;--"])
-def test_queues_of_any_name(queue_database: QueueDatabase, name: str) -> None:
+def test_queues_with_any_name_have_models(queue_database: QueueDatabase, name: str) -> None:
     queue = make_table(queue_database, name=name)
     model: Any = queue_model(name)
     model.objects.create(body=b"1")
@@ -108,7 +108,7 @@ def test_queues_of_any_name(queue_database: QueueDatabase, name: str) -> None:
     assert checks.run_checks(app_configs=[apps.get_app_config("sqlqueue_queues")]) == []
 
 
-def test_queues_in_other_schemas(postgresql_database: QueueDatabase) -> None:
+def test_queues_in_other_schemas_have_models(postgresql_database: QueueDatabase) -> None:
     execute(postgresql_database, 'CREATE SCHEMA "my ops%"')
     postgresql_database.configure(SCHEMA_FOR_QUEUE={"error": "my ops%"})
     there = make_table(postgresql_database, name="error", schema="my ops%")
@@ -163,7 +163,7 @@ def test_wrong_names_and_settings_are_refused(settings: Settings) -> None:
 
 # Django asks every alias for its history; the server of the other one is not ready in this test
 @pytest.mark.filterwarnings("ignore:Got an error checking a consistent migration history:RuntimeWarning")
-def test_makemigrations_has_nothing_to_say(sqlite_database: QueueDatabase) -> None:
+def test_makemigrations_finds_no_changes(sqlite_database: QueueDatabase) -> None:
     sqlite_database.configure(ENDPOINTS={"Sales": {}})
     queue_models()
     out = StringIO()
@@ -206,7 +206,7 @@ def reload_urls() -> None:
     clear_url_caches()
 
 
-def test_the_admin_lists_shows_and_deletes(changelist: tuple[Client, str]) -> None:
+def test_admin_lists_shows_and_deletes(changelist: tuple[Client, str]) -> None:
     client, address = changelist
     model: Any = queue_model("Sales")
     first, second = model.objects.all()

@@ -55,7 +55,7 @@ def work(database: QueueDatabase) -> None:
     assert install_tables(database.alias, tables) == []
 
 
-def test_the_worker_only_reads_and_writes(postgresql_database: QueueDatabase, roles: tuple[str, str]) -> None:
+def test_worker_only_reads_and_writes(postgresql_database: QueueDatabase, roles: tuple[str, str]) -> None:
     installer, worker = roles
     with postgresql_database.as_role(installer):
         call_command("sqlqueue_install", stdout=StringIO())
@@ -76,7 +76,7 @@ def test_the_worker_only_reads_and_writes(postgresql_database: QueueDatabase, ro
             execute(postgresql_database, f'DROP TABLE {SCHEMA}."Sales"')
 
 
-def test_the_script_of_the_dba_gives_the_worker_all_it_needs(postgresql_database: QueueDatabase, roles: tuple[str, str]) -> None:
+def test_script_for_the_dba_grants_all_the_worker_needs(postgresql_database: QueueDatabase, roles: tuple[str, str]) -> None:
     _, worker = roles
     out = StringIO()
     call_command("sqlqueue_install", "--sql", "--grant", worker, stdout=out)
@@ -92,7 +92,7 @@ def test_the_script_of_the_dba_gives_the_worker_all_it_needs(postgresql_database
         )
 
 
-def test_without_the_right_to_create_nothing_is_made(postgresql_database: QueueDatabase, roles: tuple[str, str]) -> None:
+def test_role_without_create_creates_nothing(postgresql_database: QueueDatabase, roles: tuple[str, str]) -> None:
     _, worker = roles
     with postgresql_database.as_role(worker):
         tables = planned_tables(get_settings(), "postgresql")

@@ -97,7 +97,7 @@ def test_a_sender_sees_no_message(shop: Bench) -> None:
     assert len(shop.rows("Sales")) == 1
 
 
-def test_a_reader_looks_and_changes_nothing(shop: Bench) -> None:
+def test_reader_cannot_change_anything(shop: Bench) -> None:
     with logged_in_for(shop.database, "reader"):
         assert shop.rows("Sales") == []
         call_command("sqlqueue_status", stdout=StringIO())

@@ -89,14 +89,14 @@ def normalised(sql: str) -> str:
 
 @pytest.mark.parametrize("database", NOWHERE.values(), ids=NOWHERE)
 @pytest.mark.parametrize("dialect", ["sqlserver", "postgresql", "sqlite"])
-def test_it_needs_no_server_and_no_driver(database: dict[str, Any], dialect: str) -> None:
+def test_script_needs_no_server_and_no_driver(database: dict[str, Any], dialect: str) -> None:
     databases = {"default": SQLITE, "queues": database}
     ended = script(databases, {"DATABASE": "queues"}, "--dialect", dialect)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.count("CREATE TABLE") == len(TABLES)
 
 
-def test_it_is_the_documented_ddl() -> None:
+def test_script_is_the_documented_ddl() -> None:
     ended = script({"default": SQLITE}, {}, "--dialect", "sqlserver")
     start = ended.stdout.index("CREATE TABLE [dbo].[Sales](")
     printed = ended.stdout[start : ended.stdout.index("END", start)]
@@ -104,7 +104,7 @@ def test_it_is_the_documented_ddl() -> None:
     assert normalised(printed) == normalised(documented)
 
 
-def test_names_are_real_and_rights_are_granted() -> None:
+def test_script_has_real_names_and_grants() -> None:
     settings = {"TABLE_LAYOUT": "modern"}
     ended = script({"default": SQLITE}, settings, "--dialect", "sqlserver", "--grant", "shop ]'s")
     for name in ("Sales", "Sales.Priority", "Sales.web1", "Sales.web1-2", "Sales.Delayed", "error", "SubscriptionRouting"):
@@ -140,7 +140,7 @@ def test_a_purpose_needs_a_role() -> None:
     assert "--for goes with --grant" in ended.stderr
 
 
-def test_a_name_that_no_script_can_hold() -> None:
+def test_unrepresentable_name_is_refused() -> None:
     settings = {"ENDPOINTS": {"two\nlines": {"CALLBACKS": False}}}
     ended = script({"default": SQLITE}, settings, "--dialect", "sqlserver")
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)

@@ -52,7 +52,7 @@ def install_without(database: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize("way", ["migrate", "install", "script"])
-def test_every_new_table_of_messages_comes_with_it(postgresql_database: QueueDatabase, way: str) -> None:
+def test_every_new_message_table_has_the_trigger(postgresql_database: QueueDatabase, way: str) -> None:
     postgresql_database.configure(ENDPOINTS=ENDPOINTS)
     call_command("migrate", database=postgresql_database.alias, verbosity=0)
     if way == "script":
@@ -67,7 +67,7 @@ def test_every_new_table_of_messages_comes_with_it(postgresql_database: QueueDat
     assert triggers(postgresql_database) == {*WITH_TRIGGER, '"Billing"', "error"}
 
 
-def test_tables_that_are_made_at_once_share_its_function(postgresql_database: QueueDatabase) -> None:
+def test_tables_created_together_share_the_trigger_function(postgresql_database: QueueDatabase) -> None:
     database = postgresql_database
     address = QueueAddress("Sales", "public", form="postgresql")
     function, _ = create_wake_up_trigger(dialect("postgresql"), address)
@@ -96,7 +96,7 @@ def in_thread(database: QueueDatabase, statement: str) -> Callable[[], None]:
     return run
 
 
-def test_tables_of_others_get_it_on_request_and_once(postgresql_database: QueueDatabase) -> None:
+def test_foreign_tables_get_the_trigger_once_on_request(postgresql_database: QueueDatabase) -> None:
     postgresql_database.configure(ENDPOINTS=ENDPOINTS)
     call_command("migrate", database=postgresql_database.alias, verbosity=0)
     install_without(postgresql_database)
@@ -116,7 +116,7 @@ def test_tables_of_others_get_it_on_request_and_once(postgresql_database: QueueD
     ]
 
 
-def test_the_check_names_what_is_missing(postgresql_database: QueueDatabase) -> None:
+def test_check_names_missing_triggers(postgresql_database: QueueDatabase) -> None:
     postgresql_database.configure(ENDPOINTS=ENDPOINTS)
     install_without(postgresql_database)
     out = install("--check")  # exit code 0: the trigger is a choice
@@ -136,7 +136,7 @@ def test_the_check_names_what_is_missing(postgresql_database: QueueDatabase) -> 
     assert [message for message in check_tables(databases=["postgresql"]) if message.id == "sqlqueue.I031"] == []
 
 
-def test_the_script_adds_it_too_and_may_be_run_again(postgresql_database: QueueDatabase) -> None:
+def test_script_adds_the_trigger_and_can_be_repeated(postgresql_database: QueueDatabase) -> None:
     postgresql_database.configure(ENDPOINTS=ENDPOINTS)
     install_without(postgresql_database)
     execute(postgresql_database, install("--sql"))
@@ -149,7 +149,7 @@ def test_the_script_adds_it_too_and_may_be_run_again(postgresql_database: QueueD
 
 
 @pytest.mark.parametrize("name", ['a"b', "it's", "a.b%s{table}", "back\\slash", "$sqlqueue$"])
-def test_any_name_will_do(postgresql_database: QueueDatabase, name: str) -> None:
+def test_trigger_works_for_any_name(postgresql_database: QueueDatabase, name: str) -> None:
     endpoints = {name: {"CALLBACKS": False}}
     postgresql_database.configure(ENDPOINTS=endpoints, DEFAULT_SCHEMA='s"x')
     execute(postgresql_database, 'CREATE SCHEMA "s""x"')
@@ -162,7 +162,7 @@ def test_any_name_will_do(postgresql_database: QueueDatabase, name: str) -> None
     execute(postgresql_database, 'DROP SCHEMA "s""x" CASCADE')
 
 
-def test_a_table_of_nservicebus_gets_the_trigger_and_is_left_alone_otherwise(postgresql_database: QueueDatabase) -> None:
+def test_table_of_nservicebus_gets_only_the_trigger(postgresql_database: QueueDatabase) -> None:
     postgresql_database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False}})
     for statement in golden_statements("Sales", 'public."Sales"'):
         execute(postgresql_database, statement)
@@ -172,7 +172,7 @@ def test_a_table_of_nservicebus_gets_the_trigger_and_is_left_alone_otherwise(pos
     assert triggers(postgresql_database) == {'"Sales"', '"Sales.Delayed"', "error"}
 
 
-def test_senders_need_no_right_for_it(postgresql_database: QueueDatabase) -> None:
+def test_senders_need_no_rights_for_the_trigger(postgresql_database: QueueDatabase) -> None:
     database = postgresql_database
     database.configure(ENDPOINTS=ENDPOINTS)
     install("--wake-up")
@@ -196,7 +196,7 @@ ALWAYS = (
 
 
 @pytest.mark.parametrize("spoil", ['ALTER TABLE "Sales" DISABLE TRIGGER sqlqueue_wake_up', "rename", ALWAYS])
-def test_one_that_does_not_work_counts_as_missing_and_is_mended(postgresql_database: QueueDatabase, spoil: str) -> None:
+def test_broken_trigger_counts_as_missing_and_is_repaired(postgresql_database: QueueDatabase, spoil: str) -> None:
     database = postgresql_database
     database.configure(ENDPOINTS={"Old" if spoil == "rename" else "Sales": {"CALLBACKS": False}})
     install("--wake-up")
@@ -211,7 +211,7 @@ def test_one_that_does_not_work_counts_as_missing_and_is_mended(postgresql_datab
     assert "no wake-up trigger" not in install("--check")
 
 
-def test_callback_queues_of_other_machines_get_it_too(postgresql_database: QueueDatabase) -> None:
+def test_callback_queues_of_other_machines_get_the_trigger(postgresql_database: QueueDatabase) -> None:
     postgresql_database.configure(ENDPOINTS={"Web": {"CALLBACK_QUEUES": 1}})
     install("--instance", "a", "--instance", "b")
     execute(postgresql_database, "DROP FUNCTION sqlqueue_wake_up() CASCADE")
@@ -219,7 +219,9 @@ def test_callback_queues_of_other_machines_get_it_too(postgresql_database: Queue
     assert triggers(postgresql_database) == {'"Web"', '"Web.a"', '"Web.b"', '"Web.Delayed"'}
 
 
-def test_it_gives_up_where_somebody_writes_for_long(postgresql_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trigger_installation_gives_up_during_a_long_write(
+    postgresql_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database = postgresql_database
     database.configure(ENDPOINTS=ENDPOINTS)
     install_without(database)
@@ -248,7 +250,7 @@ def test_it_gives_up_where_somebody_writes_for_long(postgresql_database: QueueDa
         (["--wake-up", "--sql", "--dialect", "sqlite"], ENDPOINTS, "only PostgreSQL"),
     ],
 )
-def test_what_does_not_go_together_is_said(
+def test_conflicting_options_are_reported(
     sqlite_database: QueueDatabase, arguments: list[str], endpoints: dict[str, Any], expected: str
 ) -> None:
     sqlite_database.configure(ENDPOINTS=endpoints)
@@ -259,7 +261,7 @@ def test_what_does_not_go_together_is_said(
     assert caught.value.returncode == 2
 
 
-def test_the_script_for_postgresql_needs_no_server(sqlite_database: QueueDatabase) -> None:
+def test_script_for_postgresql_needs_no_server(sqlite_database: QueueDatabase) -> None:
     sqlite_database.configure(ENDPOINTS=ENDPOINTS)
     script = install("--sql", "--dialect", "postgresql")
     # Sales, its satellite, Billing, two delayed tables, error
@@ -268,7 +270,7 @@ def test_the_script_for_postgresql_needs_no_server(sqlite_database: QueueDatabas
 
 
 @pytest.mark.parametrize("reason", ["a pooler such as PgBouncer", "psycopg 3 is not installed"])
-def test_the_check_says_why_nobody_can_be_woken(
+def test_check_reports_why_wake_up_is_unavailable(
     postgresql_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     postgresql_database.configure(ENDPOINTS=ENDPOINTS)

@@ -106,7 +106,7 @@ def test_wrong_settings_do_not_stop_the_sqlite_check() -> None:
         assert [message.id for message in run()] == ["sqlqueue.E012"]
 
 
-def test_each_id_stands_once_in_the_code_and_once_in_the_documentation() -> None:
+def test_each_id_is_unique_in_code_and_documentation() -> None:
     sources = [*(PACKAGE / "conf").rglob("*.py"), PACKAGE / "checks.py"]
     in_code = Counter(re.findall(r'"(sqlqueue\.[EWI]\d{3})"', "\n".join(path.read_text("utf-8") for path in sources)))
     in_document = Counter(re.findall(r"^\| `(sqlqueue\.[EWI]\d{3})` \|", DOCUMENT.read_text("utf-8"), re.MULTILINE))

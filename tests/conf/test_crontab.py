@@ -44,7 +44,7 @@ def utc(text: str) -> datetime:
         "0   0  1-31/2   *  sun",
     ],
 )
-def test_sound_lines(line: str) -> None:
+def test_valid_lines_are_accepted(line: str) -> None:
     assert cron_fault(line) is None
 
 
@@ -78,7 +78,7 @@ def test_sound_lines(line: str) -> None:
         ("* * * * mon#1", "0 to 7 or sun to sat for the day of week, not 'mon#1'"),
     ],
 )
-def test_wrong_lines(line: str, fault: str) -> None:
+def test_invalid_lines_are_refused(line: str, fault: str) -> None:
     assert cron_fault(line) == fault
 
 
@@ -126,7 +126,7 @@ ORDINARY = [
 
 
 @pytest.mark.parametrize(("line", "after", "following"), ORDINARY)
-def test_the_next_tick_and_the_latest(line: str, after: str, following: str) -> None:
+def test_next_and_latest_ticks_are_computed(line: str, after: str, following: str) -> None:
     times = cron_times(line)
 
     found = times.next_after(utc(after), UTC)
@@ -171,17 +171,17 @@ AUTUMN = ("2026-10-25T00:00", "2026-10-25T06:00")  # at 3:00 it is 2:00
         ("*/30 2 * * *", [], ["02:00+02", "02:30+02", "02:00+01", "02:30+01"]),
     ],
 )  # fmt: skip
-def test_the_days_on_which_clocks_are_changed(line: str, spring: list[str], autumn: list[str]) -> None:
+def test_days_with_clock_changes_are_handled(line: str, spring: list[str], autumn: list[str]) -> None:
     assert ticks(line, *SPRING, BERLIN) == spring
     assert ticks(line, *AUTUMN, BERLIN) == autumn
 
 
-def test_a_gap_at_midnight_swallows_no_day() -> None:
+def test_gap_at_midnight_skips_no_day() -> None:
     assert ticks("0 0 * * *", "2018-11-03T00:00", "2018-11-06T00:00", SAO_PAULO) == ["00:00-03", "01:00-02", "00:00-02"]
     assert cron_times("0 0 4 11 *").next_after(utc("2018-10-01T00:00"), SAO_PAULO) == utc("2018-11-04T03:00")
 
 
-def test_half_an_hour_and_a_whole_day() -> None:
+def test_half_hour_and_full_day_changes_are_handled() -> None:
     assert ticks("15 2 * * *", "2026-10-04T00:00", "2026-10-04T06:00", LORD_HOWE) == ["02:30+11"]
     assert cron_times("0 12 30 12 *").next_after(utc("2011-12-01T00:00"), APIA) == utc("2011-12-30T10:00")
     assert ticks("0 12 * * *", "2011-12-29T00:00", "2012-01-01T00:00", APIA) == ["12:00-10", "00:00+14", "12:00+14"]
@@ -319,7 +319,7 @@ def test_any_line_ticks_by_the_rule(line: Line, change: tuple[ZoneInfo, str], un
 
 @pytest.mark.parametrize(("zone", "begin"), CHANGES, ids=str)
 @pytest.mark.parametrize("line", KNOWN, ids=lambda line: line.text)
-def test_the_next_tick_is_never_one_that_is_not_and_none_is_left_out(line: Line, zone: ZoneInfo, begin: str) -> None:
+def test_next_tick_is_always_valid_and_none_is_skipped(line: Line, zone: ZoneInfo, begin: str) -> None:
     start, end = utc(begin), utc(begin) + timedelta(days=4)
 
     assert all_ticks(line.text, start, end, zone) == list(line.ticks(start, end, zone))

@@ -50,12 +50,12 @@ def test_a_queue_that_collides_is_one_problem(endpoints: dict[str, Any], code: s
     assert (problem.code, problem.message) == (f"sqlqueue.{code}", message)
 
 
-def test_switched_on_it_has_no_problem_and_an_entry_of_satellites_is_no_second_receiver() -> None:
+def test_satellite_entry_is_no_second_receiver() -> None:
     raw = {"ENDPOINTS": {"Sales": sales(SATELLITES={"Sales.Retries": {"MAX_CONCURRENCY": 1}})}}
     assert settings_problems(raw, dialects={"default": "postgresql"}) == []
 
 
-def test_the_queues_follow_the_main_one_unless_they_are_set_apart() -> None:
+def test_satellite_queues_follow_the_main_one_by_default() -> None:
     apart = {
         "Sales.Retries": SatelliteSettings(name="Sales.Retries", max_concurrency=1),
         "Sales.Timeouts": SatelliteSettings(name="Sales.Timeouts"),

@@ -49,7 +49,9 @@ def told() -> list[str]:
         ({"service": "shop"}, []),
     ],
 )
-def test_who_waits_for_a_lost_server(elsewhere: QueueDatabase, options: dict[str, Any], ids: list[str]) -> None:
+def test_aliases_that_wait_for_a_lost_server_are_reported(
+    elsewhere: QueueDatabase, options: dict[str, Any], ids: list[str]
+) -> None:
     point(elsewhere.alias, OPTIONS=options)
     assert told() == ids
 
@@ -61,23 +63,23 @@ def test_who_waits_for_a_lost_server(elsewhere: QueueDatabase, options: dict[str
         *[(host, ["sqlqueue.W006"]) for host in ("10.0.0.1", "db", "fd00::1", "localhost,db")],
     ],
 )
-def test_what_is_another_host(elsewhere: QueueDatabase, host: str, ids: list[str]) -> None:
+def test_other_hosts_are_recognised(elsewhere: QueueDatabase, host: str, ids: list[str]) -> None:
     point(elsewhere.alias, HOST=host)
     assert told() == ids
 
 
-def test_the_hint_holds_settings_that_pass(elsewhere: QueueDatabase) -> None:
+def test_hint_contains_settings_that_pass(elsewhere: QueueDatabase) -> None:
     point(elsewhere.alias, OPTIONS={})
     (found,) = checks.run_checks(tags=["sqlqueue"])
     assert all(f'"{name}": {value!r}' in str(found.hint) for name, value in ADVISED.items())
 
 
-def test_on_sqlite_there_is_nothing_to_say(sqlite_database: QueueDatabase) -> None:
+def test_sqlite_needs_no_hint(sqlite_database: QueueDatabase) -> None:
     del sqlite_database
     assert told() == []
 
 
-def test_the_server_is_asked_what_it_would_do(
+def test_settings_of_the_server_are_considered(
     postgresql_database: QueueDatabase, postgresql_server: ThrowAwayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over TCP, which is the loopback interface here: only what another host is, is said otherwise."""
@@ -103,7 +105,7 @@ def test_the_server_is_asked_what_it_would_do(
         point(alias, **before)
 
 
-def test_the_bound_is_what_was_measured() -> None:
+def test_bound_is_the_measured_one() -> None:
     """benchmarks/lost_host.py saw 10.5 and 10.6 seconds; Linux without settings has 7200, 75 and 9."""
     names = ("keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
     assert seconds_until_given_up(*(ADVISED[name] for name in names)) == 11

@@ -40,7 +40,7 @@ def test_a_check_without_a_database_names_near_misses() -> None:
 
 
 @pytest.mark.parametrize("databases", [None, [], ["other"]])
-def test_no_database_is_opened_that_nobody_has_named(databases: list[str] | None) -> None:
+def test_unnamed_database_is_not_opened(databases: list[str] | None) -> None:
     """Django 6.1 hands all of them to each check if none is named."""
     register()
     with override_settings(SQLQUEUE=MISSPELLED):
@@ -48,7 +48,7 @@ def test_no_database_is_opened_that_nobody_has_named(databases: list[str] | None
     assert [each for each in found if each in ("sqlqueue.W007", "sqlqueue.W038")] == ["sqlqueue.W007"]
 
 
-def test_a_check_of_the_database_names_each_queue_that_is_nowhere(queue_database: QueueDatabase) -> None:
+def test_database_check_names_each_missing_queue(queue_database: QueueDatabase) -> None:
     queue_database.configure(**MISSPELLED)
 
     assert found(queue_database.alias) == [
@@ -71,7 +71,7 @@ def test_check_reports_each_route_once(queue_database: QueueDatabase) -> None:
     assert sorted(each for each in reported if each in routes) == routes
 
 
-def test_the_queue_of_a_peer_is_fine_and_may_be_the_one_that_is_meant(queue_database: QueueDatabase) -> None:
+def test_queue_of_a_peer_is_accepted_and_suggested(queue_database: QueueDatabase) -> None:
     install(queue_database, "Warehouse")
     routes = {"Peer.*": "Warehouse", "Stock.*": "Warehose", "Fire.*": "WAREHOUSE"}
     queue_database.configure(**{**MISSPELLED, "ROUTES": routes})
@@ -84,7 +84,7 @@ def test_the_queue_of_a_peer_is_fine_and_may_be_the_one_that_is_meant(queue_data
     assert all(message.endswith(": did you mean 'Warehouse'?") for message in messages)
 
 
-def test_the_database_is_asked_once_for_all_routes(queue_database: QueueDatabase) -> None:
+def test_all_routes_need_one_query(queue_database: QueueDatabase) -> None:
     peers = [f"Peer{number}" for number in range(5)]
     install(queue_database, *peers)
     costs = []
@@ -96,7 +96,7 @@ def test_the_database_is_asked_once_for_all_routes(queue_database: QueueDatabase
     assert costs == [1, 1]
 
 
-def test_a_queue_that_a_role_may_only_send_to_is_there(postgresql_database: QueueDatabase) -> None:
+def test_queue_with_send_only_rights_is_found(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database, "Warehouse")
     postgresql_database.configure(ENDPOINTS={"Sales": {}}, ROUTES={"Peer.*": "Warehouse"})
     role = postgresql_database.create_role("sender")
@@ -106,7 +106,7 @@ def test_a_queue_that_a_role_may_only_send_to_is_there(postgresql_database: Queu
         assert found(postgresql_database.alias) == []
 
 
-def test_routes_to_what_the_settings_know_are_fine(queue_database: QueueDatabase) -> None:
+def test_routes_to_configured_queues_are_accepted(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS={"Sales": {}}, SEND_AS="Salse", ROUTES={"A.*": "Sales", "B.*": "Salse"})
     assert found() == found(queue_database.alias) == []
 
@@ -161,7 +161,7 @@ class PlacesOrders:
 
 
 @pytest.mark.parametrize("bare", [place_order, place_order_later, PlacesOrders])
-def test_a_bare_decorator_is_refused_where_it_stands(bare: Any) -> None:
+def test_bare_decorator_is_refused_at_its_line(bare: Any) -> None:
     expected = rf"@handles decorates .*{bare.__name__} without a message type: write @handles\(PlaceOrder\)"
     with pytest.raises(HandlerError, match=expected):
         handles(bare)
@@ -202,7 +202,7 @@ def test_two_endpoints_with_the_same_handlers_and_no_routes_are_an_error(shared:
     )
 
 
-def test_a_worker_does_not_start_with_an_error_of_the_checks(queue_database: QueueDatabase, shared: str) -> None:
+def test_worker_does_not_start_with_a_check_error(queue_database: QueueDatabase, shared: str) -> None:
     queue_database.configure(ENDPOINTS={name: {"HANDLERS": [__name__]} for name in ("Sales", "Billing")}, ROUTES={})
 
     with pytest.raises(CommandError) as caught:
@@ -215,7 +215,7 @@ def test_a_worker_does_not_start_with_an_error_of_the_checks(queue_database: Que
 
 
 @pytest.mark.usefixtures("shared")
-def test_routes_or_handlers_of_their_own_make_it_right() -> None:
+def test_separate_routes_or_handlers_are_accepted() -> None:
     same = {"Sales": {"HANDLERS": [__name__]}, "Billing": {"HANDLERS": [__name__]}}
     with override_settings(SQLQUEUE={"ENDPOINTS": same, "ROUTES": {"Shared.*": "Sales"}}):
         assert check_shared_handlers() == []

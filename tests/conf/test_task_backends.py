@@ -29,14 +29,14 @@ def test_tasks_alone_are_enough() -> None:
 
 
 @override_settings(SQLQUEUE={"BODY_NAMES": "pascal", "ENDPOINTS": {}})
-def test_without_endpoints_each_queue_of_the_tasks_gets_one() -> None:
+def test_each_task_queue_gets_an_endpoint_by_default() -> None:
     with tasks(QUEUES=["default", "mail"], OPTIONS={"ENDPOINT": "Shop"}):
         found = get_settings()
     assert (list(found.endpoints), found.body_names) == (["Shop", "mail"], "pascal")
 
 
 @override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": {}}})
-def test_endpoints_of_ones_own_are_left_as_they_are() -> None:
+def test_configured_endpoints_are_unchanged() -> None:
     with tasks():
         assert list(get_settings().endpoints) == ["Sales"]
 
@@ -45,7 +45,7 @@ def test_endpoints_of_ones_own_are_left_as_they_are() -> None:
 @pytest.mark.parametrize(
     "raw", [None, {}, [], {"default": None}, {"default": {"BACKEND": "django_tasks.backends.dummy.DummyBackend"}}]
 )
-def test_tasks_of_others_are_nothing_to_us(raw: Any) -> None:
+def test_other_task_backends_are_ignored(raw: Any) -> None:
     with override_settings(TASKS=raw):
         assert get_settings() == Settings()
 
@@ -81,7 +81,7 @@ def test_tasks_of_others_are_nothing_to_us(raw: Any) -> None:
     ],
 )
 @override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": {"SATELLITES": {"Sales.Slow": {}}}, "Billing": {}}})
-def test_what_is_wrong_is_said_by_the_checks_and_stops_the_rest(entry: dict[str, Any], message: str, code: str) -> None:
+def test_invalid_task_settings_are_reported_by_the_checks(entry: dict[str, Any], message: str, code: str) -> None:
     good = {"QUEUES": ["Sales"]}
     with tasks(**{**good, **entry}):
         assert [(problem.message, str(problem.code)) for problem in current_problems()] == [(message, f"sqlqueue.{code}")]
@@ -92,6 +92,6 @@ def test_what_is_wrong_is_said_by_the_checks_and_stops_the_rest(entry: dict[str,
 
 
 @override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": {"MAX_CONCURRENCY": 0}}})
-def test_wrong_endpoints_are_said_once() -> None:
+def test_wrong_endpoints_are_reported_once() -> None:
     with tasks(QUEUES=["Sales"]):
         assert [str(problem.code) for problem in current_problems()] == ["sqlqueue.E004"]

@@ -150,7 +150,7 @@ WRONG: list[tuple[object, str, str]] = [
 
 
 @pytest.mark.parametrize(("raw", "code", "message"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
-def test_wrong_value_gives_one_problem_that_says_what_was_expected(raw: object, code: str, message: str) -> None:
+def test_wrong_value_gives_one_problem_with_the_expectation(raw: object, code: str, message: str) -> None:
     (problem,) = [each for each in settings_problems(raw) if each.is_error]
 
     assert (str(problem.code), problem.message) == (f"sqlqueue.{code}", message)

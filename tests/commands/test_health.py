@@ -68,7 +68,7 @@ def test_missing_tables_are_critical(queue_database: QueueDatabase) -> None:
     assert checks() == (2, {"missing": "critical"})
 
 
-def test_messages_that_nobody_receives_are_critical(queue_database: QueueDatabase) -> None:
+def test_messages_without_receiver_are_critical(queue_database: QueueDatabase) -> None:
     install(queue_database)
     assert checks() == (0, {})
 
@@ -85,7 +85,7 @@ def test_messages_that_nobody_receives_are_critical(queue_database: QueueDatabas
     assert checks("--queue", "Sales.Priority") == (0, {})
 
 
-def test_dead_instances_are_worth_a_warning(queue_database: QueueDatabase) -> None:
+def test_dead_instances_are_a_warning(queue_database: QueueDatabase) -> None:
     install(queue_database)
     instance(threads=WORKS, silent=timedelta(minutes=2))
 
@@ -103,7 +103,7 @@ def test_a_delayed_message_that_has_just_become_due_is_not_overdue(queue_databas
     assert checks("--max-overdue", "0") == (0, {})
 
 
-def test_overdue_delayed_messages_are_worth_a_warning(queue_database: QueueDatabase) -> None:
+def test_overdue_delayed_messages_are_a_warning(queue_database: QueueDatabase) -> None:
     install(queue_database)
     delay(queue_database, datetime(2026, 1, 1, tzinfo=UTC))
 
@@ -144,7 +144,7 @@ def archive() -> None:
     )
 
 
-def test_a_missing_index_is_worth_a_warning(sqlite_database: QueueDatabase) -> None:
+def test_missing_index_is_a_warning(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     with sqlite_database.connection.cursor() as cursor:
         cursor.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = 'Sales' AND sql LIKE '%Expires%'")
@@ -172,7 +172,7 @@ def test_limits_have_a_warning_and_a_critical_value(queue_database: QueueDatabas
     assert checks("--endpoint", "Sales", "--max-length", "0") == (2, {"length": "critical"})
 
 
-def test_minimums_that_operators_have_set_are_held_against(queue_database: QueueDatabase) -> None:
+def test_configured_minimums_are_checked(queue_database: QueueDatabase) -> None:
     install(queue_database)
     instance(threads=WORKS)
     set_minimum("Sales", 1, actor=Actor("anna"))
@@ -187,7 +187,7 @@ def test_minimums_that_operators_have_set_are_held_against(queue_database: Queue
     assert checks("--endpoint", "Sales") == (0, {})
 
 
-def test_an_age_that_nobody_knows_is_unknown_where_it_is_asked_for(sqlite_database: QueueDatabase) -> None:
+def test_unknown_age_is_unknown_if_limited(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     table(sqlite_database, "Sales").send([row("not json")])
     instance(threads=WORKS)
@@ -214,7 +214,7 @@ def test_nagios_gets_one_line_with_performance_data(queue_database: QueueDatabas
     assert health(form="nagios")[1].startswith("SQLQUEUE OK - 4 queues are well | 'Sales length'=2;;;0 'Sales age'=")
 
 
-def test_names_that_would_break_the_line_are_made_harmless(sqlite_database: QueueDatabase) -> None:
+def test_names_are_escaped_in_the_line(sqlite_database: QueueDatabase) -> None:
     name = f"it's a=b|c\n{HOSTILE}"
     install(sqlite_database, ENDPOINTS={name: {"CALLBACKS": False}})
     table(sqlite_database, name).send([message()])
@@ -226,7 +226,7 @@ def test_names_that_would_break_the_line_are_made_harmless(sqlite_database: Queu
     assert "'it''s a_b/c\\n" in out
 
 
-def test_the_document_says_the_same(sqlite_database: QueueDatabase) -> None:
+def test_json_document_agrees(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     table(sqlite_database, "Sales").send([message()])
 
@@ -277,7 +277,7 @@ def test_a_wrong_argument_on_a_command_line_is_one_line_and_unknown(sqlite_datab
     assert "--max-length" in refused(run(sqlite_database, "sqlqueue_health", "--max-length", "many"), 3)
 
 
-def test_a_database_that_is_away_is_unknown(postgresql_server: ThrowAwayServer, postgresql_database: QueueDatabase) -> None:
+def test_unavailable_database_is_unknown(postgresql_server: ThrowAwayServer, postgresql_database: QueueDatabase) -> None:
     install(postgresql_database)
     postgresql_server.stop()
     try:

@@ -33,9 +33,7 @@ def headers(database: QueueDatabase) -> list[dict[str, str | None]]:
         ["--type", "T", "--body", "{}", "--header", "a=1", "b=2", "Sales"],
     ],
 )
-def test_several_headers_may_follow_one_another_wherever_the_queue_stands(
-    sqlite_database: QueueDatabase, arguments: list[str]
-) -> None:
+def test_several_headers_are_accepted_at_any_position(sqlite_database: QueueDatabase, arguments: list[str]) -> None:
     install(sqlite_database)
     call("sqlqueue_send", *arguments)
 
@@ -43,7 +41,7 @@ def test_several_headers_may_follow_one_another_wherever_the_queue_stands(
     assert (found["a"], found["b"]) == ("1", "2")
 
 
-def test_several_instances_may_follow_one_another(sqlite_database: QueueDatabase) -> None:
+def test_several_instances_are_accepted(sqlite_database: QueueDatabase) -> None:
     sqlite_database.configure(ENDPOINTS={"Sales": {"CALLBACK_QUEUES": 1}})
 
     made = json.loads(call("sqlqueue_install", "--instance", "web1", "web2", "--instance", "web3", "--format", "json"))
@@ -53,7 +51,7 @@ def test_several_instances_may_follow_one_another(sqlite_database: QueueDatabase
 
 
 @pytest.mark.parametrize("header", [["a=1", "b=2"], ("a=1", "b=2"), [("a", "1"), ("b", "2")]])
-def test_values_by_name_are_read_as_on_a_command_line(sqlite_database: QueueDatabase, header: Any) -> None:
+def test_keyword_values_are_read_as_on_the_command_line(sqlite_database: QueueDatabase, header: Any) -> None:
     install(sqlite_database)
     call("sqlqueue_send", "Sales", type="T", body="{}", header=header, count="2", ttbr=60)
     call("sqlqueue_send", "Sales", type="T", body="{}", header=header, ttbr=timedelta(seconds=60))
@@ -62,7 +60,7 @@ def test_values_by_name_are_read_as_on_a_command_line(sqlite_database: QueueData
     assert all(each.summary.expires is not None for each in read_details(table(sqlite_database, "Sales"), limit=10))
 
 
-def test_one_value_by_name_does_where_several_are_possible(sqlite_database: QueueDatabase) -> None:
+def test_single_keyword_value_is_accepted_for_a_list(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     call("sqlqueue_send", "Sales", type="T", body="{}", header="a=1")
     call("run_sqlqueue_worker", endpoint="Sales", until_empty=True, max_concurrency=1, log_level="error")
@@ -80,9 +78,7 @@ def test_one_value_by_name_does_where_several_are_possible(sqlite_database: Queu
         ("sqlqueue_status", "format", "xml", "--format: invalid choice: 'xml'"),
     ],
 )
-def test_wrong_values_by_name_are_refused_as_on_a_command_line(
-    sqlite_database: QueueDatabase, name: str, option: str, value: Any, said: str
-) -> None:
+def test_wrong_keyword_values_are_refused(sqlite_database: QueueDatabase, name: str, option: str, value: Any, said: str) -> None:
     with pytest.raises(CommandError, match=said) as refused:
         call(name, **{option: value})
     assert refused.value.returncode == 2

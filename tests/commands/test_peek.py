@@ -26,7 +26,7 @@ def messages(*arguments: str) -> Any:
     return json.loads(peek(*arguments, "--format", "json"))["messages"]
 
 
-def test_messages_are_shown_and_stay(queue_database: QueueDatabase) -> None:
+def test_messages_are_shown_and_kept(queue_database: QueueDatabase) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message({"n": number}, headers={"x": "ü"}) for number in range(12)])
 
@@ -67,7 +67,7 @@ def test_poison_is_shown_with_the_reason(queue_database: QueueDatabase) -> None:
     assert "headers cannot be read" in peek("Sales")
 
 
-def test_nothing_acts_on_the_terminal(sqlite_database: QueueDatabase) -> None:
+def test_control_characters_do_not_reach_the_terminal(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     evil = "\x1b]0;owned\x07\x1b[2J\u202e\r"
     headers: dict[str, str | None] = {"NServiceBus.MessageId": evil, evil: evil, "NServiceBus.EnclosedMessageTypes": evil}
@@ -80,7 +80,7 @@ def test_nothing_acts_on_the_terminal(sqlite_database: QueueDatabase) -> None:
     assert not [letter for letter in said if letter != "\n" and (ord(letter) < 32 or letter in "\x7f\u202e")]
 
 
-def test_a_long_body_is_cut(sqlite_database: QueueDatabase) -> None:
+def test_long_body_is_truncated(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     table(sqlite_database, "Sales").send([row(body=b"x" * 70_000)])
 
@@ -90,14 +90,14 @@ def test_a_long_body_is_cut(sqlite_database: QueueDatabase) -> None:
     assert "body (text, 70,000 bytes, the first 65,536 shown)" in peek("Sales")
 
 
-def test_an_empty_queue_is_said(sqlite_database: QueueDatabase) -> None:
+def test_empty_queue_is_reported(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
 
     assert "is empty" in peek("Sales")
     assert messages("Sales") == []
 
 
-def test_the_literal_table_goes_before_the_address(postgresql_database: QueueDatabase) -> None:
+def test_literal_table_wins_over_the_address(postgresql_database: QueueDatabase) -> None:
     with postgresql_database.connection.cursor() as cursor:
         cursor.execute("CREATE SCHEMA ops")
     install(
@@ -121,7 +121,7 @@ def test_an_unknown_queue_is_one_line(sqlite_database: QueueDatabase, wrong: str
     assert expected in refused(run(sqlite_database, "sqlqueue_peek", wrong))
 
 
-def test_a_table_that_is_no_queue_is_refused(queue_database: QueueDatabase) -> None:
+def test_other_table_is_refused(queue_database: QueueDatabase) -> None:
     install(queue_database)
     with queue_database.connection.cursor() as cursor:
         cursor.execute("CREATE TABLE accounts (id int, name varchar(10))")

@@ -38,7 +38,7 @@ def test_a_bad_argument_is_one_line(sqlite_database: QueueDatabase, arguments: l
 
 
 @needs_spark
-def test_without_a_lake_it_says_how_to_name_one(sqlite_database: QueueDatabase) -> None:
+def test_missing_lake_is_reported_with_the_setting(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
 
     assert refused() == (
@@ -47,7 +47,7 @@ def test_without_a_lake_it_says_how_to_name_one(sqlite_database: QueueDatabase) 
     )
 
 
-def test_without_the_extra_it_says_what_to_install(sqlite_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_reported_with_its_name(sqlite_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     install(sqlite_database)
 
     monkeypatch.setattr(run_sqlqueue_pipeline, "find_spec", lambda name: None if name == "pyspark" else object())

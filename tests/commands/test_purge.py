@@ -28,19 +28,19 @@ def filled(queue_database: QueueDatabase) -> QueueDatabase:
     return queue_database
 
 
-def test_a_queue_is_emptied_and_counted(filled: QueueDatabase) -> None:
+def test_queue_is_purged_and_counted(filled: QueueDatabase) -> None:
     assert purge("Sales", "--yes").startswith("deleted 5 messages from ")
     assert (count(filled, "Sales"), count(filled, "error")) == (0, 1)
 
 
-def test_only_expired_messages_go(filled: QueueDatabase) -> None:
+def test_only_expired_messages_are_purged(filled: QueueDatabase) -> None:
     found = json.loads(purge("Sales", "--expired", "--yes", "--format", "json"))
 
     assert found == {"queue": "Sales", "table": table(filled, "Sales").qualified, "expired_only": True, "deleted": 2}
     assert count(filled, "Sales") == 3
 
 
-def test_expired_messages_go_in_batches(queue_database: QueueDatabase) -> None:
+def test_expired_messages_are_purged_in_batches(queue_database: QueueDatabase) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message(lifetime_ms=-60_000) for _ in range(25)])
     heard: list[int] = []
@@ -49,7 +49,7 @@ def test_expired_messages_go_in_batches(queue_database: QueueDatabase) -> None:
     assert heard == [10, 20, 25]
 
 
-def test_without_a_terminal_it_refuses(sqlite_database: QueueDatabase) -> None:
+def test_command_refuses_without_a_terminal(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     table(sqlite_database, "Sales").send([message()])
 
@@ -58,7 +58,7 @@ def test_without_a_terminal_it_refuses(sqlite_database: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize(("typed", "code", "left"), [("Sales", 0, 0), ("sales", 2, 1), ("y", 2, 1), ("", 2, 1)])
-def test_on_a_terminal_the_name_is_asked_for(sqlite_database: QueueDatabase, typed: str, code: int, left: int) -> None:
+def test_terminal_prompts_for_the_name(sqlite_database: QueueDatabase, typed: str, code: int, left: int) -> None:
     install(sqlite_database)
     table(sqlite_database, "Sales").send([message()])
     ran = run_on_terminal(sqlite_database, "sqlqueue_purge", "Sales", typed=typed)
@@ -69,7 +69,7 @@ def test_on_a_terminal_the_name_is_asked_for(sqlite_database: QueueDatabase, typ
 
 
 @pytest.mark.parametrize("name", ["accounts", "Sales.Delayed", "SubscriptionRouting", "sqlqueue_app_instance"])
-def test_a_table_that_is_no_queue_keeps_its_rows(queue_database: QueueDatabase, name: str) -> None:
+def test_other_table_keeps_its_rows(queue_database: QueueDatabase, name: str) -> None:
     install(queue_database)
     with queue_database.connection.cursor() as cursor:
         cursor.execute("CREATE TABLE accounts (id int, headers varchar(10), body varchar(10))")

@@ -50,7 +50,7 @@ def pools(queue_database: QueueDatabase) -> QueueDatabase:
     return queue_database
 
 
-def test_the_queues_of_a_dead_instance_go_with_what_is_in_them(pools: QueueDatabase) -> None:
+def test_queues_of_a_dead_instance_are_dropped_with_their_messages(pools: QueueDatabase) -> None:
     instance(pools, "Sales.gone")
     table(pools, "Sales.gone").send([message(), message()])
     found = purge("--yes")
@@ -65,33 +65,33 @@ def test_the_queues_of_a_dead_instance_go_with_what_is_in_them(pools: QueueDatab
     assert purge("--yes") == []
 
 
-def test_what_lives_stays(pools: QueueDatabase) -> None:
+def test_queues_of_live_instances_are_kept(pools: QueueDatabase) -> None:
     instance(pools, "Sales.gone", silent=0)
     instance(pools, "Sales.here", name="here", silent=3600)
     assert [each["queue"] for each in purge("--yes")] == ["Sales.here"]
     assert left(pools) == ["Sales.here-2", "Sales.gone", "Sales.gone-2"]
 
 
-def test_of_a_machine_with_live_processes_only_what_a_dead_one_leased_goes(pools: QueueDatabase) -> None:
+def test_only_the_dead_processes_queue_is_dropped_on_a_live_machine(pools: QueueDatabase) -> None:
     instance(pools, "Sales.gone", silent=0)
     instance(pools, "Sales.gone-2", silent=3600, pid=2)
     assert [each["queue"] for each in purge("--yes")] == ["Sales.gone-2"]
     assert left(pools) == ["Sales.here", "Sales.here-2", "Sales.gone"]
 
 
-def test_only_what_is_old_enough(pools: QueueDatabase) -> None:
+def test_only_old_enough_queues_are_dropped(pools: QueueDatabase) -> None:
     instance(pools, "Sales.gone", silent=3600)
     assert purge("--yes", "--older-than", "7200") == []
     assert len(purge("--yes", "--older-than", "60")) == 2
 
 
-def test_a_dry_run_lists_only(pools: QueueDatabase) -> None:
+def test_dry_run_only_lists(pools: QueueDatabase) -> None:
     instance(pools, "Sales.gone")
     assert [each["removed"] for each in purge("--dry-run")] == [False, False]
     assert "Sales.gone" in left(pools)
 
 
-def test_a_queue_that_is_leased_meanwhile_stays(pools: QueueDatabase) -> None:
+def test_queue_leased_meanwhile_is_kept(pools: QueueDatabase) -> None:
     instance(pools, "Sales.gone")
     first, second = gone_callback_queues(get_settings())
     lease = claim_callback_queue("Sales.gone", alias=pools.alias, endpoint="Sales", name="gone")
@@ -100,7 +100,7 @@ def test_a_queue_that_is_leased_meanwhile_stays(pools: QueueDatabase) -> None:
     assert left(pools) == ["Sales.here", "Sales.here-2", "Sales.gone"]
 
 
-def test_a_row_whose_table_is_gone_goes(pools: QueueDatabase) -> None:
+def test_row_without_table_is_deleted(pools: QueueDatabase) -> None:
     instance(pools, "Sales.nowhere", name="nowhere")
     assert [(each["queue"], each["messages"], each["removed"]) for each in purge("--yes")] == [("Sales.nowhere", None, True)]
     assert not Instance.objects.using(pools.alias).exists()
@@ -115,7 +115,7 @@ def test_a_row_cannot_name_another_table(pools: QueueDatabase, name: str) -> Non
     assert table(pools, name).exists()
 
 
-def test_an_error_while_dropping_leaves_a_row_for_the_next_time(pools: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drop_error_keeps_the_row_for_the_next_run(pools: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     instance(pools, "Sales.gone")
 
     def fail(*_: object) -> None:
@@ -129,7 +129,7 @@ def test_an_error_while_dropping_leaves_a_row_for_the_next_time(pools: QueueData
     assert "Sales.gone" in left(pools)
 
 
-def test_without_a_terminal_it_lists_and_refuses(sqlite_database: QueueDatabase) -> None:
+def test_command_lists_and_refuses_without_a_terminal(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     instance(sqlite_database, "Sales.here-2", name="here")
     ran = run(sqlite_database, "sqlqueue_purge_callbacks")
@@ -139,7 +139,7 @@ def test_without_a_terminal_it_lists_and_refuses(sqlite_database: QueueDatabase)
 
 
 @pytest.mark.parametrize(("typed", "code", "gone"), [("1", 0, True), ("yes", 2, False)])
-def test_on_a_terminal_the_number_is_asked_for(sqlite_database: QueueDatabase, typed: str, code: int, gone: bool) -> None:
+def test_terminal_prompts_for_the_number(sqlite_database: QueueDatabase, typed: str, code: int, gone: bool) -> None:
     install(sqlite_database)
     instance(sqlite_database, "Sales.here-2", name="here")
     ran = run_on_terminal(sqlite_database, "sqlqueue_purge_callbacks", typed=typed)
@@ -150,7 +150,7 @@ def test_on_a_terminal_the_number_is_asked_for(sqlite_database: QueueDatabase, t
     assert ("Sales.here-2" not in left(sqlite_database)) is gone
 
 
-def test_without_dead_instances_there_is_nothing_to_ask(sqlite_database: QueueDatabase) -> None:
+def test_no_dead_instance_means_no_prompt(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     out = io.StringIO()
     call_command("sqlqueue_purge_callbacks", stdout=out)

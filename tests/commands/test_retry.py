@@ -35,7 +35,7 @@ def retry_json(*arguments: str) -> dict[str, Any]:
     return found
 
 
-def test_all_that_nobody_has_looked_at_goes_back(shop: QueueDatabase) -> None:
+def test_all_unresolved_messages_are_retried(shop: QueueDatabase) -> None:
     table(shop, "error").send([failed_row() for _ in range(3)])
 
     assert retry("--all") == "3 messages retried\n"
@@ -46,7 +46,7 @@ def test_all_that_nobody_has_looked_at_goes_back(shop: QueueDatabase) -> None:
     assert action.operation == Operation.objects.get()
 
 
-def test_one_by_its_message_id_or_its_unique_id(shop: QueueDatabase) -> None:
+def test_one_message_is_retried_by_either_id(shop: QueueDatabase) -> None:
     table(shop, "error").send([failed_row("m-1"), failed_row(), failed_row()])
 
     assert retry_json("--message", "m-1") == {
@@ -68,7 +68,7 @@ def test_one_by_its_message_id_or_its_unique_id(shop: QueueDatabase) -> None:
     assert count(shop, "error") == 1
 
 
-def test_a_group(shop: QueueDatabase) -> None:
+def test_whole_group_is_retried(shop: QueueDatabase) -> None:
     other = failed_row(more={names.ENCLOSED_MESSAGE_TYPES: "Shop.Cancel"})
     first, *_ = fail(shop, [failed_row(), failed_row(), other])
 
@@ -94,7 +94,7 @@ def test_a_dry_run_changes_nothing(shop: QueueDatabase) -> None:
     assert not OperatorAction.objects.exists()
 
 
-def test_what_stays_is_said_with_the_reason(shop: QueueDatabase) -> None:
+def test_skipped_message_is_reported_with_the_reason(shop: QueueDatabase) -> None:
     table(shop, "error").send([failed_row(), failed_row(failed_q="Nowhere")])
     out = io.StringIO()
 
@@ -109,7 +109,7 @@ def test_what_stays_is_said_with_the_reason(shop: QueueDatabase) -> None:
     assert count(shop, "error") == 1
 
 
-def test_what_is_retried_already_is_said(shop: QueueDatabase) -> None:
+def test_repeated_retry_is_reported(shop: QueueDatabase) -> None:
     table(shop, "error").send([failed_row("m-1")])
     retry("--message", "m-1")
     out = io.StringIO()
@@ -135,7 +135,7 @@ def test_an_unknown_id_is_one_line(shop: QueueDatabase, arguments: list[str]) ->
     assert caught.value.returncode == 2
 
 
-def test_it_says_what_to_do(sqlite_database: QueueDatabase) -> None:
+def test_missing_selection_is_reported_with_options(sqlite_database: QueueDatabase) -> None:
     install_sales(sqlite_database)
 
     assert "one of the arguments --message --group --all is required" in refused(run(sqlite_database, "sqlqueue_retry"))
@@ -149,7 +149,7 @@ def test_the_error_queue_of_servicecontrol_is_left_alone(sqlite_database: QueueD
     assert count(sqlite_database, "error") == 1
 
 
-def test_it_works_as_a_process_without_a_worker(shop: QueueDatabase) -> None:
+def test_command_works_without_a_worker(shop: QueueDatabase) -> None:
     table(shop, "error").send([failed_row(), failed_row(failed_q="Nowhere")])
 
     ran = run(shop, "sqlqueue_retry", "--all", "--format", "json")
@@ -159,7 +159,7 @@ def test_it_works_as_a_process_without_a_worker(shop: QueueDatabase) -> None:
     assert ran.err.splitlines() == ["CommandError: left 1 of 2 messages where they are, not retried"]
 
 
-def test_it_can_be_called_by_names(shop: QueueDatabase) -> None:
+def test_command_accepts_keyword_arguments(shop: QueueDatabase) -> None:
     table(shop, "error").send([failed_row("m-1"), failed_row()])
     out = io.StringIO()
 

@@ -28,7 +28,7 @@ def sent(database: QueueDatabase, name: str) -> list[MessageDetail]:
     return read_details(table(database, name), limit=100)
 
 
-def test_a_message_arrives_as_it_was_given(queue_database: QueueDatabase) -> None:
+def test_message_is_sent_unchanged(queue_database: QueueDatabase) -> None:
     install(queue_database)
     body = '{"order_id": "ü", "total": 9.90, "big": 12345678901234567890}'
 
@@ -44,7 +44,7 @@ def test_a_message_arrives_as_it_was_given(queue_database: QueueDatabase) -> Non
     assert found.headers["NServiceBus.ContentType"] == "application/json"
 
 
-def test_a_file_or_the_standard_input_is_the_body(sqlite_database: QueueDatabase, tmp_path: Path) -> None:
+def test_body_is_read_from_file_or_stdin(sqlite_database: QueueDatabase, tmp_path: Path) -> None:
     install(sqlite_database)
     file = tmp_path / "body.json"
     file.write_bytes(b'\xef\xbb\xbf{"from": "file"}')
@@ -56,7 +56,7 @@ def test_a_file_or_the_standard_input_is_the_body(sqlite_database: QueueDatabase
     assert [json.loads(each.body.text)["from"] for each in sent(sqlite_database, "Sales")] == ["file", "stdin"]
 
 
-def test_copies_have_ids_of_their_own(queue_database: QueueDatabase) -> None:
+def test_copies_have_different_ids(queue_database: QueueDatabase) -> None:
     install(queue_database)
 
     found = json.loads(send("Sales", "--type", "T", "--body", "{}", "--count", "2500", "--format", "json"))
@@ -110,7 +110,7 @@ def test_a_time_to_be_received_makes_it_expire(queue_database: QueueDatabase) ->
         (("--type", "T", "--body", "{}", "--ttbr", "soon"), "expected a number of seconds"),
     ],
 )
-def test_a_wrong_argument_is_said_and_nothing_sent(
+def test_wrong_argument_is_reported_and_nothing_is_sent(
     sqlite_database: QueueDatabase, arguments: tuple[str, ...], expected: str
 ) -> None:
     install(sqlite_database)
@@ -152,7 +152,7 @@ def test_a_delayed_message_waits_in_the_table_of_send_as(queue_database: QueueDa
         (("--delay", "1e12"), "year 9999"),
     ],
 )
-def test_a_delay_that_cannot_be_is_refused(sqlite_database: QueueDatabase, arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_delay_is_refused(sqlite_database: QueueDatabase, arguments: tuple[str, ...], said: str) -> None:
     install(sqlite_database)
     with pytest.raises(CommandError, match=said) as refusal:
         send("Sales", "--type", "T", "--body", "{}", *arguments)

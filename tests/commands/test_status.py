@@ -46,7 +46,7 @@ def text() -> str:
     return out.getvalue()
 
 
-def test_the_document_holds_the_numbers_of_sql(queue_database: QueueDatabase) -> None:
+def test_document_agrees_with_sql(queue_database: QueueDatabase) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message(age=timedelta(hours=1), lifetime_ms=each) for each in (None, 3_600_000, -60_000)])
     instance()
@@ -87,7 +87,7 @@ def test_schedules_are_listed_with_their_next_and_their_last_tick(queue_database
     assert line.split()[6:] == ["Sales.CloseYear", first["next_tick"][:10], "02:00", "2026-01-01", "02:00", "Sales"]
 
 
-def test_delayed_messages_are_counted_and_those_that_are_overdue(queue_database: QueueDatabase) -> None:
+def test_delayed_and_overdue_messages_are_counted(queue_database: QueueDatabase) -> None:
     install(queue_database)
     queue_database.configure(SEND_AS="Web")
     address = delayed_address(get_settings().address_book(queue_database.vendor, queue_database.catalog()), "Sales")
@@ -108,7 +108,7 @@ def test_delayed_messages_are_counted_and_those_that_are_overdue(queue_database:
     assert found == [(2, 1, False), (None, None, True)]
 
 
-def test_a_missing_table_is_named_with_what_mends_it(queue_database: QueueDatabase) -> None:
+def test_missing_table_is_named_with_the_remedy(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False}})
 
     (sales, _error) = document()["queues"]
@@ -133,7 +133,7 @@ def test_the_text_lists_queues_and_instances(sqlite_database: QueueDatabase) -> 
     assert "dead" in here
 
 
-def test_without_endpoints_and_instances_it_says_what_to_do(sqlite_database: QueueDatabase) -> None:
+def test_empty_status_names_the_next_step(sqlite_database: QueueDatabase) -> None:
     sqlite_database.configure(ENDPOINTS={})
 
     said = text()
@@ -142,7 +142,7 @@ def test_without_endpoints_and_instances_it_says_what_to_do(sqlite_database: Que
     assert "run_sqlqueue_worker" in said
 
 
-def test_a_database_that_is_away_is_one_line(postgresql_server: ThrowAwayServer, postgresql_database: QueueDatabase) -> None:
+def test_unavailable_database_is_one_line(postgresql_server: ThrowAwayServer, postgresql_database: QueueDatabase) -> None:
     install(postgresql_database)
     postgresql_server.stop()
     try:

@@ -51,7 +51,7 @@ def left(table: SubscriptionTable) -> list[tuple[str, str]]:
     return [(each.endpoint, each.topic) for each in table.all()]
 
 
-def test_all_are_shown_with_what_is_wrong(table: SubscriptionTable) -> None:
+def test_all_subscriptions_are_shown_with_their_problems(table: SubscriptionTable) -> None:
     found = document()
 
     assert all(set(each) == KEYS for each in found)
@@ -67,13 +67,13 @@ def test_all_are_shown_with_what_is_wrong(table: SubscriptionTable) -> None:
     assert "No subscriptions." in run("--endpoint", "Nobody")
 
 
-def test_one_is_removed(table: SubscriptionTable) -> None:
+def test_single_subscription_is_removed(table: SubscriptionTable) -> None:
     assert "1 subscription removed" in run("--endpoint", "Legacy", "--remove", "Commands.Handled")
 
     assert left(table) == [("Sales", "Commands.Former"), ("Sales", "Commands.Handled")]
 
 
-def test_those_that_are_no_longer_handled_are_removed(table: SubscriptionTable) -> None:
+def test_unhandled_subscriptions_are_removed(table: SubscriptionTable) -> None:
     assert [each["topic"] for each in document("--remove-unhandled")] == ["Commands.Former"]
 
     assert left(table) == [("Legacy", "Commands.Handled"), ("Sales", "Commands.Handled")]
@@ -87,7 +87,7 @@ def test_those_that_are_no_longer_handled_are_removed(table: SubscriptionTable) 
         (["--endpoint", "Sales", "--remove", "Commands.Handled", "--remove-unhandled"], "not allowed with argument"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_is_removed(table: SubscriptionTable, arguments: list[str], reason: str) -> None:
+def test_invalid_arguments_are_refused_and_nothing_is_removed(table: SubscriptionTable, arguments: list[str], reason: str) -> None:
     with pytest.raises(CommandError, match=reason) as caught:
         run(*arguments)
 

@@ -23,7 +23,7 @@ TESTS: dict[str, list[str]] = {
     "a route to an endpoint whose queue does not exist": [
         "conf/test_nothing_silent.py::test_sending_by_a_wrong_route_names_the_route_and_the_near_miss",
         "conf/test_nothing_silent.py::test_a_check_without_a_database_names_near_misses",
-        "conf/test_nothing_silent.py::test_a_check_of_the_database_names_each_queue_that_is_nowhere",
+        "conf/test_nothing_silent.py::test_database_check_names_each_missing_queue",
     ],
     "`context.send()` or `context.reply()` to a queue": [
         "receiving/test_processing.py::test_send_to_missing_queue_fails_the_message_and_sends_nothing",
@@ -61,7 +61,7 @@ TESTS: dict[str, list[str]] = {
     "`subscribe()` for an endpoint without a queue": ["sending/test_publish.py::test_invalid_subscription_is_refused"],
     '`set_concurrency("Sales", "4")`': ["worker/test_live_threads.py::test_invalid_request_is_refused_with_its_value"],
     "`sqlqueue_send` with a wrong body": [
-        "commands/test_send.py::test_a_wrong_argument_is_said_and_nothing_sent",
+        "commands/test_send.py::test_wrong_argument_is_reported_and_nothing_is_sent",
         "commands/test_send.py::test_an_unknown_queue_is_one_line",
     ],
     # a request gets no reply
@@ -84,7 +84,7 @@ TESTS: dict[str, list[str]] = {
     ],
     # a handler is wrong
     "`@handles` without a message type": [
-        "conf/test_nothing_silent.py::test_a_bare_decorator_is_refused_where_it_stands",
+        "conf/test_nothing_silent.py::test_bare_decorator_is_refused_at_its_line",
         "receiving/test_handlers.py::test_unregistered_class_or_missing_type_is_refused",
     ],
     "`@handles(Order)`, although the class is not a message type": [
@@ -127,13 +127,13 @@ TESTS: dict[str, list[str]] = {
     "a policy raises": ["receiving/test_recoverability.py::test_default_policy_replaces_a_broken_one"],
     # the settings are wrong
     "an unknown key": [
-        "conf/test_wrong_values.py::test_wrong_value_gives_one_problem_that_says_what_was_expected",
+        "conf/test_wrong_values.py::test_wrong_value_gives_one_problem_with_the_expectation",
         "worker/test_first_mistakes.py::test_wrong_setting_or_argument_ends_the_worker_with_one_line",
     ],
     "no `ENDPOINTS`": ["worker/test_first_mistakes.py::test_wrong_setting_or_argument_ends_the_worker_with_one_line"],
     "two endpoints with the same handlers": [
         "conf/test_nothing_silent.py::test_two_endpoints_with_the_same_handlers_and_no_routes_are_an_error",
-        "conf/test_nothing_silent.py::test_a_worker_does_not_start_with_an_error_of_the_checks",
+        "conf/test_nothing_silent.py::test_worker_does_not_start_with_a_check_error",
     ],
     "`sqlqueue_app` is missing": ["conf/test_nothing_silent.py::test_the_missing_app_is_named"],
     "the message of a schedule": ["conf/test_checks.py::test_a_schedule_without_a_route_is_a_warning"],
@@ -187,7 +187,7 @@ TESTS: dict[str, list[str]] = {
     ],
     "the driver of `ENGINE`": ["commands/test_surroundings.py::test_an_engine_without_its_driver"],
     "`run_sqlqueue_pipeline` without the extra": [
-        "commands/test_pipeline.py::test_without_the_extra_it_says_what_to_install"
+        "commands/test_pipeline.py::test_missing_extra_is_reported_with_its_name"
     ],
     # processes are killed, or started twice
     "`kill -9`, or a power cut": [

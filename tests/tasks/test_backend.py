@@ -23,7 +23,7 @@ from tests.tasks.framework import (
 )
 
 
-def test_what_the_backend_supports(office: Office) -> None:
+def test_backend_reports_its_features(office: Office) -> None:
     backend = task_backends["default"]
     assert type(backend) is SqlQueueBackend
     assert backend.supports_defer
@@ -49,7 +49,7 @@ def test_an_enqueued_task_is_ready(office: Office) -> None:
         _ = result.return_value
 
 
-def test_a_worker_runs_it_and_anybody_finds_the_result(office: Office) -> None:
+def test_worker_runs_the_task_and_stores_the_result(office: Office) -> None:
     result = work.add.enqueue(1, second=2)
     office.run()
 
@@ -76,7 +76,7 @@ def test_a_result_is_refreshed(office: Office) -> None:
     assert (result.return_value, other.return_value) == (1, 2)
 
 
-def test_the_same_from_asynchronous_code(office: Office) -> None:
+def test_asynchronous_code_may_enqueue_and_read_results(office: Office) -> None:
     async def enqueue() -> Any:
         return await work.add_later.aenqueue(2, second=3)
 
@@ -105,7 +105,7 @@ def test_a_task_that_fails_keeps_its_error(office: Office) -> None:
 
 
 @pytest.mark.parametrize(("broken", "kind"), [(work.leave, SystemExit), (work.return_no_json, TypeError)])
-def test_whatever_goes_wrong_the_task_has_failed(office: Office, broken: Any, kind: type) -> None:
+def test_any_error_fails_the_task(office: Office, broken: Any, kind: type) -> None:
     result = broken.enqueue()
     office.run()
 
@@ -116,7 +116,7 @@ def test_whatever_goes_wrong_the_task_has_failed(office: Office, broken: Any, ki
 @pytest.mark.parametrize(
     "value", [None, "", "\x00\ud800é", 0.1, -(10**30), float("inf"), [[], {}], {"a": {"b": [1, None, True]}}, ("x", 1)]
 )
-def test_all_of_json_comes_through(office: Office, value: Any) -> None:
+def test_all_json_values_are_passed_unchanged(office: Office, value: Any) -> None:
     result = work.echo.enqueue(value, named=value)
     office.run()
 
@@ -150,7 +150,7 @@ def test_a_task_may_take_its_context(office: Office) -> None:
     assert result.return_value == ["word", 1, "RUNNING", result.id, ["word"]]
 
 
-def test_a_result_that_is_not_there(office: Office) -> None:
+def test_missing_result_is_an_error(office: Office) -> None:
     async def look_for(missing: str) -> None:
         with pytest.raises(TaskResultDoesNotExist):
             await default_task_backend.aget_result(missing)
@@ -161,13 +161,13 @@ def test_a_result_that_is_not_there(office: Office) -> None:
         async_to_sync(look_for)(missing)
 
 
-def test_a_result_of_another_task(office: Office) -> None:
+def test_result_of_another_task_is_an_error(office: Office) -> None:
     result = work.add.enqueue(1)
     with pytest.raises(TaskResultMismatch):
         work.fail.get_result(result.id)
 
 
-def test_a_result_of_another_backend(office: Office) -> None:
+def test_result_of_another_backend_is_an_error(office: Office) -> None:
     entry = office.settings.TASKS["default"]
     office.settings.TASKS = {"default": entry, "other": entry}
     result = work.add.using(backend="other").enqueue(1)
@@ -179,7 +179,7 @@ def test_a_result_of_another_backend(office: Office) -> None:
     assert (result.backend, result.task.backend, result.return_value) == ("other", "other", 1)
 
 
-def test_signals_tell_what_happens(office: Office, signals: Signals) -> None:
+def test_signals_are_sent_for_each_step(office: Office, signals: Signals) -> None:
     work.add.enqueue(1)
     assert signals.said == [("enqueued", "READY")]
     office.run()
@@ -212,7 +212,7 @@ def test_the_framework_logs_a_failure_with_its_traceback(office: Office, caplog:
 # --- what is refused ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_priority_is_refused_with_the_way_out(office: Office) -> None:
+def test_priority_is_refused_with_the_alternative(office: Office) -> None:
     with pytest.raises(InvalidTask, match=r"Backend does not support setting priority of tasks\. .*queue_name="):
         work.add.using(priority=10)
 
@@ -247,7 +247,7 @@ def test_a_function_inside_of_another_is_refused(office: Office) -> None:
 # --- later ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_task_for_later_waits_in_the_delayed_table(office: Office) -> None:
+def test_deferred_task_waits_in_the_delayed_table(office: Office) -> None:
     at = timezone.now() + timedelta(hours=1)
     result = work.add.using(run_after=at).enqueue(1)
     office.run()
@@ -259,7 +259,7 @@ def test_a_task_for_later_waits_in_the_delayed_table(office: Office) -> None:
     assert office.rows("default") == []
 
 
-def test_a_task_whose_time_has_passed_runs_at_once(office: Office) -> None:
+def test_overdue_task_runs_at_once(office: Office) -> None:
     result = work.add.using(run_after=timezone.now() - timedelta(seconds=1)).enqueue(1)
     assert len(office.rows("default")) == 1
     office.run()

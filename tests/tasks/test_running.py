@@ -25,7 +25,7 @@ from tests.tasks.conftest import BACKEND, Office, Signals
 from tests.tasks.framework import TaskResultStatus, task_finished
 
 
-def test_the_message_says_what_it_is(office: Office) -> None:
+def test_message_has_the_headers_of_a_task(office: Office) -> None:
     result = work.add.enqueue(1)
 
     ((row, headers),) = zip(office.rows("default"), office.headers("default"), strict=True)
@@ -45,7 +45,7 @@ def test_tasks_alone_are_enough(sqlite_database: QueueDatabase, settings: Settin
     assert result.return_value == 3
 
 
-def test_a_queue_name_is_an_endpoint_a_satellite_or_what_default_stands_for(office: Office) -> None:
+def test_queue_name_is_an_endpoint_a_satellite_or_default(office: Office) -> None:
     office.tasks(queues=["default", "mail", "Sales.Slow"], ENDPOINT="Sales")
     office.endpoints(mail={}, Sales={"SATELLITES": {"Sales.Slow": {"MAX_CONCURRENCY": 1}}})
     for queue, table in [("default", "Sales"), ("mail", "mail"), ("Sales.Slow", "Sales.Slow")]:
@@ -56,7 +56,7 @@ def test_a_queue_name_is_an_endpoint_a_satellite_or_what_default_stands_for(offi
         assert (result.return_value, result.task.queue_name) == (1, queue)
 
 
-def test_the_only_endpoint_is_what_default_stands_for(office: Office) -> None:
+def test_default_stands_for_the_only_endpoint(office: Office) -> None:
     office.endpoints(Sales={"HANDLERS": ["tests.tasks.work"]})
     result = work.add.enqueue(1)
     office.run()
@@ -65,7 +65,7 @@ def test_the_only_endpoint_is_what_default_stands_for(office: Office) -> None:
     assert result.return_value == 1
 
 
-def test_an_endpoint_that_no_task_goes_to_has_no_handler_for_them(office: Office) -> None:
+def test_endpoint_without_tasks_has_no_task_handler(office: Office) -> None:
     office.tasks(queues=["default"])
     office.endpoints(default={}, mail={})
     office.put(json.dumps({"NServiceBus.EnclosedMessageTypes": "sqlqueue.Task"}), b"{}", queue="mail")
@@ -75,12 +75,12 @@ def test_an_endpoint_that_no_task_goes_to_has_no_handler_for_them(office: Office
     assert "no handler for message" in headers["NServiceBus.ExceptionInfo.Message"]
 
 
-def test_nobody_subscribes_to_tasks(office: Office) -> None:
+def test_workers_do_not_subscribe_to_tasks(office: Office) -> None:
     (endpoint,) = endpoints_of(get_settings(), None)
     assert (endpoint.handlers.message_types, endpoint.events) == (["sqlqueue.Task"], [])
 
 
-def test_a_failed_task_is_run_again_later_if_asked(office: Office, signals: Signals, events: Callable[[], list[str]]) -> None:
+def test_failed_task_is_retried_later_on_request(office: Office, signals: Signals, events: Callable[[], list[str]]) -> None:
     office.tasks(RETRIES=1, RETRY_DELAY=3600)
     result = work.succeed_at.enqueue(2)
     office.run()
@@ -121,7 +121,7 @@ def test_retries_end_with_a_failure(office: Office) -> None:
     assert (office.written(), office.rows("error"), office.delayed()) == ([], [], [])
 
 
-def test_a_task_for_later_runs_when_its_time_has_come(office: Office) -> None:
+def test_deferred_task_runs_when_due(office: Office) -> None:
     result = work.add.using(run_after=timezone.now() + timedelta(seconds=0.3)).enqueue(1)
     assert len(office.delayed()) == 1
     run_until_finished(office, result)
@@ -129,7 +129,7 @@ def test_a_task_for_later_runs_when_its_time_has_come(office: Office) -> None:
     assert (result.return_value, office.delayed()) == (1, [])
 
 
-def test_a_receiver_of_a_signal_that_raises_has_the_task_tried_again(office: Office) -> None:
+def test_failing_signal_receiver_causes_a_retry(office: Office) -> None:
     office.endpoints(default={"IMMEDIATE_RETRIES": 1})
     raised: list[str] = []
 
@@ -161,7 +161,7 @@ def test_tasks_share_a_batch_and_only_the_failed_one_is_undone(office: Office) -
     assert (office.written(), office.rows("error")) == (["one", "three"], [])
 
 
-def test_a_task_that_is_gone_has_failed(office: Office, events: Callable[[], list[str]]) -> None:
+def test_missing_task_function_is_a_failure(office: Office, events: Callable[[], list[str]]) -> None:
     for path in ("tests.tasks.gone.add", "tests.tasks.work.gone", "tests.tasks.work.no_task"):
         result = work.add.enqueue(1)
         TaskResult.objects.using(office.database.alias).filter(pk=result.id).update(task=path)
@@ -201,7 +201,7 @@ def test_results_are_deleted_in_batches_and_by_backend(office: Office, monkeypat
     assert list(rows.values_list("pk", flat=True)) == [ids[0]]
 
 
-def test_results_may_be_kept_for_ever(office: Office) -> None:
+def test_results_may_be_kept_without_limit(office: Office) -> None:
     office.tasks(KEEP_RESULTS=None)
     assert task_result_jobs(get_settings()) == []
 

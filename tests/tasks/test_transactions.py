@@ -42,7 +42,7 @@ def test_enqueue_rolls_back_with_the_callers_rows(office: Office) -> None:
     assert (office.written(), office.rows("default"), results(office)) == ([], [], 0)
 
 
-def test_without_its_queue_nothing_is_enqueued(office: Office, signals: Signals) -> None:
+def test_missing_queue_enqueues_nothing(office: Office, signals: Signals) -> None:
     with office.database.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {office.table('default').qualified}")
     forget_tables()
@@ -54,7 +54,7 @@ def test_without_its_queue_nothing_is_enqueued(office: Office, signals: Signals)
     assert signals.said == []
 
 
-def test_in_a_transaction_of_another_database_alone_it_is_enqueued_when_that_commits(
+def test_task_waits_for_the_commit_of_another_database(
     postgresql_office: Office, signals: Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     office = postgresql_office
@@ -65,7 +65,7 @@ def test_in_a_transaction_of_another_database_alone_it_is_enqueued_when_that_com
     assert (results(office), len(office.rows("default")), signals.said) == (1, 1, [("enqueued", "READY")])
 
 
-def test_what_a_task_writes_commits_with_its_result(office: Office) -> None:
+def test_writes_of_a_task_commit_with_its_result(office: Office) -> None:
     result = work.keep.enqueue("kept")
     office.run()
 
@@ -74,7 +74,7 @@ def test_what_a_task_writes_commits_with_its_result(office: Office) -> None:
 
 
 @pytest.mark.parametrize("broken", [work.keep_and_fail, work.swallow, work.set_rollback])
-def test_what_a_failed_task_has_written_and_sent_is_undone(office: Office, broken: Any) -> None:
+def test_writes_and_sends_of_a_failed_task_are_rolled_back(office: Office, broken: Any) -> None:
     result = broken.enqueue("never")
     office.run()
 
@@ -83,7 +83,7 @@ def test_what_a_failed_task_has_written_and_sent_is_undone(office: Office, broke
     assert (result.status, len(result.errors), result.attempts) == (TaskResultStatus.FAILED, 1, 1)
 
 
-def test_what_an_asynchronous_task_writes_is_in_the_same_transaction(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_of_an_asynchronous_task_share_the_transaction(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("django.tasks", "django_tasks"):
         # pytest would keep the record, and with it the error
         monkeypatch.setattr(logging.getLogger(name), "propagate", False)
@@ -108,11 +108,11 @@ def test_a_task_may_enqueue_another_in_every_mode(office: Office, mode: str, enq
     assert office.written() == ["kept"]
 
 
-def test_while_a_task_runs_others_see_it_ready(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_task_is_ready_for_other_sessions(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     assert statuses_while_running(office, monkeypatch) == ["READY"]
 
 
-def test_in_mode_none_others_see_it_running(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_task_is_visible_in_mode_none(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     office.endpoints(default={"TRANSACTION_MODE": "none"})
     assert statuses_while_running(office, monkeypatch) == ["RUNNING"]
 
@@ -159,7 +159,7 @@ def test_an_attempt_that_loses_its_transaction_leaves_no_trace(
     assert (len(calls), office.written()) == (2, ["kept"])
 
 
-def test_a_second_message_of_a_task_runs_it_no_second_time(office: Office, events: Callable[[], list[str]]) -> None:
+def test_duplicate_message_does_not_run_the_task_again(office: Office, events: Callable[[], list[str]]) -> None:
     result = work.keep.enqueue("kept")
     (row,) = office.rows("default")
     office.put(row.headers or "", row.body or b"", queue="default")

@@ -36,7 +36,7 @@ def failure(*arguments: Any, **named: Any) -> str:
     return str(caught.value)
 
 
-def test_what_was_sent_is_found_by_class_name_object_and_body(bench: Bench) -> None:
+def test_sent_message_is_found_by_class_name_object_and_body(bench: Bench) -> None:
     send(PlaceOrder("1", Decimal("9.90"), [{"a": 1}]))
 
     message = assert_sent(PlaceOrder)
@@ -50,7 +50,7 @@ def test_what_was_sent_is_found_by_class_name_object_and_body(bench: Bench) -> N
     assert_sent(PlaceOrder("1", Decimal("9.90"), [{"a": 1}]), count=1)
 
 
-def test_values_are_compared_as_they_travel(bench: Bench) -> None:
+def test_values_are_compared_in_wire_format(bench: Bench) -> None:
     send("Test.Any", {"id": UUID(int=1), "wait": timedelta(seconds=1), "flag": True, "one": 1})
     assert_sent("Test.Any", {"id": UUID(int=1), "wait": timedelta(seconds=1), "flag": True, "one": 1})
     assert 'body["flag"]' not in failure("Test.Any", {"flag": 1})
@@ -67,7 +67,7 @@ def test_names_of_members_are_found_as_handlers_find_them(bench: Bench) -> None:
     assert message.message == PlaceBigOrder("1", Decimal(1), manager="M")
 
 
-def test_a_failure_says_what_was_sent_instead(bench: Bench) -> None:
+def test_failure_lists_the_sent_messages(bench: Bench) -> None:
     send(PlaceOrder("1", Decimal(2)), headers={"Tenant": "a"})
     send("Test.Other", {}, to="Billing", delay=timedelta(hours=1))
 
@@ -118,7 +118,7 @@ def test_delays(bench: Bench) -> None:
     assert_not_sent("Test.Later", delay=timedelta())
 
 
-def test_what_was_rolled_back_was_not_sent(bench: Bench) -> None:
+def test_rolled_back_message_was_not_sent(bench: Bench) -> None:
     with transaction.atomic(using=bench.database.alias):
         send("Test.Any", {})
         assert_sent("Test.Any")
@@ -126,7 +126,7 @@ def test_what_was_rolled_back_was_not_sent(bench: Bench) -> None:
     assert_not_sent()
 
 
-def test_what_drain_has_taken_was_sent(bench: Bench) -> None:
+def test_drained_message_was_sent(bench: Bench) -> None:
     handles("Test.Any")(lambda message, context: context.send("Billing.Pay", {}) and None)
     handles("Billing.Pay")(lambda message, context: None)
     send("Test.Any", {})
@@ -150,12 +150,12 @@ def test_a_queue_that_no_setting_names(bench: Bench) -> None:
     assert assert_sent("Test.Any", to="Elsewhere").queue == "Elsewhere"
 
 
-def test_wrong_arguments_are_told(bench: Bench) -> None:
+def test_wrong_arguments_are_refused(bench: Bench) -> None:
     with pytest.raises(TypeError, match="passed with the message PlaceOrder"):
         assert_sent(PlaceOrder("1", Decimal(1)), {"order_id": "1"})
 
 
-def test_a_row_of_somebody_else(bench: Bench) -> None:
+def test_row_of_another_sender_is_accepted(bench: Bench) -> None:
     bench.put("no headers", b"")
     bench.put("{}", b"no json", row_id="11111111-2222-3333-4444-555555555556")
     (message,) = sent()

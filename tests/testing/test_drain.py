@@ -52,7 +52,7 @@ def test_one_endpoint_and_a_limit(bench: Bench, calls: Calls) -> None:
     assert drain().handled == 1
 
 
-def test_all_of_it_is_rolled_back_with_the_test(queue_database: Any, handler_registry: None, calls: Calls) -> None:
+def test_everything_is_rolled_back_with_the_test(queue_database: Any, handler_registry: None, calls: Calls) -> None:
     bench = Bench(queue_database)
     bench.configure(routes={"Test.*": "Sales"})
 
@@ -250,12 +250,12 @@ def test_a_row_that_cannot_be_read(bench: Bench) -> None:
     assert len(bench.rows("error")) == 1
 
 
-def test_an_expired_message_counts_apart(bench: Bench) -> None:
+def test_expired_message_is_counted_separately(bench: Bench) -> None:
     send("Test.Nobody", {}, time_to_be_received=timedelta(seconds=-1))
     assert drain().expired == 1
 
 
-def test_delayed_messages_wait_as_the_test_says(bench: Bench, calls: Calls) -> None:
+def test_delayed_messages_wait_until_the_test_advances_time(bench: Bench, calls: Calls) -> None:
     handles("Test.Message")(lambda message, context: calls.add(message["n"]))
     send("Test.Message", {"n": "year"}, delay=timedelta(days=365))
     send("Test.Message", {"n": "hour"}, delay=timedelta(hours=1))
@@ -271,7 +271,7 @@ def test_delayed_messages_wait_as_the_test_says(bench: Bench, calls: Calls) -> N
     assert calls.seen == ["now", "hour", "year"]
 
 
-def test_delayed_messages_come_in_their_turn(bench: Bench, calls: Calls) -> None:
+def test_delayed_messages_are_handled_in_order(bench: Bench, calls: Calls) -> None:
     @handles("Test.Message")
     def again(message: Any, context: Any) -> None:
         calls.add(message["n"])

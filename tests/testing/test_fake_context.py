@@ -33,7 +33,7 @@ def public(face: type) -> set[str]:
     return {name for name in dir(face) if not name.startswith("_")}
 
 
-def test_it_has_the_face_of_the_real_one_and_asks_no_database() -> None:
+def test_fake_context_has_the_real_interface_without_a_database() -> None:
     assert public(FakeContext) - ITS_OWN == public(MessageContext)
     callable_names = {name for name in public(MessageContext) if inspect.isfunction(inspect.getattr_static(MessageContext, name))}
     assert callable_names == CALLS.keys()
@@ -47,14 +47,14 @@ def test_it_has_the_face_of_the_real_one_and_asks_no_database() -> None:
         getattr(FakeContext(), name)
 
 
-def test_it_shows_what_the_test_says() -> None:
+def test_fake_context_returns_the_given_values() -> None:
     connection = object()
     context = FakeContext(endpoint="Sales", headers={"Tenant": "a"}, message_id="m", attempt=3, connection=connection)
     assert (context.endpoint, context.headers["Tenant"], context.message_id, context.attempt) == ("Sales", "a", "m", 3)
     assert context.connection is connection
 
 
-def test_it_notes_what_was_said() -> None:
+def test_fake_context_records_sends() -> None:
     context = FakeContext(message_id="m")
     context.send("Test.Ship", {"a": 1}, delay=timedelta(minutes=5))
     context.send("Test.Ship", {"a": 2}, to="Billing", immediate=True)
@@ -72,7 +72,7 @@ def test_it_notes_what_was_said() -> None:
     assert later.headers["NServiceBus.RelatedTo"] == "m"
 
 
-def test_it_refuses_what_the_real_one_refuses() -> None:
+def test_fake_context_refuses_what_the_real_one_refuses() -> None:
     with pytest.raises(MessageTypeError, match="no route"):
         FakeContext().send("Nowhere.Ship", {})
     with pytest.raises(MessageTypeError, match="reply-to"):

@@ -41,7 +41,7 @@ def sales() -> Iterator[InMemoryEndpoint]:
         yield opened
 
 
-def test_a_handler_is_called_and_what_it_sends_is_seen(sales: InMemoryEndpoint, calls: Calls) -> None:
+def test_handler_is_called_and_its_sends_are_visible(sales: InMemoryEndpoint, calls: Calls) -> None:
     @handles(Order)
     def place(message: Order, context: Any) -> None:
         calls.add((message, context.endpoint, context.headers["Tenant"]))
@@ -60,7 +60,7 @@ def test_a_handler_is_called_and_what_it_sends_is_seen(sales: InMemoryEndpoint, 
     assert len(sales.sent()) == 3
 
 
-def test_a_failing_handler_fails_the_test_or_goes_its_way(sales: InMemoryEndpoint, calls: Calls) -> None:
+def test_failing_handler_fails_the_test_unless_suppressed(sales: InMemoryEndpoint, calls: Calls) -> None:
     @handles(Order)
     def fail(message: Order, context: Any) -> None:
         context.send("Billing.Pay", {})
@@ -78,7 +78,7 @@ def test_a_failing_handler_fails_the_test_or_goes_its_way(sales: InMemoryEndpoin
     assert len(failed()) == 1
 
 
-def test_time_goes_by_the_clock(calls: Calls) -> None:
+def test_time_follows_the_clock(calls: Calls) -> None:
     clock = FakeClock(datetime(2030, 1, 1, tzinfo=UTC))
     with InMemoryEndpoint("Sales", clock=clock) as sales:
         handles(Order)(lambda message, context: calls.add(message.number) and None)
@@ -111,7 +111,7 @@ def test_events_reach_the_handlers_of_the_project_or_are_kept(settings: Settings
         assert sales.failed() == []
 
 
-def test_what_is_kept_beside_the_queues_is_in_memory_too(calls: Calls) -> None:
+def test_other_tables_are_in_memory(calls: Calls) -> None:
     handles(Order)(lambda message, context: calls.add(message.number) and None)
     with InMemoryEndpoint("Sales", settings={"DEDUPLICATE_FOR": 60, "AUDIT_QUEUE": "audit"}, queues=["audit"]) as sales:
         for number in (1, 2):
@@ -121,7 +121,7 @@ def test_what_is_kept_beside_the_queues_is_in_memory_too(calls: Calls) -> None:
     assert calls.seen == [1]
 
 
-def test_it_leaves_nothing(sales: InMemoryEndpoint, settings: Settings) -> None:
+def test_memory_leaves_nothing_behind(sales: InMemoryEndpoint, settings: Settings) -> None:
     project = {**settings.SQLQUEUE}
     send(Order(1))
     assert project["DATABASE"] == "sqlqueue_memory"
@@ -134,7 +134,7 @@ def test_it_leaves_nothing(sales: InMemoryEndpoint, settings: Settings) -> None:
     sales.__enter__()
 
 
-def test_endpoints_beside_it_and_queues_beside_those(settings: Settings, calls: Calls) -> None:
+def test_additional_endpoints_and_queues_are_created(settings: Settings, calls: Calls) -> None:
     settings.SQLQUEUE = {**settings.SQLQUEUE, "ENDPOINTS": {"Sales": {}, "Billing": {}}}
     with InMemoryEndpoint("Sales", queues=["Elsewhere"]):
         handles("Test.One", "Billing.Two")(lambda message, context: calls.add(context.endpoint) and None)
@@ -149,7 +149,7 @@ def test_endpoints_beside_it_and_queues_beside_those(settings: Settings, calls: 
         assert_not_sent(to="Nowhere")
 
 
-def test_an_endpoint_that_no_setting_names_has_settings_of_its_own(settings: Settings, calls: Calls) -> None:
+def test_unconfigured_endpoint_has_its_own_settings(settings: Settings, calls: Calls) -> None:
     del settings.SQLQUEUE
 
     @handles("Any")
@@ -177,7 +177,7 @@ def test_a_test_that_fails_inside_leaves_nothing() -> None:
 
 
 @pytest.mark.django_db
-def test_beside_the_transaction_of_a_test(calls: Calls) -> None:
+def test_memory_is_independent_of_the_tests_transaction(calls: Calls) -> None:
     """A plain send does not wait for the test's own transaction, which never commits."""
     with InMemoryEndpoint("Sales"):
         send(Order(1))

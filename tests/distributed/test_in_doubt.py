@@ -76,7 +76,7 @@ def checks_of_each_minute(bench: Bench, in_doubt: InDoubt) -> CheckRunner:
     return CheckRunner(get_settings(), own, in_doubt, now=lambda: begin + timedelta(minutes=next(minutes)))
 
 
-def test_they_end_as_the_log_says(bench: Bench, second: OtherDatabase, events: Callable[[], list[str]]) -> None:
+def test_branches_end_as_the_log_decided(bench: Bench, second: OtherDatabase, events: Callable[[], list[str]]) -> None:
     decided = leave_branch(bench, second, committed=True)
     lost = leave_branch(bench, second)
     assert second.prepared() == [str(decided), str(lost)]
@@ -89,7 +89,7 @@ def test_they_end_as_the_log_says(bench: Bench, second: OtherDatabase, events: C
     assert recorded(bench) == []
 
 
-def test_those_of_others_are_left_alone(bench: Bench, second: OtherDatabase) -> None:
+def test_foreign_branches_are_left_alone(bench: Bench, second: OtherDatabase) -> None:
     foreign = leave_branch(bench, second, coordinator=uuid.uuid4())
     with connections["second"].cursor() as cursor:
         cursor.execute("BEGIN; INSERT INTO effects VALUES ('of somebody'); PREPARE TRANSACTION 'sqlqueue-of-somebody'")
@@ -100,7 +100,7 @@ def test_those_of_others_are_left_alone(bench: Bench, second: OtherDatabase) -> 
             cursor.execute(f"ROLLBACK PREPARED '{gid}'")
 
 
-def test_one_whose_transaction_is_open_is_left_alone(bench: Bench, second: OtherDatabase) -> None:
+def test_branch_of_an_open_transaction_is_left_alone(bench: Bench, second: OtherDatabase) -> None:
     if bench.database.vendor != "postgresql":
         pytest.skip("one writer: who asks waits for it")
     log = transaction_log(bench.database.alias)
@@ -124,7 +124,7 @@ def test_one_whose_transaction_is_open_is_left_alone(bench: Bench, second: Other
     assert second.effects() == ["there"]
 
 
-def test_a_database_that_is_away_is_told_once_and_its_transactions_are_kept(
+def test_unavailable_database_is_logged_once_and_keeps_its_transactions(
     bench: Bench, second: OtherDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     branch = leave_branch(bench, second, committed=True)
@@ -137,7 +137,7 @@ def test_a_database_that_is_away_is_told_once_and_its_transactions_are_kept(
     assert looking.end_branches() == Resolved(committed=1)
 
 
-def test_the_checks_of_each_minute_tell_once_too_and_a_transaction_that_waits_is_told_all_the_same(
+def test_periodic_checks_log_an_outage_once_and_each_waiting_transaction(
     bench: Bench, second: OtherDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sqlqueue.background")
@@ -168,7 +168,7 @@ def test_the_checks_of_each_minute_tell_once_too_and_a_transaction_that_waits_is
     connections.settings["second"]["NAME"] = name
 
 
-def test_where_no_worker_lets_others_join_the_checks_reach_no_other_database(
+def test_checks_reach_no_other_database_without_joining(
     bench: Bench, second: OtherDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sqlqueue.background")
@@ -177,7 +177,7 @@ def test_where_no_worker_lets_others_join_the_checks_reach_no_other_database(
     assert not TwoPhaseCoordinator.objects.using(bench.database.alias).exists()
 
 
-def test_a_host_that_is_silent_is_given_up_soon(bench: Bench, second: OtherDatabase) -> None:
+def test_silent_host_is_given_up_soon(bench: Bench, second: OtherDatabase) -> None:
     connections["second"].close()
     InDoubt(bench.database.alias).end_branches()
     raw = connections["second"].connection
@@ -185,7 +185,7 @@ def test_a_host_that_is_silent_is_given_up_soon(bench: Bench, second: OtherDatab
     assert "connect_timeout" not in connections["second"].settings_dict["OPTIONS"]
 
 
-def test_the_admin_says_which_have_been_left_for_a_minute(bench: Bench, second: OtherDatabase) -> None:
+def test_admin_lists_branches_older_than_a_minute(bench: Bench, second: OtherDatabase) -> None:
     branch = leave_branch(bench, second)
     now = database_now(bench.database.alias)
     in_doubt = InDoubt(bench.database.alias)
@@ -212,7 +212,7 @@ def test_a_branch_in_doubt_is_one_alert_until_it_has_ended(bench: Bench, second:
     assert alerts().are_none
 
 
-def test_settings_that_let_handlers_only_read_are_told(bench: Bench) -> None:
+def test_read_only_settings_are_reported(bench: Bench) -> None:
     bench.configure()
     told = check_other_databases()
     beside = (connections[alias] for alias in connections if alias != bench.database.alias)
@@ -225,7 +225,7 @@ def test_settings_that_let_handlers_only_read_are_told(bench: Bench) -> None:
 
 
 @pytest.mark.once
-def test_a_server_that_keeps_no_prepared_transactions(bench: Bench) -> None:
+def test_server_without_prepared_transactions_is_reported(bench: Bench) -> None:
     """What such a server is asked to keep fails its message, and nothing else; a check has said so before."""
     server = postgresql.ThrowAwayServer(postgresql_programs.find_or_install(), [*postgresql.OPTIONS, "max_prepared_transactions=0"])
     provider = PostgresqlProvider(server)
@@ -273,7 +273,7 @@ def test_each_transaction_is_listed_until_it_has_ended(bench: Bench, second: Oth
     assert "No transactions are in doubt." in shown()
 
 
-def test_a_database_that_is_away_is_named(bench: Bench, second: OtherDatabase) -> None:
+def test_unavailable_database_is_named(bench: Bench, second: OtherDatabase) -> None:
     branch = leave_branch(bench, second, committed=True)
     name = connections.settings["second"]["NAME"]
     lose(second)

@@ -26,7 +26,7 @@ def recorded(bench: Bench) -> list[list[str]]:
     return list(DistributedTransaction.objects.using(bench.database.alias).values_list("branches", flat=True))
 
 
-def test_the_work_commits_with_the_message(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
+def test_work_commits_with_the_message(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         write_instance(bench, "here")
@@ -42,7 +42,7 @@ def test_the_work_commits_with_the_message(bench: Bench, second: OtherDatabase, 
     assert bench.rows("Sales") == bench.rows("error") == []
 
 
-def test_two_databases_beside_that_of_the_queues(bench: Bench, second: OtherDatabase, third: OtherDatabase) -> None:
+def test_two_other_databases_may_join(bench: Bench, second: OtherDatabase, third: OtherDatabase) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         third.write("three")
@@ -53,7 +53,7 @@ def test_two_databases_beside_that_of_the_queues(bench: Bench, second: OtherData
     assert (second.effects(), third.effects()) == (["two"], ["three"])
 
 
-def test_what_has_ended_is_forgotten(bench: Bench, second: OtherDatabase) -> None:
+def test_ended_transactions_are_deleted_from_the_log(bench: Bench, second: OtherDatabase) -> None:
     handles("Test.Message")(lambda message, context: second.write("there"))
     bench.put_message("Test.Message")
     bench.run()
@@ -61,7 +61,7 @@ def test_what_has_ended_is_forgotten(bench: Bench, second: OtherDatabase) -> Non
     assert recorded(bench) == []
 
 
-def test_a_failure_undoes_both_and_a_retry_does_both_once(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
+def test_failure_rolls_back_both_and_a_retry_commits_both_once(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
     bench.configure(IMMEDIATE_RETRIES=2)
 
     @handles("Test.Message")
@@ -77,7 +77,7 @@ def test_a_failure_undoes_both_and_a_retry_does_both_once(bench: Bench, second: 
     assert (written(bench), second.effects(), calls.seen) == (["attempt 3"], ["attempt 3"], [3])
 
 
-def test_a_message_that_fails_for_good_leaves_nothing_there(bench: Bench, second: OtherDatabase) -> None:
+def test_finally_failed_message_leaves_nothing(bench: Bench, second: OtherDatabase) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         second.write("there")
@@ -88,7 +88,7 @@ def test_a_message_that_fails_for_good_leaves_nothing_there(bench: Bench, second
     assert (second.effects(), reasons(bench)) == ([], ["always"])
 
 
-def test_who_only_reads_there_prepares_nothing(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
+def test_reading_handler_prepares_nothing(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         transaction.on_commit(lambda: calls.add("hook"), using="second")
@@ -100,7 +100,7 @@ def test_who_only_reads_there_prepares_nothing(bench: Bench, second: OtherDataba
     assert (calls.seen, recorded(bench)) == ([0, "hook"], [])
 
 
-def test_a_database_that_is_not_asked_for_anything_is_not_connected_to(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
+def test_unused_database_is_not_connected(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         transaction.on_commit(lambda: calls.add("hook"), using="second")
@@ -112,7 +112,7 @@ def test_a_database_that_is_not_asked_for_anything_is_not_connected_to(bench: Be
     assert calls.seen == [0, "hook"]
 
 
-def test_nested_blocks_are_savepoints_there(bench: Bench, second: OtherDatabase) -> None:
+def test_nested_blocks_are_savepoints(bench: Bench, second: OtherDatabase) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         with transaction.atomic(using="second"):
@@ -128,7 +128,7 @@ def test_nested_blocks_are_savepoints_there(bench: Bench, second: OtherDatabase)
     assert second.effects() == ["merged", "outer"]
 
 
-def test_of_a_batch_only_what_fails_is_undone(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
+def test_only_failed_messages_of_a_batch_are_rolled_back(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
     bench.configure(BATCH_SIZE=4)
 
     @handles("Test.Message")
@@ -147,7 +147,7 @@ def test_of_a_batch_only_what_fails_is_undone(bench: Bench, second: OtherDatabas
     assert (sorted(calls.seen), len(recorded(bench)), reasons(bench)) == ([1, 2, 4], 1, ["the third"])
 
 
-def test_an_error_that_was_swallowed_there_fails_the_message(bench: Bench, second: OtherDatabase) -> None:
+def test_swallowed_error_fails_the_message(bench: Bench, second: OtherDatabase) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         write_instance(bench, "here")
@@ -170,7 +170,7 @@ def test_an_error_that_was_swallowed_there_fails_the_message(bench: Bench, secon
         (lambda: connections["second"].close(), "the transaction on 'second' cannot be committed"),
     ],
 )
-def test_what_a_handler_leaves_there_fails_the_message(
+def test_open_transaction_of_a_handler_fails_the_message(
     bench: Bench, second: OtherDatabase, left: Callable[[], object], said: str
 ) -> None:
     @handles("Test.Message")
@@ -186,7 +186,7 @@ def test_what_a_handler_leaves_there_fails_the_message(
     assert said in reasons(bench)[0]
 
 
-def test_what_cannot_be_prepared_fails_the_message_before_anything_commits(bench: Bench, second: OtherDatabase) -> None:
+def test_failed_prepare_fails_the_message_before_any_commit(bench: Bench, second: OtherDatabase) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         write_instance(bench, "here")
@@ -200,7 +200,7 @@ def test_what_cannot_be_prepared_fails_the_message_before_anything_commits(bench
     assert "temporary objects" in reasons(bench)[0]
 
 
-def test_the_second_of_two_that_fails_takes_the_first_with_it(bench: Bench, second: OtherDatabase, third: OtherDatabase) -> None:
+def test_failure_of_the_second_database_rolls_back_the_first(bench: Bench, second: OtherDatabase, third: OtherDatabase) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         write_instance(bench, "here")
@@ -215,7 +215,7 @@ def test_the_second_of_two_that_fails_takes_the_first_with_it(bench: Bench, seco
     assert "effects_name_key" in reasons(bench)[0]
 
 
-def test_in_the_other_modes_it_commits_on_its_own(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
+def test_other_modes_commit_independently(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
     bench.configure(TRANSACTION_MODE="sends_atomic_with_receive")
 
     @handles("Test.Message")
@@ -229,7 +229,7 @@ def test_in_the_other_modes_it_commits_on_its_own(bench: Bench, second: OtherDat
     assert (calls.seen, second.effects()) == ([(False, ["there"])], ["there"])
 
 
-def test_a_database_that_cannot_prepare_is_read_and_never_written(postgresql_bench: Bench, calls: Calls) -> None:
+def test_database_without_prepare_is_read_only(postgresql_bench: Bench, calls: Calls) -> None:
     bench = postgresql_bench
     with connections["default"].cursor() as cursor:
         cursor.execute("CREATE TABLE effects (name text)")

@@ -68,7 +68,7 @@ def test_all_databases_agree_after_a_kill(
 
 @pytest.mark.parametrize("left_at", ["third prepared", "decided"])
 @pytest.mark.parametrize("step", kill_app.RESOLVING)
-def test_who_resolves_may_be_killed_too(
+def test_resolving_process_may_be_killed(
     spreading: Bench, second: OtherDatabase, third: OtherDatabase, tmp_path: Path, left_at: str, step: str
 ) -> None:
     die(spreading, left_at, tmp_path / "killed")

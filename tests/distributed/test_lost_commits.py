@@ -57,7 +57,7 @@ def breaking_line(bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("breaking_line")
-def test_a_line_that_breaks_at_the_commit_leaves_no_branch(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
+def test_connection_lost_at_the_commit_leaves_no_branch(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         calls.add(context.attempt)
@@ -71,7 +71,7 @@ def test_a_line_that_breaks_at_the_commit_leaves_no_branch(bench: Bench, second:
 
 
 @pytest.mark.usefixtures("breaking_line")
-def test_what_nobody_knows_yet_is_left_to_who_looks_later(
+def test_undecided_branch_is_left_to_the_later_check(
     bench: Bench, second: OtherDatabase, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = TransactionLog.is_committed
@@ -94,7 +94,7 @@ def test_what_nobody_knows_yet_is_left_to_who_looks_later(
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])
-def test_an_answer_to_the_commit_that_is_lost_moves_no_message_that_is_handled(
+def test_lost_commit_answer_moves_no_handled_message(
     bench: Bench,
     second: OtherDatabase,
     calls: Calls,

@@ -56,7 +56,7 @@ def shop(sqlite_database: QueueDatabase) -> QueueDatabase:
     return sqlite_database
 
 
-def test_no_address_is_open(shop: QueueDatabase) -> None:
+def test_every_url_requires_a_permission(shop: QueueDatabase) -> None:
     found = sorted(set(addresses()))
     known = set(site_paths().values())
     assert len([path for path in found if path in known]) >= len(known) // 2, "the walk finds what the matrix of pages walks too"
@@ -74,7 +74,7 @@ def test_no_address_is_open(shop: QueueDatabase) -> None:
     assert table(shop, "Sales").depth().waiting == 1
 
 
-def test_who_may_not_see_bodies_sees_none(sqlite_database: QueueDatabase) -> None:
+def test_user_without_permission_sees_no_bodies(sqlite_database: QueueDatabase) -> None:
     """In no page, list or document: of messages that wait, have failed, are delayed, or are sent by a schedule."""
     secret = "B0DY-of-a-message"
     install(sqlite_database, SCHEDULES={"Sales": {"CRON": "0 2 * * *", "SEND": "Sales.Close", "BODY": {"text": secret}}})

@@ -49,7 +49,7 @@ def logged(bench: Bench, form: str) -> str:
     return out.getvalue()
 
 
-def test_as_text(sqlite_bench: Bench) -> None:
+def test_text_lines_are_escaped(sqlite_bench: Bench) -> None:
     fill(sqlite_bench)
     text = logged(sqlite_bench, "text")
     assert "all is well" in text
@@ -57,7 +57,7 @@ def test_as_text(sqlite_bench: Bench) -> None:
     assert not set(text) & set("\x1b\x07\x9b\u202e")
 
 
-def test_as_json(sqlite_bench: Bench) -> None:
+def test_json_lines_are_escaped(sqlite_bench: Bench) -> None:
     fill(sqlite_bench)
     lines = logged(sqlite_bench, "json").split("\n")[:-1]
     read = [json.loads(line) for line in lines]
@@ -65,7 +65,7 @@ def test_as_json(sqlite_bench: Bench) -> None:
     assert not set("".join(lines)) & set("\x1b\x07\x9b\u202e")
 
 
-def test_what_commands_print(sqlite_bench: Bench) -> None:
+def test_command_output_is_escaped(sqlite_bench: Bench) -> None:
     fill(sqlite_bench)
     sqlite_bench.run()
     for command in (["sqlqueue_peek", "error", "--limit", "50"], ["sqlqueue_retry", "--all", "--dry-run"], ["sqlqueue_status"]):

@@ -70,7 +70,7 @@ def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def test_nothing_makes_code_or_objects_of_bytes() -> None:
+def test_no_module_turns_bytes_into_code_or_objects() -> None:
     for path in SHIPPED:
         tree = tree_of(path)
         allowed = {module for place, module in ALLOWED_MODULES if place == named(path)}
@@ -78,7 +78,7 @@ def test_nothing_makes_code_or_objects_of_bytes() -> None:
         assert set(calls_in(tree)) & FORBIDDEN_CALLS == set(), path
 
 
-def test_modules_are_imported_by_name_in_these_places_alone() -> None:
+def test_modules_are_imported_by_name_only_in_listed_places() -> None:
     found = {named(path) for path in SHIPPED if set(calls_in(tree_of(path))) & IMPORTING}
     assert found == set(PLACES)
 

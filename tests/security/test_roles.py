@@ -129,7 +129,7 @@ def test_a_sender_sees_no_message(shop: Bench) -> None:
     assert shop.table("Sales").depth().waiting == 603
 
 
-def test_a_reader_looks_and_changes_nothing(shop: Bench) -> None:
+def test_reader_cannot_change_anything(shop: Bench) -> None:
     fail(shop.database, [failed_row()])
     shop.table("Sales").send([message()])
     with shop.database.as_role(role_for(shop.database, "reader")):
@@ -148,7 +148,7 @@ def test_a_reader_looks_and_changes_nothing(shop: Bench) -> None:
         )
 
 
-def test_the_process_of_the_admin_needs_what_a_worker_has_and_the_tables_of_the_project(shop: Bench) -> None:
+def test_admin_process_needs_worker_rights_and_project_tables(shop: Bench) -> None:
     failed = fail(shop.database, [failed_row(failed_q=f'"{SCHEMA}"."Sales"')])
     shop.table("Sales").send([message()])
     browser = client_of("superuser")
@@ -164,7 +164,7 @@ def test_the_process_of_the_admin_needs_what_a_worker_has_and_the_tables_of_the_
         refuses(shop.database, *[each for each in BEYOND if "auth_user" not in each], "UPDATE auth_user SET is_superuser = true")
 
 
-def test_an_installer_needs_one_schema_and_may_then_be_locked_away(shop: Bench) -> None:
+def test_installer_needs_one_schema_and_can_be_disabled_afterwards(shop: Bench) -> None:
     installer = shop.database.create_role("installer")
     execute(shop.database, "CREATE SCHEMA fresh")
     execute(shop.database, f'GRANT USAGE, CREATE ON SCHEMA fresh TO "{installer}"')

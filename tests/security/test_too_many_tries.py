@@ -47,7 +47,7 @@ def nested(inner: Any) -> bytes:
     return json.dumps(inner).encode()
 
 
-def test_a_body_that_fits_none_is_given_up() -> None:
+def test_body_that_fits_no_alternative_is_given_up() -> None:
     """It took twice as long for each level: 16 of them two seconds as JSON, and fifty as XML."""
     xml = f"<Left>{'<Child>' * DEPTH}<Number>x</Number>{'</Child>' * DEPTH}</Left>".encode()
     for body, kind in ((nested({"number": "x"}), JSON_CONTENT_TYPE), (xml, XML_CONTENT_TYPE)):
@@ -56,14 +56,14 @@ def test_a_body_that_fits_none_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("kind", [JSON_CONTENT_TYPE, XML_CONTENT_TYPE])
-def test_what_fits_is_read_however_deep_it_is(kind: str) -> None:
+def test_fitting_body_is_read_at_any_depth(kind: str) -> None:
     deep = Left()
     for number in range(DEPTH):
         deep = Left(deep, number)
     assert deserialize(serialize(deep, content_type=kind, types=["Left"]), kind, Left) == deep
 
 
-def test_what_fits_is_read_however_long_it_is() -> None:
+def test_fitting_body_is_read_at_any_length() -> None:
     """Half of the shapes fit the second alternative alone."""
     drawing = Drawing([Square(n) if n % 2 else Circle(n) for n in range(30_000)])
     assert deserialize(serialize(drawing), JSON_CONTENT_TYPE, Drawing) == drawing

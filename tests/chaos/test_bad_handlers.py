@@ -20,7 +20,7 @@ from tests.support.worker_processes import wait_until_given_back
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of its process")
-def test_they_harm_nobody_else(bench: Bench, tmp_path: Path) -> None:
+def test_bad_handlers_do_not_harm_other_messages(bench: Bench, tmp_path: Path) -> None:
     prepare(bench)
     log, released = tmp_path / "worker.log", tmp_path / "released"
     good = send_bad(bench, "Nothing", 20, released)

@@ -34,7 +34,7 @@ def change(bench: Bench, statement: str) -> Account:
     return account(bench)
 
 
-def test_what_is_wrong_is_found(sqlite_bench: Bench, tmp_path: Path) -> None:
+def test_wrong_rows_are_found(sqlite_bench: Bench, tmp_path: Path) -> None:
     bench = sqlite_bench
     found = handled(bench, tmp_path / "worker.log")
     assert found.faults == {}
@@ -49,7 +49,7 @@ def test_what_is_wrong_is_found(sqlite_bench: Bench, tmp_path: Path) -> None:
     assert "a-failed-one" in account(bench).twice
 
 
-def test_what_is_wrong_in_the_ledger_is_found(bench: Bench, ledger: OtherDatabase) -> None:
+def test_wrong_ledger_entries_are_found(bench: Bench, ledger: OtherDatabase) -> None:
     prepare(bench)
     units = [str(number) for number in range(100)]
     theirs = sorted(unit for unit in units if is_for_ledger(unit))

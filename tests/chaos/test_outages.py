@@ -40,7 +40,7 @@ def test_the_server_is_killed_and_stopped_under_load(
     finish_whole(bench, log)
 
 
-def test_lines_are_cut_and_stalled_and_answers_to_commits_are_lost(
+def test_connections_are_cut_and_commit_answers_are_lost(
     postgresql_bench: Bench, postgresql_server: ThrowAwayServer, tmp_path: Path
 ) -> None:
     bench, log = postgresql_bench, tmp_path / "workers.log"

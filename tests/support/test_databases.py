@@ -31,7 +31,7 @@ def test_the_managed_tables_are_there(queue_database: QueueDatabase) -> None:
     assert "django_migrations" in queue_database.connection.introspection.table_names()
 
 
-def test_other_threads_see_what_the_test_does(queue_database: QueueDatabase) -> None:
+def test_other_threads_see_the_tests_rows(queue_database: QueueDatabase) -> None:
     with queue_database.connection.cursor() as cursor:
         cursor.execute("CREATE TABLE seen (id int)")
     found: list[object] = []
@@ -49,7 +49,7 @@ def test_other_threads_see_what_the_test_does(queue_database: QueueDatabase) -> 
     assert found == [(0,)]
 
 
-def test_child_processes_see_what_the_test_does(queue_database: QueueDatabase) -> None:
+def test_child_processes_see_the_tests_rows(queue_database: QueueDatabase) -> None:
     with queue_database.connection.cursor() as cursor:
         cursor.execute("CREATE TABLE seen (id int)")
     queue_database.configure(SEND_AS="Web")
@@ -196,7 +196,7 @@ def test_poll_until_gives_the_first_true_answer() -> None:
     assert poll_until(lambda: next(answers), 5) == 42
 
 
-def test_poll_until_says_what_did_not_happen() -> None:
+def test_poll_until_names_the_expected_event() -> None:
     with pytest.raises(AssertionError, match="not within 0 s: the queue to be empty"):
         poll_until(lambda: False, 0, what="the queue to be empty")
 

@@ -6,11 +6,11 @@ from tests.support.databases import ROOT
 from tests.support.once import ON_EACH_PRODUCT, ONCE, is_once
 
 
-def test_what_is_run_once_is_there() -> None:
+def test_every_module_that_runs_once_exists() -> None:
     assert [path for path in (*ONCE, *ON_EACH_PRODUCT) if not (ROOT / path).exists()] == []
 
 
-def test_what_depends_on_django_is_repeated() -> None:
+def test_modules_that_depend_on_django_are_repeated() -> None:
     assert is_once("tests/browser/test_pages.py::test_a", None)
     assert not is_once("tests/dashboard/test_permission_matrix.py::test_a", None)
     assert not is_once("tests/dashboard/test_queue_page.py::test_a[sqlite]", "sqlite")

@@ -47,7 +47,7 @@ def line_to(proxy: Proxy) -> socket.socket:
     return socket.create_connection(("127.0.0.1", proxy.port), 60)
 
 
-def test_it_passes_on_and_is_cut(echo: int) -> None:
+def test_proxy_forwards_until_it_is_cut(echo: int) -> None:
     with Proxy("127.0.0.1", echo) as proxy, line_to(proxy) as first:
         first.sendall(b"one")
         assert first.recv(100) == b"one"
@@ -59,7 +59,7 @@ def test_it_passes_on_and_is_cut(echo: int) -> None:
             assert second.recv(100) == b"two"
 
 
-def test_what_is_said_in_a_stall_comes_after_it(echo: int) -> None:
+def test_data_sent_during_a_stall_arrives_after_it(echo: int) -> None:
     with Proxy("127.0.0.1", echo) as proxy, line_to(proxy) as line:
         line.sendall(b"one")
         assert line.recv(100) == b"one"

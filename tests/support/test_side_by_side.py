@@ -33,7 +33,7 @@ def test_a_module_with_much_to_make_is_run_by_one_process_and_other_tests_by_any
     assert scope("tests/pipeline/test_kills.py::test_a[b]") == "tests/pipeline/test_kills.py::test_a[b]"
 
 
-def test_what_takes_longest_is_begun_first() -> None:
+def test_longest_modules_start_first() -> None:
     assert [path for path in (*SPARK_FOLDERS, *OWN_SPARK, *LONG) if not (ROOT / path.partition("::")[0]).exists()] == []
     others = ["tests/a.py::b", "tests/c.py::d"]
     own = "tests/spark/test_session.py::test_no_file_a[b]"

@@ -97,15 +97,15 @@ def run(bench: Bench, gate: Gate, mode: str, *numbers: int) -> None:
 
 
 @in_modes
-def test_more_messages_are_handled_at_once_after_the_number_was_raised(busy_bench: Bench, gate: Gate, mode: str) -> None:
+def test_raised_number_lets_more_messages_be_handled_at_once(busy_bench: Bench, gate: Gate, mode: str) -> None:
     run(busy_bench, gate, mode, 2, 5)
 
 
 @in_modes
-def test_fewer_messages_are_handled_at_once_after_the_number_was_lowered(busy_bench: Bench, gate: Gate, mode: str) -> None:
+def test_lowered_number_lets_fewer_messages_be_handled_at_once(busy_bench: Bench, gate: Gate, mode: str) -> None:
     run(busy_bench, gate, mode, 5, 2)
 
 
 @in_modes
-def test_the_last_of_many_numbers_counts(busy_bench: Bench, gate: Gate, mode: str) -> None:
+def test_last_of_many_numbers_counts(busy_bench: Bench, gate: Gate, mode: str) -> None:
     run(busy_bench, gate, mode, 4, 1, 6, 2, 3)

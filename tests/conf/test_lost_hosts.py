@@ -79,7 +79,7 @@ def test_sqlite_needs_no_hint(sqlite_database: QueueDatabase) -> None:
     assert told() == []
 
 
-def test_settings_of_the_server_are_considered(
+def test_settings_of_the_server_count(
     postgresql_database: QueueDatabase, postgresql_server: ThrowAwayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over TCP, which is the loopback interface here: only what another host is, is said otherwise."""

@@ -155,7 +155,7 @@ def test_wrong_arguments_are_refused(bench: Bench) -> None:
         assert_sent(PlaceOrder("1", Decimal(1)), {"order_id": "1"})
 
 
-def test_row_of_another_sender_is_accepted(bench: Bench) -> None:
+def test_row_of_another_sender_is_reported_as_sent(bench: Bench) -> None:
     bench.put("no headers", b"")
     bench.put("{}", b"no json", row_id="11111111-2222-3333-4444-555555555556")
     (message,) = sent()

@@ -295,7 +295,7 @@ def test_request_is_refused_inside_a_handler(asking: Asking, calls: Calls) -> No
 
     asking.bench.put_message("Test.Ask")
     asking.bench.run(endpoints=["Sales"])
-    assert "request() was called in a handler" in calls.seen[0]
+    assert "request() was called in the handler of message" in calls.seen[0]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Tables of your database as message queues, wire-compatible with NServiceBus.
 
+Import the public names from here::
+
     from sqlqueue_app import handles, message_type, send
 
 The names are imported when they are first used: importing the package needs no configured Django.

@@ -1,4 +1,4 @@
-"""Migration operations for queue tables, for use in the migrations of a project.
+"""Migration operations for queue tables, for use in the migrations of a project::
 
     from sqlqueue_app.migration_operations import CreateQueue
 

@@ -45,7 +45,7 @@ _ENDPOINT_IN_MEMORY = {"CALLBACKS": False, "WAKE_UP": False}
 
 
 class InMemoryEndpoint:
-    """A context manager that keeps the queues of the project in memory and handles messages of one endpoint.
+    """A context manager that keeps the queues of the project in memory and handles messages of one endpoint::
 
         with InMemoryEndpoint("Sales") as sales:
             sales.handle(PlaceOrder("1", Decimal("9.90")))
@@ -258,7 +258,7 @@ def subscribed() -> Iterator[None]:
 
 
 class FakeContext(MessageContext):
-    """A context for calling a handler as a function. Sends are composed and routed as usual, but only recorded.
+    """A context for calling a handler as a function. Sends are composed and routed as usual, but only recorded::
 
         context = FakeContext()
         place_order(PlaceOrder("1", Decimal("9.90")), context)

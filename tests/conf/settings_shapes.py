@@ -1,4 +1,4 @@
-"""Settings of any shape: right ones with something changed, wrong ones, and what is no setting at all."""
+"""Settings of any shape: valid ones with changes, invalid ones, and values that are no settings at all."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _ANYTHING: Final = st.recursive(
 
 
 def _section(section: type[Any], depth: int = 0) -> st.SearchStrategy[dict[Any, Any]]:
-    """Some of the keys of a section, each with a value of its own kind at times, and at times with anything."""
+    """Some keys of a section, each with either a value of its own kind or any value."""
     values: dict[Any, st.SearchStrategy[Any]] = {}
     for key, setting in keys_of(section).items():
         below = section_of(setting.type)
@@ -78,7 +78,7 @@ def _section(section: type[Any], depth: int = 0) -> st.SearchStrategy[dict[Any, 
             own = _section(below, depth + 1) | _ANYTHING
         values[key] = own
     known = st.fixed_dictionaries({}, optional=values)
-    # Few keys at a time, so that combinations of right values come up too.
+    # Few keys at a time, so that combinations of valid values occur too.
     few = st.lists(st.sampled_from(sorted(values)), max_size=4, unique=True).flatmap(
         lambda chosen: st.fixed_dictionaries({key: values[key] for key in chosen})
     )

@@ -1,4 +1,4 @@
-"""The dialect of an alias, found without connecting."""
+"""The dialect of an alias, determined without connecting."""
 
 from __future__ import annotations
 

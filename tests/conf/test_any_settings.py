@@ -1,4 +1,4 @@
-"""Whatever stands in SQLQUEUE: a list of problems, or settings that work; never another exception."""
+"""Any value of SQLQUEUE gives either a list of problems or working settings, never another exception."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ quick = fuzzed(150)
 
 
 def check(raw: Any, dialect: str) -> None:
-    """The promise, for one value of the setting."""
+    """Check that one value of the setting is either refused with problems or usable."""
     read, problems = read_settings(raw, dialects={**DIALECTS, "default": dialect})
     for problem in problems:
         assert "SQLQUEUE" in problem.message, problem
@@ -29,7 +29,7 @@ def check(raw: Any, dialect: str) -> None:
     repr(read)
     if any(problem.is_error for problem in problems):
         return
-    # They are right: what is made of them before any database is asked either works or says what is wrong.
+    # The settings are valid: everything derived without a database must work or report what is wrong.
     unusable = unusable_names(read, dialect)
     try:
         planned_tables(read, dialect)

@@ -1,4 +1,4 @@
-"""The checks report what is wrong with the settings, each under an id that the documentation explains."""
+"""The checks report errors in the settings, each under a documented id."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOCUMENT = PACKAGE.parent / "docs" / "reference" / "checks.md"
 
 def run() -> list[checks.CheckMessage]:
     register()
-    # From Django 6.1 on it looks into all databases unless it is told.
+    # From Django 6.1 on, it checks all databases unless some are named.
     return checks.run_checks(tags=[TAG], databases=[])
 
 

@@ -1,4 +1,4 @@
-"""Crontab lines: which are sound, and when they tick, also on the days on which clocks are changed."""
+"""Crontab lines: which are valid, and when they tick, including days when the clocks change."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.support.fuzzing import fuzzed
 MINUTE = timedelta(minutes=1)
 BERLIN = ZoneInfo("Europe/Berlin")
 NEW_YORK = ZoneInfo("America/New_York")
-# Clocks are changed at midnight: there is no 0:00 on the day.
+# Clocks change at midnight: that day has no 0:00.
 SAO_PAULO = ZoneInfo("America/Sao_Paulo")
 LORD_HOWE = ZoneInfo("Australia/Lord_Howe")
-# Clocks are changed at midnight here, too, in both directions.
+# Clocks change at midnight here too, in both directions.
 CAIRO = ZoneInfo("Africa/Cairo")
-# The islands crossed the date line: there was no 30 December 2011.
+# The islands crossed the date line and skipped 30 December 2011.
 APIA = ZoneInfo("Pacific/Apia")
 
 
@@ -72,7 +72,7 @@ def test_valid_lines_are_accepted(line: str) -> None:
         ("0 0 31 4,6,9,11 *", "a day that the month has; this one never comes"),
         ("0 0 30 2 */7", "a day that the month has; this one never comes"),
         (f"{'9' * 5000} * * * *", f"0 to 59 for the minute, not '{'9' * 79}"),
-        # known to cronsim, and not to crontab
+        # cronsim accepts these, crontab does not
         ("* * LW * *", "1 to 31 for the day of month, not 'LW'"),
         ("* * * * 5L", "0 to 7 or sun to sat for the day of week, not '5L'"),
         ("* * * * mon#1", "0 to 7 or sun to sat for the day of week, not 'mon#1'"),
@@ -83,14 +83,14 @@ def test_invalid_lines_are_refused(line: str, fault: str) -> None:
 
 
 def ticks(line: str, start: str, end: str, zone: ZoneInfo) -> list[str]:
-    """All ticks from one local time to before another, as local times with their offset in hours."""
+    """All ticks from one local time (inclusive) to another (exclusive), as local times with their offset in hours."""
     begin = datetime.fromisoformat(start).replace(tzinfo=zone)
     last = datetime.fromisoformat(end).replace(tzinfo=zone)
     return [f"{tick.astimezone(zone):%H:%M%z}"[:-2] for tick in all_ticks(line, begin, last, zone)]
 
 
 def all_ticks(line: str, begin: datetime, end: datetime, zone: ZoneInfo) -> list[datetime]:
-    """All ticks from one moment to before another, found by going from each to the next."""
+    """All ticks from one moment (inclusive) to another (exclusive), each computed from the one before."""
     times, found = cron_times(line), []
     tick = times.next_after(begin - MINUTE, zone)
     while tick is not None and tick < end:
@@ -110,15 +110,15 @@ ORDINARY = [
     ("30 8 1 * *", "2026-11-21T10:00", "2026-12-01T08:30"),
     ("0 0 29 2 *", "2026-11-21T10:00", "2028-02-29T00:00"),
     ("0 0 29 2 *", "2096-03-01T00:00", "2104-02-29T00:00"),
-    # both days are restricted: one of them must fit
+    # both days are restricted: one of them must match
     ("0 0 13 * 5", "2026-11-21T10:00", "2026-11-27T00:00"),
     ("0 0 24 * 5", "2026-11-21T10:00", "2026-11-24T00:00"),
     # a field that begins with a star restricts nothing for this rule
     ("0 0 */2 * 1", "2026-11-21T10:00", "2026-11-23T00:00"),
     ("0 0 */2 * 2", "2026-11-21T10:00", "2026-12-01T00:00"),
-    # the thirteenth on a Friday is February next
+    # Friday the 13th: the next one is in February
     ("0 0 13-13/1 2 *", "2026-11-21T10:00", "2027-02-13T00:00"),
-    # a range of one value has an end, also with a step, whatever cronsim makes of it
+    # a range of one value has an end, even with a step, unlike in cronsim
     ("0 0 * * mon-01/2", "2026-11-21T10:00", "2026-11-23T00:00"),
     ("0 0 * * mon-01/2", "2026-11-23T00:00", "2026-11-30T00:00"),
     ("0,30 9-17/4 * jan-mar mon", "2026-11-21T10:00", "2027-01-04T09:00"),
@@ -145,27 +145,27 @@ def test_times_are_those_of_the_zone() -> None:
 
 
 def test_a_line_that_never_ticks_has_no_next_time() -> None:
-    # Sound by itself: the days are restricted by the weekday's star only.
+    # This one is valid: only the star of the weekday restricts the days.
     assert cron_times("0 0 29 2 */7").next_after(utc("2026-01-01T00:00"), UTC) == utc("2032-02-29T00:00")
     with pytest.raises(ValueError, match="this one never comes"):
         cron_times("0 0 30 2 *")
 
 
-SPRING = ("2026-03-29T00:00", "2026-03-29T06:00")  # at 2:00 it is 3:00
-AUTUMN = ("2026-10-25T00:00", "2026-10-25T06:00")  # at 3:00 it is 2:00
+SPRING = ("2026-03-29T00:00", "2026-03-29T06:00")  # clocks go from 2:00 to 3:00
+AUTUMN = ("2026-10-25T00:00", "2026-10-25T06:00")  # clocks go from 3:00 to 2:00
 
 
 @pytest.mark.parametrize(
     ("line", "spring", "autumn"),
     [
-        # fixed: once for each day, whatever the clocks do
+        # fixed: once per day, regardless of clock changes
         ("30 2 * * *", ["03:00+02"], ["02:30+02"]),
         ("0 2 * * *", ["03:00+02"], ["02:00+02"]),
         ("0,20,40 2 * * *", ["03:00+02"], ["02:00+02", "02:20+02", "02:40+02"]),
         ("30 1,2,3 * * *", ["01:30+01", "03:00+02", "03:30+02"], ["01:30+02", "02:30+02", "03:30+01"]),
         ("0 3 * * *", ["03:00+02"], ["03:00+01"]),
         ("59 1 * * *", ["01:59+01"], ["01:59+02"]),
-        # what follows the wall: nothing in the gap, everything in the hour that comes twice
+        # follows the wall clock: nothing in the gap, everything twice in the repeated hour
         ("30 * * * *", ["00:30+01", "01:30+01", "03:30+02", "04:30+02", "05:30+02"],
          ["00:30+02", "01:30+02", "02:30+02", "02:30+01", "03:30+01", "04:30+01", "05:30+01"]),
         ("*/30 2 * * *", [], ["02:00+02", "02:30+02", "02:00+01", "02:30+01"]),
@@ -187,12 +187,12 @@ def test_half_hour_and_full_day_changes_are_handled() -> None:
     assert ticks("0 12 * * *", "2011-12-29T00:00", "2012-01-01T00:00", APIA) == ["12:00-10", "00:00+14", "12:00+14"]
 
 
-# --- any line, on days on which clocks are changed, against the rule itself ---------------------------------------------------
+# --- any line, on days when the clocks change, compared with the rule ----- ---------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Field:
-    """The text of a field, and the values that it stands for."""
+    """The text of a field, and the values it matches."""
 
     text: str
     values: frozenset[int]
@@ -207,7 +207,7 @@ def at(*values: int) -> Field:
 
 
 def fields(low: int, high: int) -> st.SearchStrategy[Field]:
-    """Any field whose values go from `low` to `high`."""
+    """Any field with values from `low` to `high`."""
     number = st.integers(low, high)
     step = st.integers(1, 30)
     pair = st.tuples(number, number).map(sorted)
@@ -244,7 +244,7 @@ class Line:
         return fits_day and wall.minute in self.minute.values and wall.hour in self.hour.values and wall.month in self.month.values
 
     def ticks(self, begin: datetime, end: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-        """Watch a clock on the wall, minute by minute."""
+        """Compute the ticks by reading the wall clock minute by minute."""
         is_fixed = "*" not in (self.minute.text[0], self.hour.text[0])
         moment, shown = begin, wall_clock(begin - MINUTE, zone)
         while moment < end:
@@ -252,7 +252,7 @@ class Line:
             if not is_fixed:
                 fits = self.fits(now)
             else:
-                # what the clock has never shown so far, also if it was put forward across it
+                # minutes that the clock shows for the first time, including those that it skips
                 fits = False
                 while shown < now:
                     shown += MINUTE
@@ -273,10 +273,10 @@ KNOWN = [
     Line(at(0), star(0, 23, 3), DAYS, MONTHS, WEEKDAYS),
     Line(at(0), at(0), DAYS, MONTHS, WEEKDAYS),
     Line(at(59), at(23), at(28, 29, 30, 31), MONTHS, at(0)),
-    # cronsim has a tick in the gap at midnight
+    # cronsim ticks in the gap at midnight
     Line(star(0, 59, 30), at(0), at(4, 24), at(4, 11), WEEKDAYS),
 ]
-# Mostly any day: few lines would tick on the three days otherwise.
+# Mostly every day: otherwise few lines would tick on the three days.
 LINES = st.builds(
     Line,
     st.just(MINUTES) | fields(0, 59),

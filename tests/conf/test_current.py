@@ -1,4 +1,4 @@
-"""The settings of the process: lazy, cached, read again when a test changes them."""
+"""The settings of the process are lazy, cached, and read again when a test changes them."""
 
 from __future__ import annotations
 

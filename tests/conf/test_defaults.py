@@ -1,4 +1,4 @@
-"""The defaults are those of the public face, and each level turns its keys into attributes."""
+"""The defaults are the documented ones, and each level turns its keys into attributes."""
 
 from __future__ import annotations
 

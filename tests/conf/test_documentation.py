@@ -1,4 +1,4 @@
-"""docs/reference/settings.md declares what the dataclasses declare."""
+"""docs/reference/settings.md matches the dataclasses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from docs.settings_tables import PAGE, SECTIONS, updated
 
 
 def test_the_tables_are_those_of_the_code() -> None:
-    """To mend a failure: `python -m docs.settings_tables`, then write the meaning of the new keys."""
+    """To fix a failure: `python -m docs.settings_tables`, then write the meaning of the new keys."""
     page = PAGE.read_text("utf-8")
 
     assert updated(page) == page

@@ -1,4 +1,4 @@
-"""The satellite queues of transports 1.x to 3.x as the settings name them, and what collides with them."""
+"""Settings for the satellite queues of transports 1.x to 3.x, and conflicts with other names."""
 
 # ruff: noqa: E501 (whole messages)
 

@@ -1,4 +1,4 @@
-"""The advice for hosts that vanish: who is told, who is not, and that the advised settings reach both kernels."""
+"""The warnings about lost hosts: when they appear, when not, and that the advised settings reach both kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADVISED = options_for()
 
 @pytest.fixture
 def elsewhere(postgresql_database: QueueDatabase) -> Iterator[QueueDatabase]:
-    """The alias of the queues names another host; nobody asks it."""
+    """Point the alias of the queues at another host, which is never contacted."""
     alias = postgresql_database.alias
     before = {name: connections.settings[alias][name] for name in ("HOST", "OPTIONS")}
     point(alias, HOST="db.example.com")
@@ -82,7 +82,7 @@ def test_sqlite_needs_no_hint(sqlite_database: QueueDatabase) -> None:
 def test_settings_of_the_server_count(
     postgresql_database: QueueDatabase, postgresql_server: ThrowAwayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over TCP, which is the loopback interface here: only what another host is, is said otherwise."""
+    """Connect over TCP on the loopback interface, with 127.0.0.1 declared to be another host."""
     alias = postgresql_database.alias
     before = {name: connections.settings[alias][name] for name in ("HOST", "PASSWORD", "OPTIONS")}
     monkeypatch.setattr(lost_hosts, "_is_elsewhere", lambda host: host == "127.0.0.1")
@@ -106,7 +106,7 @@ def test_settings_of_the_server_count(
 
 
 def test_bound_is_the_measured_one() -> None:
-    """benchmarks/lost_host.py saw 10.5 and 10.6 seconds; Linux without settings has 7200, 75 and 9."""
+    """benchmarks/lost_host.py measured 10.5 and 10.6 seconds; the defaults of Linux are 7200, 75 and 9."""
     names = ("keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
     assert seconds_until_given_up(*(ADVISED[name] for name in names)) == 11
     assert seconds_until_given_up(7200, 75, 9, 0) == 7875

@@ -1,4 +1,4 @@
-"""Routes that lead nowhere, handlers that nobody can be routed to, a missing app: each is reported by its cause."""
+"""Routes to missing queues, handlers without a message type, a missing app: each is reported with its cause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MISSPELLED = {"ENDPOINTS": {"Sales": {}}, "ROUTES": {"Shop.*": "Sales", "Shop.Re
 
 
 def found(alias: str | None = None) -> list[tuple[str | None, str]]:
-    """What the checks of routes report: that without a database, or that of a database."""
+    """The results of the route check without a database, or of the one for the given database."""
     return [(each.id, each.msg) for each in (check_routed_queues([alias]) if alias else check_routes())]
 
 
@@ -41,7 +41,7 @@ def test_a_check_without_a_database_names_near_misses() -> None:
 
 @pytest.mark.parametrize("databases", [None, [], ["other"]])
 def test_unnamed_database_is_not_opened(databases: list[str] | None) -> None:
-    """Django 6.1 hands all of them to each check if none is named."""
+    """Django 6.1 passes all databases to each check if none is named."""
     register()
     with override_settings(SQLQUEUE=MISSPELLED):
         found = [each.id for each in checks.run_checks(tags=[TAG], databases=databases)]
@@ -78,7 +78,7 @@ def test_queue_of_a_peer_is_accepted_and_suggested(queue_database: QueueDatabase
 
     messages = [message for _, message in found(queue_database.alias)]
 
-    # Only on PostgreSQL do names differ by case alone.
+    # Only on PostgreSQL can names differ only in case.
     assert len(messages) == (2 if queue_database.vendor == "postgresql" else 1)
     assert messages[0].startswith('SQLQUEUE["ROUTES"]["Stock.*"] is')
     assert all(message.endswith(": did you mean 'Warehouse'?") for message in messages)
@@ -150,11 +150,11 @@ def place_order(message: Any, context: Any) -> None:
 
 
 async def place_order_later(message: Any, context: Any) -> None:
-    """One that is refused with a message type as well."""
+    """A handler that is refused even with a message type."""
 
 
 class PlacesOrders:
-    """A handler, once it is made."""
+    """A class whose instances are handlers."""
 
     def __call__(self, message: Any, context: Any) -> None:
         """Handles nothing."""

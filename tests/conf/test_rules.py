@@ -1,4 +1,4 @@
-"""Settings that are fine alone and wrong together."""
+"""Settings that are valid alone and wrong together."""
 
 # ruff: noqa: E501 (one row for each case, with its whole message)
 

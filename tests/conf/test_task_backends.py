@@ -1,4 +1,4 @@
-"""What is read from Django's `TASKS`: endpoints where SQLQUEUE has none, options, names of queues."""
+"""Settings read from Django's `TASKS`: endpoints that SQLQUEUE does not define, options, queue names."""
 
 from __future__ import annotations
 

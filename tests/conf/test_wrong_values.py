@@ -1,4 +1,4 @@
-"""Every kind of wrong value gives one problem, at its place, in words that say what was expected."""
+"""Every kind of wrong value gives one problem that names its place and what was expected."""
 
 # ruff: noqa: E501 (one row for each case, with its whole message)
 
@@ -99,7 +99,7 @@ WRONG: list[tuple[object, str, str]] = [
     (sales(PURGE_EXPIRED_EVERY=-1), "E004", f'{S}["PURGE_EXPIRED_EVERY"] is -1, expected {SECONDS} of at least 0'),
     (sales(SLOW_HANDLER=-1), "E004", f'{S}["SLOW_HANDLER"] is -1, expected {SECONDS} of at least 0'),
     (sales(DELAYED_RETRY_INCREASE=-1), "E004", f'{S}["DELAYED_RETRY_INCREASE"] is -1, expected {SECONDS} of at least 0'),
-    # who may ask for the metrics; a token is never shown
+    # access to the metrics; a token is never shown
     ({"PIPELINE": "/srv/lake"}, "E003", "SQLQUEUE[\"PIPELINE\"] is '/srv/lake', expected a dictionary"),
     ({"PIPELINE": {"LAKE": 5}}, "E003", 'SQLQUEUE["PIPELINE"]["LAKE"] is 5, expected a folder, or a URL that Spark can write, or None'),
     ({"PIPELINE": {"BATCH_SIZE": 0}}, "E004", 'SQLQUEUE["PIPELINE"]["BATCH_SIZE"] is 0, expected an integer of at least 1'),

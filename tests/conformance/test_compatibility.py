@@ -1,9 +1,10 @@
-"""The matrix of the compatibility tests of transports 1.x to 3.1: messages, replies, events, callbacks.
+"""Compatibility matrix for transports 1.x to 3.1: messages, replies, events, callbacks.
 
 See docs/internals/endpoints.md#historical-tests.
 
-The rows are as those versions write them (docs/internals/wire.md#rows-by-writer), and what we write is where, and as, they read it.
-They know SQL Server alone, whose eight columns SQLite has; PostgreSQL has no columns for reply-to address and correlation id.
+The rows have the form that those versions write (docs/internals/wire.md#rows-by-writer), and our rows must have the form and the
+place that they read. Those versions support only SQL Server. SQLite has the same eight columns; PostgreSQL has no columns for the
+reply-to address and the correlation id.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ class Peer:
 
     @property
     def listens_at(self) -> str:
-        """Where it waits for replies."""
+        """The queue where it waits for replies."""
         return self.callback_queue or "Peer"
 
     def own_address(self, bench: Bench) -> str:
-        """As it writes it; on SQL Server it is in the catalog of the test."""
+        """Its address in the form it writes; on SQL Server, in the catalog of the test."""
         return self.address.replace("[nsb]", f"[{bench.database.catalog()}]") if bench.database.catalog() else self.address
 
     def put(self, bench: Bench, headers: dict[str, str], body: bytes, *, queue: str = "Sales", correlation: str = ASKED) -> None:
-        """A row as it writes it."""
+        """Insert a row in the form it writes."""
         told = {
             "NServiceBus.MessageId": ASKED,
             "NServiceBus.CorrelationId": correlation,
@@ -85,7 +86,7 @@ def shop(bench: Bench) -> Bench:
 
 
 def sent(bench: Bench, queue: str) -> tuple[dict[str, str], bytes]:
-    """The one message that is in a queue; 1.x and 2.x read its id, its correlation and its sender from the columns."""
+    """The only message in a queue; 1.x and 2.x read its id, correlation id and sender from the columns."""
     (row,) = bench.rows(queue)
     headers = json.loads(row.headers or "")
     if bench.database.vendor != "postgresql":
@@ -169,7 +170,7 @@ def test_a_reply_of_the_peer_ends_our_request(asking: Asking, peer: Peer, kind: 
     asking.bench.install_queues("Peer")
     asked = request("Test.Ask", {"Number": 1}, to=address(asking.bench, "Peer"), returns=returns)
     told, _ = sent(asking.bench, "Peer")
-    # 1.x answers by the column or header ReplyToAddress, 2.x by the header of its own, 3.x by ReplyToAddress: one queue
+    # 1.x replies to the column or header ReplyToAddress, 2.x to its own header, 3.x to ReplyToAddress: all name one queue
     assert told["NServiceBus.SqlServer.CallbackQueue"] == "Web.here"
     assert told["NServiceBus.ReplyToAddress"] == address(asking.bench, "Web.here")
     intent = {} if peer.core.startswith("4.") else {"NServiceBus.MessageIntent": "Reply"}

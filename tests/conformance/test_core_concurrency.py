@@ -1,8 +1,9 @@
-"""How many messages are handled at once, raised and lowered while a worker runs, in every mode.
+"""Changing the concurrency while a worker runs, in every mode.
 
 See docs/internals/endpoints.md#core-transport-tests.
 
-On PostgreSQL: SQLite has one writer, so that there one message is handled at a time. The models: test_change_concurrency.
+Runs on PostgreSQL, because SQLite has one writer and handles one message at a time. For the concurrency models, see
+test_change_concurrency.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MESSAGES = 200
 
 
 class Gate:
-    """Handlers that wait until they are let go; how many do so at once, and how many did at most."""
+    """Handlers that block until released; counts how many run at once (`busy`) and the maximum (`most`)."""
 
     def __init__(self) -> None:
         self._go_on = threading.Semaphore(0)
@@ -45,7 +46,7 @@ class Gate:
         self._go_on.release(messages)
 
     def at_rest_with(self, number: int) -> bool:
-        """Whether so many are handled at once, and none is on its way out; where there are more, one is let go."""
+        """Whether exactly `number` messages are being handled and none is finishing. Releases one if there are more."""
         with self._lock:
             at_rest, busy = self._finished == self._let_go, self.busy
         if at_rest and busy > number:
@@ -70,13 +71,13 @@ def busy_bench(postgresql_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Benc
 
 
 def run(bench: Bench, gate: Gate, mode: str, *numbers: int) -> None:
-    """A worker that begins with the first number, and is then asked for the others, one after the other."""
+    """Start a worker with the first concurrency, then request the others one after the other."""
     first, *more = numbers
     last = numbers[-1]
     rows = Instance.objects.using(bench.database.alias)
 
     def reached(number: int) -> bool:
-        # A moment between two messages looks like fewer threads: the worker must have told how many it has.
+        # The gap between two messages looks like fewer threads, so the worker must also have reported its number.
         return gate.at_rest_with(number) and [row.threads.get("Sales") for row in rows.all()] == [number]
 
     bench.configure(TRANSACTION_MODE=mode, MAX_CONCURRENCY=first, CONCURRENCY_MODEL="fixed")

@@ -1,6 +1,6 @@
-"""The core transport tests of NServiceBus (docs/internals/endpoints.md#core-transport-tests) as ours, in every transaction mode.
+"""The core transport tests of NServiceBus (docs/internals/endpoints.md#core-transport-tests), in every transaction mode.
 
-What they call onError is the recoverability policy here. docs/reference/conformance.md lists which test stands for which of theirs.
+Their onError is the recoverability policy here. docs/reference/conformance.md maps their tests to these.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ policies: list[Callable[[Any, Any], Any]] = []
 
 
 def policy(config: Any, context: Any) -> Any:
-    """What the test at hand has registered, else the default."""
+    """The policy that the current test registered, else the default."""
     return (policies[-1] if policies else default_policy)(config, context)
 
 
@@ -36,7 +36,7 @@ def no_policy_is_left() -> Any:
 
 
 def watch(look: Callable[[Any], object]) -> None:
-    """Has `look` see each failure; the default policy decides."""
+    """Pass each failure to `look`; the default policy decides."""
 
     def looking(config: Any, context: Any) -> Any:
         look(context)
@@ -87,7 +87,7 @@ def test_several_messages_are_handled_at_once(postgresql_bench: Bench, mode: str
 
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
-        # The adaptive model has its second thread after six messages and the third after twelve at the latest.
+        # The adaptive model starts its second thread after at most six messages and the third after at most twelve.
         if message["number"] >= 30:
             together.wait()
 
@@ -113,7 +113,7 @@ def test_a_failure_is_told_with_the_exception_the_attempt_and_the_message(bench:
     bench.run()
 
     (told,) = seen
-    # The very exception, with what the handler has put into it: it floats to the policy.
+    # The policy gets the same exception object, with what the handler added to it.
     assert told.exception is failure
     assert (told.failed_attempts, told.headers["x"]) == (1, "y")
     (row,) = bench.rows("error")

@@ -1,6 +1,6 @@
-"""The recorded play, played by us: rows that real endpoints received are received here, and what we write is what they wrote.
+"""The recorded play, replayed: we receive the rows that real endpoints received, and must write what they wrote.
 
-Header by header, in their forms. What differs is listed, here and in docs/reference/compatibility.md.
+Headers are compared one by one, in their forms. Differences are listed here and in docs/reference/compatibility.md.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tests.support.bench import FAST, Bench
 
 SERIALIZERS = ["json", "newtonsoft", "xml"]
 
-# Headers of theirs that we do not write, each with the reason that stands in the documentation.
+# Their headers that we do not write, each with the documented reason.
 NOT_OURS = {
     "NServiceBus.Metric.InstanceId",  # with NServiceBus.Metrics only
     "NServiceBus.OpenTelemetry.StartNewTrace",  # with a tracer only
-    "NServiceBus.ExceptionInfo.Data.Handler canceled",  # handlers of ours cannot be canceled
+    "NServiceBus.ExceptionInfo.Data.Handler canceled",  # our handlers cannot be canceled
     "NServiceBus.ExceptionInfo.Data.Pipeline canceled",
 }
-# Not the same in two runs, or on two machines: of these the form counts.
+# These differ between runs or machines, so only their form is compared.
 FORMS = {
     "NServiceBus.MessageId": "id",
     "NServiceBus.ConversationId": "id",
@@ -116,7 +116,7 @@ TYPES = {
 
 @pytest.fixture
 def message_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The types of the play are registered for one test: others have none, or classes of their own, for these names."""
+    """Register the types of the play for one test; other tests have none, or their own classes, for these names."""
     for name in ("_by_name", "_by_class"):
         monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
     for name, cls in TYPES.items():
@@ -140,7 +140,7 @@ class Play:
         subscribe("Shop.Messages.IOrderPlaced", endpoint="Billing")
 
     def received(self, kind: str, number: int = 0) -> dict[str, Any]:
-        """A recorded row that came into Sales: the n-th of its type."""
+        """The n-th recorded row of its type that arrived in Sales."""
         return [row for row in self.rows if row["table"] == "Sales" and _kind(row) == kind][number]
 
     def theirs(self, table: str, **headers: str) -> dict[str, Any]:
@@ -149,14 +149,14 @@ class Play:
         return next(row for row in self.rows if row["table"] == table and wanted.items() <= row["read"].items())
 
     def receives(self, row: dict[str, Any]) -> str:
-        """Put a recorded row into Sales and work until nothing is left; returns its message id."""
+        """Insert a recorded row into Sales and run the worker until the queue is empty; returns the message id."""
         body = base64.b64decode(row["body_base64"])
         self.bench.table("Sales").send([NewRow(str(uuid.uuid4()), row["headers"], body)])
         self.bench.run(endpoints=["Sales"])
         return str(row["read"]["NServiceBus.MessageId"])
 
     def check(self, table: str, theirs: dict[str, Any]) -> None:
-        """The only row of ours in the table is the recorded one."""
+        """Assert that our only row in the table equals the recorded one."""
         (ours,) = self.bench.rows(table)
         compare(json.loads(ours.headers or "{}"), theirs["read"])
         assert same_body(ours.body or b"", base64.b64decode(theirs["body_base64"] or ""))
@@ -168,21 +168,21 @@ def _kind(row: dict[str, Any]) -> str:
 
 def compare(ours: dict[str, str], theirs: dict[str, str]) -> None:
     wanted = {name: value for name, value in theirs.items() if name not in NOT_OURS}
-    # No reader looks at the order.
+    # No reader depends on the order.
     assert sorted(set(ours) - NOT_OURS) == sorted(wanted)
     for name, value in wanted.items():
         found = ours[name]
         if name in FORMS:
-            # an id that is kept may be of any form
+            # an id that is passed on may have any form
             assert found == value or _FORMS[FORMS[name]].fullmatch(found), (name, found)
         elif name not in ANY_TEXT:
-            # a copy keeps what was there, what is new has no version, culture and key
+            # a copy keeps the original value; a new one has no version, culture and key
             assert found in (value, re.sub(r", Version=[^;]*", "", value)), name
 
 
 def same_body(ours: bytes, theirs: bytes) -> bool:
     if ours.startswith(b"<"):
-        # .NET writes the members of a class before those of its parents, and no reader looks at the order.
+        # .NET writes the members of a class before those of its parents; no reader depends on the order.
         mine, others = parse_xml(ours), parse_xml(theirs)
         members = [sorted((each.name, each.text) for each in root.children) for root in (mine, others)]
         return mine.type_names == others.type_names and members[0] == members[1]
@@ -218,7 +218,7 @@ def play(postgresql_bench: Bench, message_types: None, request: pytest.FixtureRe
 
 
 def _nothing(message: Any, context: Any) -> None:
-    """What the real handler does, as far as rows show it."""
+    """Do nothing, like the real handler as far as its rows show."""
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
@@ -276,7 +276,7 @@ def test_a_message_on_its_way_is_sent_on(play: Play) -> None:
 
     arrived = play.theirs("Sales", MessageId=waiting["read"]["NServiceBus.MessageId"])
     (ours,) = play.bench.rows("Sales")
-    # the very same headers
+    # exactly the same headers
     assert json.loads(ours.headers or "{}") == arrived["read"]
     assert ours.body == base64.b64decode(arrived["body_base64"])
 

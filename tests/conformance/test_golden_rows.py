@@ -1,6 +1,6 @@
-"""Rows written by hand that a real endpoint was given, and rows that real endpoints wrote: what our receiver makes of them.
+"""How our receiver handles rows written by hand, which a real endpoint was also given, and rows that real endpoints wrote.
 
-It must get past every one. Where it differs from the recorded outcome the table below says why.
+It must get past every row. Where it differs from the recorded outcome, the table below gives the reason.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from tests.support.databases import ROOT
 GOLDEN = Path(__file__).parents[1] / "golden"
 HANDWRITTEN = [json.loads(line) for line in (GOLDEN / "handwritten.jsonl").read_text(encoding="utf-8").splitlines()]
 
-# case -> what ours does, and why
+# case -> our outcome, and the reason
 DIFFERS = {
     "no types, $type in body": "handled",  # as Newtonsoft does
     "xml body to json endpoint": "handled",  # the content type says what it is
-    "enum by name": "handled",  # our handler takes a dict; types of members are its business
+    "enum by name": "handled",  # our handler takes a dict, and checks the types of members itself
     "number as text": "handled",
     "date with space": "handled",
     "timespan ISO": "handled",
     "uuid hex": "handled",
-    "body array of one": "handled",  # core 4 wrote that
-    "null body": "error",  # blocks a real endpoint for ever
+    "body array of one": "handled",  # core 4 wrote this
+    "null body": "error",  # blocks a real endpoint forever
     "null body, order": "error",
     "headers null": "error",
     "reply sql server form": "handled",  # our handler does not reply
     "reply unknown queue": "handled",
-    "time sent broken": "handled",  # costs the critical time only
+    "time sent broken": "handled",  # only the critical time is lost
     "time sent ISO": "handled",
 }
 
-# What a handler of a class makes of it, which replies: these end as with a real endpoint.
+# With a handler that takes a class and replies, these end as with a real endpoint.
 LIKE_REAL_WHEN_TYPED = {"number as text", "timespan ISO", "reply sql server form", "reply unknown queue"}
 
 # The table "What we read that a real endpoint refuses" of docs/reference/compatibility.md, and the rows that show it.
@@ -99,7 +99,7 @@ def test_rows_written_by_hand(bench: Bench, calls: Calls, quiet: None, row: dict
 
 @pytest.fixture
 def classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The classes of the play are message types for one test: others have none, or classes of their own, for these names."""
+    """Register the classes of the play for one test; other tests have none, or their own classes, for these names."""
     for name in ("_by_name", "_by_class"):
         monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
     for name, cls in play.CLASSES.items():
@@ -126,12 +126,12 @@ def test_rows_written_by_hand_in_handlers_of_classes(
     assert bool(bench.rows("error")) == outcome.startswith("error")
     replies = [headers["NServiceBus.EnclosedMessageTypes"] for headers in bench.headers("py")]
     assert replies == ["Shop.Messages.OrderAccepted, Shop.Messages"] * ("replied" in row["outcome"])
-    # one that cannot reply was called nevertheless
+    # a handler whose reply fails was still called
     called = (outcome == "handled" and bool(row["body_base64"])) or row["case"].startswith("reply")
     assert len(calls.seen) == called
     if called and "PlaceOrder" in f"{row['headers']}{base64.b64decode(row['body_base64'])!r}":
         assert calls.seen[0].order_id == uuid.UUID(int=1)
-        # a real endpoint reads nothing of camelCase
+        # a real endpoint ignores camelCase members
         assert calls.seen[0].note == "n"
 
 
@@ -143,7 +143,7 @@ def test_what_is_read_that_a_real_endpoint_refuses_is_documented() -> None:
         assert any(line.startswith(f"| {what}") for what in DOCUMENTED), line
     assert len(lines) == len(DOCUMENTED)
     refused = {row["case"] for row in HANDWRITTEN if row["outcome"][0].startswith(("error queue:", "never"))}
-    # with camelCase it reads defaults, and with our untyped handlers nothing replies
+    # a real endpoint reads defaults from camelCase, and our untyped handlers do not reply
     better = (refused & set(DIFFERS) - {"reply sql server form", "reply unknown queue"}) | {"camelCase"}
     assert better == set().union(*DOCUMENTED.values())
 
@@ -165,14 +165,14 @@ def test_every_command_that_real_endpoints_sent_is_read(bench: Bench, calls: Cal
     types = {json.loads(row["headers"]).get("NServiceBus.EnclosedMessageTypes", "").partition(",")[0] for row in commands}
     for each in types:
         handles(each or "?")(lambda message, context: calls.add(context.headers))
-    # One was sent again by ServiceControl, which is told that it was handled.
-    # On SQL Server its address there, in the form of PostgreSQL, is the name of a table.
+    # ServiceControl retried one of them and gets an acknowledgement.
+    # Its address there has the form of PostgreSQL; SQL Server reads that as the name of a table.
     quoted = ['"Particular.ServiceControl"'] if bench.database.vendor == "sqlserver" else []
     bench.install_queues("Particular.ServiceControl", *quoted)
     for number, row in enumerate(commands):
         text = row["headers"]
         if bench.database.vendor == "sqlserver":
-            # The endpoints were on PostgreSQL: SQL Server reads the address there as another table.
+            # The endpoints ran on PostgreSQL; SQL Server would read this address as another table.
             forward = "NServiceBus.SqlServer.ForwardDestination"
             text = json.dumps({key: value for key, value in json.loads(text).items() if key != forward})
         bench.put(text, base64.b64decode(row["body_base64"]), row_id=f"11111111-2222-3333-4444-{number:012}")
@@ -181,7 +181,7 @@ def test_every_command_that_real_endpoints_sent_is_read(bench: Bench, calls: Cal
     seen = sorted(calls.seen, key=lambda headers: str(headers.get("NServiceBus.MessageId")))
     wanted = [json.loads(row["headers"]) for row in commands]
     for headers in wanted:
-        # What was delayed has arrived: a real endpoint takes this one away, too.
+        # The delayed message has arrived; a real endpoint removes this header too.
         headers.pop("NServiceBus.SqlServer.ForwardDestination", None)
     assert seen == sorted(wanted, key=lambda headers: str(headers.get("NServiceBus.MessageId")))
 
@@ -204,6 +204,6 @@ def insert(bench: Bench, row: dict[str, Any]) -> None:
 
 
 def renew_id(bench: Bench, table: str) -> None:
-    """The row id is a primary key there; the next row gets the same one from this test."""
+    """Change the id of the row: it is a primary key, and `insert` uses the same id for the next row."""
     with bench.database.connection.cursor() as cursor:
         cursor.execute(f"UPDATE {table} SET id = gen_random_uuid() WHERE id = '33333333-2222-3333-4444-555555555555'")

@@ -1,4 +1,4 @@
-"""Tests of older transports as ours; docs/reference/conformance.md lists which stands for which.
+"""The tests of older transports, ported; docs/reference/conformance.md maps theirs to these.
 
 See docs/internals/endpoints.md#historical-tests.
 """

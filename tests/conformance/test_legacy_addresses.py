@@ -1,4 +1,4 @@
-"""`LEGACY_ADDRESSES`: an endpoint reads addresses in its messages as transports 1.x and 2.x do, cut at the first `@`."""
+"""`LEGACY_ADDRESSES`: an endpoint reads addresses in messages as transports 1.x and 2.x do, cut at the first `@`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _answering(bench: Bench) -> None:
 
 
 def put(bench: Bench, reply_to: str, message_type: str = "Test.Ask", **headers: str) -> None:
-    """As transport 1.x and 2.x write it: the reply-to address in the column alone, where there is such a column."""
+    """Insert a row as transports 1.x and 2.x write it: the reply-to address only in the column, if the table has one."""
     told = {"NServiceBus.EnclosedMessageTypes": message_type, "NServiceBus.MessageId": ASKED, **headers}
     if bench.database.vendor == "postgresql":
         told["NServiceBus.ReplyToAddress"] = reply_to
@@ -61,11 +61,11 @@ def test_without_it_the_text_is_an_address_of_the_database(bench: Bench) -> None
     bench.run()
     arrived, failed = bench.rows("Web"), bench.headers("error")
     if bench.database.vendor == "sqlite":
-        # Its tables have no schemas: what stands behind an @ means nothing there, for nobody.
+        # Its tables have no schemas, so no reader uses the text after an @.
         assert (len(arrived), failed) == (1, [])
     else:
         assert arrived == []
-        # SQL Server reads a schema there
+        # SQL Server reads it as a schema
         name = "[OLDBOX].[Web]" if bench.database.vendor == "sqlserver" else "Web@OLDBOX"
         assert name in failed[0]["NServiceBus.ExceptionInfo.Message"]
 

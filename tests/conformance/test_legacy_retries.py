@@ -1,7 +1,7 @@
-"""The satellite queue `.Retries` of transports 1.x to 3.x: what waits there is tried again later, as often as the settings say.
+"""The satellite queue `.Retries` of transports 1.x to 3.x: its messages are retried later, as often as the settings allow.
 
-The rows are those of cores 4 and 5 (docs/internals/endpoints.md#retry-policy): their failure headers are there already,
-`NServiceBus.Retries` counts the delayed retries that the message has had, its timestamp is that of the first.
+The rows are those of cores 4 and 5 (docs/internals/endpoints.md#retry-policy). They already have failure headers:
+`NServiceBus.Retries` counts the delayed retries so far, and its timestamp is that of the first.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def put(bench: Bench, headers: Headers | None = None, body: bytes = b"{}", *, to
 
 
 def waiting(bench: Bench) -> list[tuple[dict[str, Any], bytes]]:
-    """Headers and bodies of what waits in the delayed table of Sales."""
+    """Headers and bodies of the messages in the delayed table of Sales."""
     with bench.database.connection.cursor() as cursor:
         cursor.execute('SELECT headers, body FROM "Sales.Delayed"')
         return [(json.loads(headers), bytes(body)) for headers, body in cursor.fetchall()]
 
 
 def seconds_to_wait(bench: Bench) -> float:
-    """By the clock of the database."""
+    """Seconds until the message is due, by the clock of the database."""
     table = DelayedTable(bench.database.alias, bench.table("Sales.Delayed").address)
     seconds = table.seconds_until_due()
     assert seconds is not None
@@ -90,7 +90,7 @@ def test_a_retry_waits_for_its_turn_in_the_delayed_table(drained: Bench, retries
     assert headers["NServiceBus.Retries"] == str(int(retries or 0) + 1)
     stored = parse_time(headers["NServiceBus.Retries.Timestamp"])
     assert before - timedelta(milliseconds=1) <= stored <= datetime.now(UTC)
-    # The text that every later transport reads as that very queue.
+    # Every later transport reads this text as the same queue.
     assert headers["NServiceBus.SqlServer.ForwardDestination"] == address(drained, "Billing")
     assert (
         stored + timedelta(seconds=delay)

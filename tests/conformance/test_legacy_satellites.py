@@ -1,4 +1,4 @@
-"""Draining the satellite queues of transports 1.x to 3.x: every message arrives where it was going, or in the error queue."""
+"""Draining the satellite queues of transports 1.x to 3.x: every message reaches its destination or the error queue."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_timeout_of_later_waits_in_the_delayed_table_and_is_moved_when_it_is_d
         cursor.execute(f"UPDATE {delayed(drained).qualified} SET due = %s", ["2020-01-01 00:00:00.000"])
     assert move_due(drained) == 1
     assert in_delayed(drained) == 0
-    # As a core of today delays: the critical time is counted from then on.
+    # A current core writes the same header when it delays; the critical time starts there.
     assert drained.headers("Billing") == [{**HEADERS, "NServiceBus.DeliverAt": format_time(tomorrow)}]
     assert drained.rows("Billing")[0].body == b"body"
 
@@ -182,7 +182,7 @@ def test_a_saga_that_has_ended_cancels_its_timeouts_and_nothing_else(drained: Be
     for saga in (*sagas, sagas[0]):
         of_saga = {"NServiceBus.SagaId": saga, "NServiceBus.IsSagaTimeoutMessage": "True"}
         put(drained, "Timeouts", saga.encode(), **timeout(tomorrow, "Billing", **of_saga))
-    # What was said to the saga, and not by it.
+    # A message to the saga, not one of its own timeouts.
     put(drained, "Timeouts", b"other", **timeout(tomorrow, "Billing", **{"NServiceBus.SagaId": sagas[0]}))
     drained.run()
     assert in_delayed(drained) == 4
@@ -193,7 +193,7 @@ def test_a_saga_that_has_ended_cancels_its_timeouts_and_nothing_else(drained: Be
     drained.run()
     assert satellites_are_empty(drained)
     assert {row.body for row in delayed(drained).peek(10)} == {sagas[1].encode(), b"other"}
-    # Whose timeouts are not here has them in the store of the old endpoint.
+    # A saga without timeouts here has them in the store of the old endpoint.
     assert [headers["NServiceBus.SagaId"] for headers in drained.headers("error")] == ["%"]
 
 

@@ -1,4 +1,4 @@
-"""The statements of the page about native senders, each where it can be run; T-SQL is parsed."""
+"""The statements of the page about native senders, each run where possible; T-SQL is parsed."""
 
 from __future__ import annotations
 

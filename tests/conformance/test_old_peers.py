@@ -1,9 +1,9 @@
-"""Endpoints of the transports 1.x to 3.x, played by hand: what they alone write, and the rows that a worker of ours writes back.
+"""Endpoints of transports 1.x to 3.x, simulated: the rows that only they write, and the rows that our worker writes back.
 
 `test_compatibility.py` has the matrix of what all versions do.
 
-Written from the descriptions of the wire (docs/internals/wire.md), not from our code. PostgreSQL never had such an endpoint;
-tables that were brought over from SQL Server have such rows, with what stood in the columns that it does not have in the headers.
+Written from the descriptions of the wire format (docs/internals/wire.md), not from our code. PostgreSQL never had such an endpoint,
+but tables migrated from SQL Server have such rows, with the values of the missing columns in the headers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SECONDS = 60.0
 
 @dataclass
 class Peer:
-    """An old endpoint at the tables of the test."""
+    """An old endpoint on the tables of the test."""
 
     bench: Bench
 
@@ -45,7 +45,7 @@ class Peer:
         reply_to: str | None = None,
         recoverable: bool = True,
     ) -> None:
-        """All columns of their time; on PostgreSQL, in the headers what stood in those that it does not have."""
+        """Insert a row with all columns of that time; on PostgreSQL, values of missing columns go into the headers."""
         connection = self.bench.database.connection
         if has_correlation_columns(connection):
             columns = {"CorrelationId": correlation_id, "ReplyToAddress": reply_to, "Recoverable": recoverable}
@@ -101,7 +101,7 @@ def answering(calls: Calls, answer: Any = None) -> None:
 
 def test_a_request_of_1_x_is_answered_in_the_columns_that_it_reads(peer: Peer, calls: Calls) -> None:
     answering(calls, ("Shop.Messages.OrderPlaced", {"OrderId": "42"}))
-    # Core 4 wraps the message into an array; an express message is not recoverable.
+    # Core 4 wraps the message in an array; an express message is not recoverable.
     body = BOM + b'[{"OrderId":"42"}]'
     peer.write("Sales", core_4(), body, correlation_id=ASKED, reply_to="Web@OLDBOX", recoverable=False)
     peer.bench.run()
@@ -198,7 +198,7 @@ def test_a_return_code_of_1_x_without_a_body_ends_a_request(asking: Asking) -> N
     peer = Peer(asking.bench)
     asked = request("Test.Ask", {"n": 1})
     (row,) = peer.read("Sales")
-    # A replier of 2.x answers to that header, in the schema of the reply-to queue, whose name it cuts at the @.
+    # 2.x replies to the queue in that header, in the schema of the reply-to queue, whose name it cuts at the @.
     queue = row.headers["NServiceBus.SqlServer.CallbackQueue"] or ""
     if has_columns(peer):
         assert (row.reply_to_address or "").partition("@")[0] == queue

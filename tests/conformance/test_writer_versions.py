@@ -1,12 +1,12 @@
-"""Rows as every version of the transports writes them, and what a worker of ours takes from them.
+"""Rows as every version of the transports writes them, and how our worker reads them.
 
 See docs/internals/wire.md#rows-by-writer.
 
-`WRITERS` is the table: where each version writes the message id, the reply-to address, the correlation id and the expiry, and the
-layouts of tables that its rows stand in. What a reader takes: ReplyTo is the column if it says something, else the header, and
-before both the callback queue of 2.x; CorrelationId is the header, else the column.
+`WRITERS` lists where each version writes the message id, the reply-to address, the correlation id and the expiry, and the table
+layouts of its rows. A reader resolves them as follows: ReplyTo is the callback queue of 2.x, else the column if not empty, else the
+header; CorrelationId is the header, else the column.
 
-SQLite has the columns of SQL Server. PostgreSQL has neither column; on it are the rows of its own transport.
+SQLite has the columns of SQL Server. PostgreSQL has neither column and is tested with the rows of its own transport.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BOTH = (HEADER, COLUMN)
 
 @dataclass(frozen=True)
 class Writer:
-    """What a version writes: a line of the table."""
+    """What a version writes: one line of `WRITERS`."""
 
     versions: str
     core: str
@@ -78,7 +78,7 @@ CLASSIC, MODERN = ("classic",), ("classic", "BodyString", "no Recoverable")
 PG: Any = {"vendors": ("postgresql",), "layouts": ("postgresql",)}
 OLD_CALLBACK = "Peer.HOST"
 WRITERS = [
-    # versions, core, Id of the row, ReplyTo in, CorrelationId in, expiry, text of the address
+    # versions, core, row id, where ReplyTo is, where CorrelationId is, expiry, address text
     Writer("1.x", "4.7.12", ASKED, (COLUMN,), BOTH, True, "Peer"),
     Writer("1.x with a machine", "4.0.0", ASKED, (COLUMN,), BOTH, True, "Peer@OLDBOX"),
     Writer("1.x correlation in the column", "4.0.0", ASKED, (COLUMN,), (COLUMN,), True, "Peer"),
@@ -103,16 +103,16 @@ MATRIX = [
     for layout in writer.layouts
 ]
 EVERY_WRITER = pytest.mark.parametrize(("queue_database", "layout", "writer"), MATRIX, indirect=["queue_database"])
-# One line for each writer is enough where the layout makes no difference.
+# Where the layout makes no difference, one case per writer is enough.
 ONCE = [case for case in MATRIX if case.values[1] in ("classic", "postgresql")]
 EACH_WRITER = pytest.mark.parametrize(("queue_database", "layout", "writer"), ONCE, indirect=["queue_database"])
-# Those that differ in where they say what a copy has to say.
+# Writers that differ in where they put the values that a copy must keep.
 PASSING = [case for case in ONCE if str(case.id).endswith(("a machine", "in the column", "2.2.2+", "forwarded", "-7+", "SQL 9"))]
 PASSING_WRITER = pytest.mark.parametrize(("queue_database", "layout", "writer"), PASSING, indirect=["queue_database"])
 
 
 def prepare(bench: Bench, layout: str, writer: Writer, **endpoint: Any) -> None:
-    """Sales with a table of that layout, beside a peer that may write addresses of 1.x."""
+    """Create Sales with a table of that layout, and a peer that may write addresses of 1.x."""
     bench.configure(**{"LEGACY_ADDRESSES": writer.core < "6" and not writer.core.startswith("1"), **endpoint})
     bench.install_queues("Peer", "Peer.HOST")
     change = {
@@ -132,7 +132,7 @@ def found(bench: Bench, queue: str) -> list[RawRow]:
 
 
 def _here(bench: Bench, text: Any) -> Any:
-    """The peer is in the same catalog."""
+    """Replace the catalog in an address with that of the test, because the peer is in the same one."""
     catalog = bench.database.catalog()
     return text.replace("[nsb]", f"[{catalog}]") if catalog and isinstance(text, str) else text
 
@@ -191,7 +191,7 @@ def test_a_reply_ends_the_request_that_waits(asking: Asking, layout: str, writer
     assert asked.result(SECONDS) == {"n": 2}
 
 
-# --- what passes through us says the same to those who read the headers alone, and to those who read the columns ------------------
+# --- rows that we pass on mean the same to readers of the headers and to readers of the columns -----------------------------------
 
 
 def fail(message: Any, context: Any) -> None:
@@ -254,7 +254,7 @@ def test_a_delayed_retry_keeps_what_its_columns_said(bench: Bench, calls: Calls,
 # --- where column and header disagree ---------------------------------------------------------------------------------------------
 
 REPLY_TO = [
-    # column, header, callback queue of 2.x, where the reply lands
+    # column, header, callback queue of 2.x, destination of the reply
     pytest.param("Column", "Header", None, "Column", id="column and header"),
     pytest.param("Column", None, None, "Column", id="column alone"),
     pytest.param("Column", "", None, "Column", id="column and an empty header"),

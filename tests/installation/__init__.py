@@ -1,3 +1,3 @@
-"""Making the tables: command, migrations, after migrate, checks, models."""
+"""Creating the tables: command, migrations, after migrate, checks, models."""
 
 from __future__ import annotations

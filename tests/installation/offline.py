@@ -1,4 +1,4 @@
-"""Django connections to servers that do not exist: they compile SQL and write DDL, and nothing connects."""
+"""Django connections to servers that do not exist: they compile SQL and generate DDL without connecting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OFFLINE: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def offline_connection(vendor: str, alias: str = "offline") -> Iterator[BaseDatabaseWrapper]:
-    """The alias leads to a server of that product which cannot be reached."""
+    """Point the alias at an unreachable server of that product."""
     if vendor == "sqlserver":
         _load_mssql()
     databases: dict[str, Any] = connections.settings
@@ -29,7 +29,7 @@ def offline_connection(vendor: str, alias: str = "offline") -> Iterator[BaseData
     try:
         connection = connections[alias]
         if vendor == "sqlserver":
-            # what it would ask the server for
+            # it would query the server for these
             connection._known_versions[alias] = 2022  # type: ignore[attr-defined]
             connection._known_azures[alias] = False  # type: ignore[attr-defined]
         yield connection
@@ -39,10 +39,10 @@ def offline_connection(vendor: str, alias: str = "offline") -> Iterator[BaseData
 
 
 def _load_mssql() -> None:
-    """Import mssql-django also where pyodbc cannot be loaded, for want of the system's ODBC library.
+    """Import mssql-django even if pyodbc cannot be loaded because the system has no ODBC library.
 
-    mssql-django imports pyodbc at its start, even where it is told to talk through mssql-python. Only names are looked up in it
-    then: the stand-in has them, and none of it runs.
+    mssql-django imports pyodbc at its start, even if configured to use mssql-python. It then only looks up names in pyodbc: the
+    stand-in has them, and none of it runs.
     """
     if "mssql.base" in sys.modules:
         return

@@ -1,4 +1,4 @@
-"""The endpoints that the installation tests ask for, and what they need."""
+"""The endpoints of the installation tests, and what they need."""
 
 from __future__ import annotations
 

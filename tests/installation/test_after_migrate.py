@@ -1,4 +1,4 @@
-"""`migrate` makes the missing tables: once, in the right database, and only if it is asked to."""
+"""`migrate` creates missing tables: once, in the right database, and only if configured to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `check` says of the tables, and with which SQL."""
+"""What `check` reports about the tables, and with which SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sqlqueue_install`: makes, prints, compares."""
+"""`sqlqueue_install` creates tables, prints scripts and compares."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_callback_queues_of_other_machines_are_installed(queue_database: QueueDa
 def test_script_creates_the_same_tables(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS=ENDPOINTS, TABLE_LAYOUT=layout_without_findings(queue_database))
     script = install("--sql")
-    for _ in range(2):  # it may be run again
+    for _ in range(2):  # it can be run twice
         for batch in re.split(r"^GO$", script, flags=re.MULTILINE) if queue_database.vendor == "sqlserver" else [script]:
             run_script(queue_database, batch)
     assert tables_in(queue_database) == NAMES
@@ -171,7 +171,7 @@ def test_twenty_installers_run_at_once(queue_database: QueueDatabase) -> None:
     join_all(threads, 120)
 
     assert errors == []
-    # each table was made by one of them
+    # exactly one installer created each table
     every = [name for names in made for name in names]
     assert len(every) == len({*every}) == len(TABLES)
     assert tables_in(queue_database) == NAMES

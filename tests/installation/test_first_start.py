@@ -1,4 +1,4 @@
-"""The first commands of a new project: no warning of what they are about to make, no notice of what cannot be imported."""
+"""The first commands of a new project warn neither about what they are about to create nor about what cannot be imported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def manage(project: Path, *arguments: str, stdin: str = "") -> subprocess.Comple
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A bare project with one endpoint, on a SQLite file that does not exist yet."""
+    """A minimal project with one endpoint, on a SQLite file that does not exist yet."""
     manage(tmp_path, "-m", "django", "startproject", "shop", ".")
     with (tmp_path / "shop" / "settings.py").open("a", encoding="utf-8") as settings:
         settings.write(SETTINGS)

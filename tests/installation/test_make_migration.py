@@ -1,4 +1,4 @@
-"""`sqlqueue_install --make-migration APP` writes what a project keeps in its own migrations."""
+"""`sqlqueue_install --make-migration APP` writes a migration for a project's own app."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_written_migration_creates_and_drops_the_tables(depot: Path, queue_datab
 
     assert migrate() == names
     assert migrate("depot", "0001") == set()
-    # a table that is there already stays as it is, with what is in it
+    # an existing table and its rows stay unchanged
     call_command("sqlqueue_install", stdout=StringIO())
     assert migrate() == names
 

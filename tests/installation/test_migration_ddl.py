@@ -1,4 +1,4 @@
-"""The DDL of the migration operations, to the letter, without a server."""
+"""The exact DDL of the migration operations, without a server."""
 
 from __future__ import annotations
 
@@ -194,13 +194,13 @@ QUEUE = {"sqlserver": CLASSIC, "postgresql": POSTGRESQL, "sqlite": SQLITE}
 
 
 def collected(vendor: str, settings: Settings, operation: Any, *, backwards: bool = False, **sqlqueue: Any) -> list[str]:
-    """The statements that the operation would send to a database of that product."""
+    """The statements that the operation would send to a database of this product."""
     with offline_connection(vendor) as connection:
         settings.SQLQUEUE = {"DATABASE": "offline", "ENDPOINTS": {}, **sqlqueue}
         before, after = ProjectState(), ProjectState()
         operation.state_forwards("shop", after)
         assert after == before
-        # entered by hand: at its start the editor of SQLite asks the database for its constraints
+        # not used as a context manager: on entry the editor of SQLite queries the database for its constraints
         editor = connection.schema_editor(collect_sql=True, atomic=False)
         editor.deferred_sql = []
         if backwards:

@@ -1,4 +1,4 @@
-"""The groups that `migrate` makes: reader, writer, admin."""
+"""The groups that `migrate` creates: reader, writer, admin."""
 
 from __future__ import annotations
 

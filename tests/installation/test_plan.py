@@ -1,4 +1,4 @@
-"""Which tables the settings ask for."""
+"""Which tables the settings require."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_schemas_and_catalogs_are_resolved() -> None:
 
 @pytest.mark.parametrize(("dialect", "name"), [("sqlserver", "x" * 121), ("postgresql", "x" * 48)])
 def test_too_long_name_is_named(settings: Settings, dialect: str, name: str) -> None:
-    """The queue itself would fit; with `.Delayed` behind it, it does not."""
+    """The name of the queue fits; with the suffix `.Delayed` it does not."""
     with pytest.raises(AddressError, match=f"{name}.Delayed"):
         plan(settings, {name: {"CALLBACKS": False}}, dialect)
     (sentence,) = unusable_names(get_settings(), dialect)

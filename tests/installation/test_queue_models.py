@@ -118,7 +118,7 @@ def test_queues_in_other_schemas_have_models(postgresql_database: QueueDatabase)
     assert (there.depth().waiting, here.depth().waiting) == (1, 0)
     assert model.objects.get().body == b"there"
     other: Any = queue_model(QueueAddress("error", "public", form="postgresql"))
-    # the setting for the queue is stronger than an address (docs/internals/wire.md#address-resolution)
+    # the setting for the queue takes precedence over an address (docs/internals/wire.md#address-resolution)
     assert other is model
 
 
@@ -161,7 +161,7 @@ def test_wrong_names_and_settings_are_refused(settings: Settings) -> None:
         queue_model("Sales")
 
 
-# Django asks every alias for its history; the server of the other one is not ready in this test
+# Django reads the migration history of every alias; the server of the other one is not ready in this test
 @pytest.mark.filterwarnings("ignore:Got an error checking a consistent migration history:RuntimeWarning")
 def test_makemigrations_finds_no_changes(sqlite_database: QueueDatabase) -> None:
     sqlite_database.configure(ENDPOINTS={"Sales": {}})
@@ -183,7 +183,7 @@ def test_permissions_of_queues_are_made(sqlite_database: QueueDatabase) -> None:
 
 @pytest.fixture
 def changelist(queue_database: QueueDatabase) -> Iterator[tuple[Client, str]]:
-    """A superuser's browser, and the address of the pages of the queue's messages."""
+    """A superuser's browser, and the URL of the admin pages for the queue's messages."""
     make_table(queue_database).send([row(b"1", '{"subject": "one"}'), row(b"2")])
     model = queue_model("Sales")
     options = type("MessageAdmin", (admin.ModelAdmin,), {"list_display": ("row_version", "expires"), "search_fields": ("headers",)})
@@ -192,7 +192,7 @@ def changelist(queue_database: QueueDatabase) -> Iterator[tuple[Client, str]]:
         admin.site.unregister(model)
     admin.site.register(model, options)
     reload_urls()
-    # of another test's database
+    # it belongs to another test's database
     ContentType.objects.clear_cache()
     client = Client()
     client.force_login(User.objects.create_superuser("boss", "b@example.com", "x"))

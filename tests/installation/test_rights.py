@@ -1,4 +1,4 @@
-"""The installer needs the right to create; the worker needs no more than to read and write."""
+"""The installer needs the right to create tables; the worker only needs to read and write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCHEMA = "queues"
 
 @pytest.fixture
 def roles(postgresql_database: QueueDatabase) -> tuple[str, str]:
-    """An installer that may create in one schema and nothing else, and a worker that may do nothing yet."""
+    """An installer that may only create in one schema, and a worker without rights."""
     installer, worker = postgresql_database.create_role("installer"), postgresql_database.create_role("worker")
     execute(postgresql_database, f"CREATE SCHEMA {SCHEMA}")
     execute(postgresql_database, f'GRANT USAGE, CREATE ON SCHEMA {SCHEMA} TO "{installer}"')
@@ -34,7 +34,7 @@ def roles(postgresql_database: QueueDatabase) -> tuple[str, str]:
 
 
 def work(database: QueueDatabase) -> None:
-    """All that a worker and those who look at it do with a queue."""
+    """Every operation of workers and monitoring on a queue."""
     sales = QueueTable(database.alias, QueueAddress("Sales", SCHEMA, form="postgresql"))
     errors = QueueTable(database.alias, QueueAddress("error", SCHEMA, form="postgresql"))
     sales.send([row(b"1", time_to_be_received_ms=-1), row(b"2"), row(b"3")])
@@ -61,7 +61,7 @@ def test_worker_only_reads_and_writes(postgresql_database: QueueDatabase, roles:
         call_command("sqlqueue_install", stdout=StringIO())
         out = StringIO()
         call_command("sqlqueue_install", "--sql", "--grant", worker, stdout=out)
-        # the grants of the script are for whoever owns the tables; the tables themselves are there
+        # only the owner of the tables may run the grants of the script; the tables exist already
         grants = [line for line in out.getvalue().splitlines() if line.startswith("GRANT") and "SCHEMA" not in line]
         assert len(grants) == len(TABLES) + sum(1 for kind, _ in TABLES if kind == TableKind.QUEUE.value)
         for grant in grants:

@@ -1,4 +1,4 @@
-"""On SQL Server: the rights that the DBA's script gives are all that each kind of process needs."""
+"""On SQL Server, the rights in the DBA's script are sufficient for each kind of process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shop(sqlserver_database: QueueDatabase, handler_registry: None) -> Bench:
 
 @contextmanager
 def logged_in_for(database: QueueDatabase, purpose: str) -> Iterator[None]:
-    """Inside, the alias logs in with the rights that the script grants for a purpose, and no others."""
+    """Log the alias in with only the rights that the script grants for a purpose, until the block ends."""
     name, password = f"sqlqueue_{secrets.token_hex(4)}", f"Pw-{secrets.token_hex(8)}"
     out = StringIO()
     execute(database, f"CREATE LOGIN [{name}] WITH PASSWORD = '{password}'")
@@ -54,7 +54,7 @@ def logged_in_for(database: QueueDatabase, purpose: str) -> Iterator[None]:
         finally:
             point(database.alias, **before)
     finally:
-        # the user, whose rights keep some servers from dropping it, goes with the database of the tests
+        # some servers refuse to drop a user with rights; it is removed with the test database
         execute(database, f"DROP LOGIN [{name}]")
 
 

@@ -1,4 +1,4 @@
-"""The script for a DBA: the DDL of the first documents, without server and without driver."""
+"""The script for a DBA has the DDL of the transport's design document; needs neither a server nor a driver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.installation.shop import ENDPOINTS, TABLES
 from tests.support.databases import ROOT
 
-# The DDL as the transport's own design document gives it ("Queue table structure").
+# The DDL from the transport's own design document ("Queue table structure").
 DOCUMENTED = """
 CREATE TABLE [schema].[queuename](
 	[Id] [uniqueidentifier] NOT NULL,
@@ -50,7 +50,7 @@ NOWHERE: dict[str, dict[str, Any]] = {
     "a PostgreSQL server that is not there": {"ENGINE": "django.db.backends.postgresql", "NAME": "shop", "HOST": "db.invalid"},
     "a SQL Server that is not there": {"ENGINE": "mssql", "NAME": "shop", "HOST": "db.invalid"},
 }
-# As on a machine where none of these is installed, and where no socket can be opened.
+# Simulate a machine where none of these is installed and no socket can be opened.
 PROGRAM = """
 import sys
 
@@ -83,7 +83,7 @@ def script(databases: dict[str, Any], settings: dict[str, Any], *arguments: str)
 
 
 def normalised(sql: str) -> str:
-    """Without what an eye does not see: white space, and the semicolons between statements."""
+    """Drop what does not matter: white space, and the semicolons between statements."""
     return re.sub(r"\s+", "", sql).replace(";", "")
 
 

@@ -1,4 +1,4 @@
-"""The trigger that announces new messages: tables of ours come with it, others get it by `sqlqueue_install --wake-up`."""
+"""The trigger that announces new messages: our tables are created with it, others get it from `sqlqueue_install --wake-up`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENDPOINTS: dict[str, Any] = {
     "Sales": {"CALLBACKS": False, "SATELLITES": {"Sales.Priority": {}}},
     "Billing": {"CALLBACKS": False, "WAKE_UP": False},
 }
-# Delayed messages of every endpoint are looked for by any worker.
+# Any worker looks for due delayed messages of every endpoint.
 WITH_TRIGGER = {'"Sales"', '"Sales.Priority"', '"Sales.Delayed"', '"Billing.Delayed"'}
 
 
@@ -38,7 +38,7 @@ def triggers(database: QueueDatabase) -> set[str]:
 
 
 def definition(database: QueueDatabase, table: str) -> list[tuple[Any, ...]]:
-    """All that the catalog says of a table but its triggers."""
+    """Everything in the catalog about a table except its triggers."""
     columns = "SELECT attname::text, format_type(atttypid, atttypmod), attnotnull::text FROM pg_attribute"
     where = f"WHERE attrelid = '{table}'::regclass AND attnum > 0 ORDER BY attnum"
     indexes = f"SELECT indexdef, '', '' FROM pg_indexes WHERE tablename = '{table.strip(chr(34))}' ORDER BY indexdef"
@@ -46,7 +46,7 @@ def definition(database: QueueDatabase, table: str) -> list[tuple[Any, ...]]:
 
 
 def install_without(database: QueueDatabase) -> None:
-    """Make the tables, and leave them as those are that others have made."""
+    """Create the tables, then drop the trigger, as on tables that were not created by us."""
     install()
     execute(database, "DROP FUNCTION sqlqueue_wake_up() CASCADE")
 
@@ -63,7 +63,7 @@ def test_every_new_message_table_has_the_trigger(postgresql_database: QueueDatab
     else:
         postgresql_database.configure(ENDPOINTS=ENDPOINTS, INSTALL_AFTER_MIGRATE=True)
         call_command("migrate", database=postgresql_database.alias, verbosity=0)
-    # WAKE_UP is a choice of the worker: where nobody listens the trigger announces nothing.
+    # WAKE_UP concerns only the worker: without a listener the trigger announces nothing.
     assert triggers(postgresql_database) == {*WITH_TRIGGER, '"Billing"', "error"}
 
 
@@ -119,7 +119,7 @@ def test_foreign_tables_get_the_trigger_once_on_request(postgresql_database: Que
 def test_check_names_missing_triggers(postgresql_database: QueueDatabase) -> None:
     postgresql_database.configure(ENDPOINTS=ENDPOINTS)
     install_without(postgresql_database)
-    out = install("--check")  # exit code 0: the trigger is a choice
+    out = install("--check")  # exit code 0: the trigger is optional
     assert 'table "public"."Sales" has no wake-up trigger' in out
     assert "(for information)" in out
     assert '"Billing"' not in out
@@ -181,7 +181,7 @@ def test_senders_need_no_rights_for_the_trigger(postgresql_database: QueueDataba
     execute(database, f'GRANT INSERT ON "Sales" TO {role}')
     execute(database, f'GRANT USAGE ON SEQUENCE "Sales_seq_seq" TO {role}')
     with database.as_role(role):
-        # A function of the sender's own is not taken for the real one.
+        # A function in the sender's own schema does not replace the real one.
         execute(database, "SET search_path = pg_temp, public")
         execute(database, "INSERT INTO public.\"Sales\" (id, headers, body) VALUES (gen_random_uuid(), '{}', '')")
     assert execute(database, 'SELECT count(*) FROM "Sales"') == [(1,)]
@@ -235,7 +235,7 @@ def test_trigger_installation_gives_up_during_a_long_write(
             with pytest.raises(CommandError, match=r'trigger to "public"\."Sales": canceling statement due to lock timeout'):
                 install("--wake-up")
     finally:
-        # The server hears of it some time later; the next installation waits for so long.
+        # The server notices this some time later; the next installation waits until then.
         other.close()
     assert not transaction.get_connection(database.alias).in_atomic_block
     install("--wake-up")
@@ -278,7 +278,7 @@ def test_check_reports_why_wake_up_is_unavailable(
     if "pooler" in reason:
         monkeypatch.setattr(ConnectionInfo, "backend_pid", 1)
     else:
-        # As where the other psycopg is what Django has found.
+        # Simulate that Django has loaded psycopg2.
         monkeypatch.setattr(postgresql_database.connection, "Database", object())
     found = {message.id: message for message in check_tables(databases=["postgresql"])}
     assert reason in found["sqlqueue.I033"].msg

@@ -1,3 +1,3 @@
-"""A database engine for a database that sqlqueue does not know."""
+"""A database engine that sqlqueue does not support."""
 
 from __future__ import annotations

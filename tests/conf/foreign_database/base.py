@@ -1,4 +1,4 @@
-"""An engine whose vendor is none of the supported ones."""
+"""An engine with an unsupported vendor."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""A database engine that wraps another one, as monitoring packages bring them."""
+"""A database engine that wraps another one, as monitoring packages do."""
 
 from __future__ import annotations

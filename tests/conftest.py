@@ -1,4 +1,4 @@
-"""What every test has: the leak check, the database fixtures, the versions in the report header."""
+"""Shared by all tests: the leak check, the database fixtures, the versions in the report header."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import postgresql, sqlserver
 
-# leaks first: the databases import it, and a plugin must be imported by pytest to have its asserts rewritten
+# leaks comes first: databases imports it, and pytest must import a plugin itself to rewrite its asserts
 pytest_plugins = [
     "tests.support.leaks",
     "tests.support.databases",
@@ -23,7 +23,7 @@ pytest_plugins = [
     "tests.support.once",
 ]
 
-# Examples take longer on a busy machine, which is no failure.
+# Examples may take longer on a busy machine; that is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
@@ -31,7 +31,7 @@ VERSIONS = pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Looks at the servers that the environment names, before the first test: a wrong address ends the session."""
+    """Contact the servers named in the environment before the first test; a wrong address ends the session."""
     try:
         mssql = sqlserver.describe() if sqlserver.is_named() else f"not tested ({sqlserver.URL_VARIABLE} is not set)"
         config.stash[VERSIONS] = [

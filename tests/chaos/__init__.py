@@ -1,3 +1,3 @@
-"""Things break under load, and then ids are compared; README.md says which fault is tried where."""
+"""Faults under load, followed by a comparison of ids; README.md lists which test covers which fault."""
 
 from __future__ import annotations

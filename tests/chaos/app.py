@@ -1,7 +1,7 @@
 """Handlers of the workers that are killed: each message writes one row into the table `effects`, in the receive transaction.
 
-What a body says under "way" decides what else happens; tests/chaos/load.py makes such bodies, tests/chaos/books.py knows what must
-be there in the end.
+"way" in the body decides what else happens. tests/chaos/load.py creates the bodies, tests/chaos/books.py defines the expected
+result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TO_SALES, TO_BILLING, EVENT, ANSWER = "Chaos.Work", "Bill.Work", "Chaos.Happened
 
 
 def effect(context: Any, unit: str) -> None:
-    """The one thing that is to happen once; with a share of the units in the ledger, too, where there is one."""
+    """Write the effect that must happen once; for a share of the units also in the ledger, if there is one."""
     with context.connection.cursor() as cursor:
         cursor.execute("INSERT INTO effects (id, pid) VALUES (%s, %s)", (unit, os.getpid()))
     ledger.write(unit)
@@ -26,7 +26,7 @@ def effect(context: Any, unit: str) -> None:
 
 @handles(TO_SALES)
 def work(message: Any, context: Any) -> None:
-    """The row; then what the way says: a message for Billing, a reply, a failure."""
+    """Write the row, then follow the way: send to Billing, reply or fail."""
     way = message["way"]
     effect(context, message["id"])
     failpoints.reached("handler running")
@@ -45,12 +45,12 @@ def work(message: Any, context: Any) -> None:
 
 @handles(TO_BILLING)
 def bill(message: Any, context: Any) -> None:
-    """The row."""
+    """Write the row."""
     effect(context, message["id"])
     failpoints.reached("in a batch")
 
 
 @handles(EVENT)
 def happened(message: Any, context: Any) -> None:
-    """A row of each endpoint that has subscribed."""
+    """Write one row per subscribed endpoint."""
     effect(context, f"{message['id']}@{context.endpoint}")

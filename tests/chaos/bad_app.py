@@ -1,4 +1,4 @@
-"""Handlers that are bad to their process: each writes its row into `effects` first, then does what its type says."""
+"""Handlers that harm their process: each first writes its row into `effects`, then does what its type names."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PORTION, PORTIONS = 16 << 20, 16
 @handles("Bad.Nothing")
 @handles("Bad.Beside")
 def nothing(message: Any, context: Any) -> None:
-    """Only the row."""
+    """Write only the row."""
     effect(context, message["id"])
 
 
 @handles("Bad.Memory")
 def memory(message: Any, context: Any) -> None:
-    """Take all that there is; the process may have little more than it has at the first time."""
+    """Allocate until memory runs out; the first call limits the process to little more than it has."""
     effect(context, message["id"])
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -40,7 +40,7 @@ def memory(message: Any, context: Any) -> None:
 
 @handles("Bad.Leak")
 def leak(message: Any, context: Any) -> None:
-    """A second connection, and a thread with one of its own that does not end; both are never closed."""
+    """Leak a second connection, and an endless thread with its own connection."""
     effect(context, message["id"])
     second = context.connection.copy()
     LEAKED.append(second)
@@ -57,7 +57,7 @@ def leak(message: Any, context: Any) -> None:
 
 @handles("Bad.Close")
 def close(message: Any, context: Any) -> None:
-    """Django's own close of the connection, and then a question to it."""
+    """Close the connection through Django, then query it."""
     effect(context, message["id"])
     context.connection.close()
     with context.connection.cursor() as cursor:
@@ -66,7 +66,7 @@ def close(message: Any, context: Any) -> None:
 
 @handles("Bad.Hang")
 def hang(message: Any, context: Any) -> None:
-    """Say so, and wait for ever, as one does for an answer without a time-out; the second time (the file is there) go on."""
+    """Print a line and wait forever, like a call without a timeout; the second time (the file exists) return."""
     effect(context, message["id"])
     while not os.path.exists(message["released"]):
         sys.stdout.write("hanging\n")
@@ -76,7 +76,7 @@ def hang(message: Any, context: Any) -> None:
 
 @handles("Bad.Big")
 def big(message: Any, context: Any) -> None:
-    """Write more than the message itself has taken, so that a database that is full cannot hold it."""
+    """Write more than the message itself takes, so that a full database cannot hold it."""
     effect(context, message["id"])
     with context.connection.cursor() as cursor:
         cursor.execute("INSERT INTO ballast (content) VALUES (%s)", ["x" * 300_000])

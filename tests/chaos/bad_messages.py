@@ -1,4 +1,4 @@
-"""Messages for the handlers of bad_app, and what these have written."""
+"""Messages for the handlers of bad_app, and the rows that these wrote."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def prepare(bench: Bench) -> None:
 
 
 def send_bad(bench: Bench, kind: str, count: int, released: Path) -> list[str]:
-    """So many messages of the kind; their ids."""
+    """Send so many messages of this kind; returns their ids."""
     ids = [f"{kind}-{number}" for number in range(count)]
     send_many(f"Bad.{kind}", [{"id": each, "released": str(released)} for each in ids], to=address(bench, "Sales"))
     return ids

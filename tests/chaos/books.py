@@ -1,4 +1,4 @@
-"""The accounting, by ids: what was sent in a committed transaction was handled once or is in the error queue, and nothing else."""
+"""Accounting by id: each message of a committed transaction was handled once or is in the error queue, and there are no others."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ UUID_LENGTH = 36
 
 @dataclass
 class Account:
-    """What became of the units of work. A unit is an effect that a message is to have once, named by its id."""
+    """The outcome of the units of work. A unit is an effect that a message must have once, named by its id."""
 
     sent: dict[str, str]
-    """Message id → way, of those whose transaction was committed."""
+    """Message id → way, for committed transactions only."""
     handled: int = 0
     in_error_queue: int = 0
     failed: frozenset[str] = frozenset()
     """The units in the error queue."""
     why_failed: Counter[str] = field(default_factory=Counter)
-    """The ways of the messages in the error queue, and the kinds of their errors; the second message of a chain is of its way."""
+    """Way and kind of error of the messages in the error queue; the second message of a chain has the way of the first."""
     lost: list[str] = field(default_factory=list)
     """Neither an effect nor in the error queue."""
     twice: list[str] = field(default_factory=list)
-    """More than one effect, or an effect and in the error queue, or there more than once."""
+    """More than one effect, an effect and a row in the error queue, or more than one row there."""
     strangers: list[str] = field(default_factory=list)
-    """Effects or failed messages that nobody has sent: of a transaction that was rolled back."""
+    """Effects or failed messages that were never sent because their transaction was rolled back."""
     wrongly_handled: list[str] = field(default_factory=list)
-    """Messages whose handler never succeeds, handled all the same."""
+    """Messages that were handled although their handler always fails."""
     waiting: int = 0
     """Rows that are still in a queue or in a delayed table."""
 
     @property
     def faults(self) -> dict[str, list[str]]:
-        """Everything that must not be; empty if all is well."""
+        """All violations by kind; empty if there are none."""
         found = {"lost": self.lost, "twice": self.twice, "strangers": self.strangers, "wrongly handled": self.wrongly_handled}
         return {name: units for name, units in found.items() if units}
 
 
 def account(bench: Bench) -> Account:
-    """Compare what was sent with what came of it; when nothing is on its way any more."""
+    """Compare the sent messages with their outcomes; call it when no message is in progress."""
     alias = bench.database.alias
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT id, way FROM sent")
@@ -63,7 +63,7 @@ def account(bench: Bench) -> Account:
     errors = failed_units(bench)
     failed = Counter(unit for unit, _ in errors)
     expected = {unit for name, way in found.sent.items() for unit in units_of(name, way)}
-    # Of a chain the second message is sent by the first, if that is handled.
+    # The first message of a chain sends the second, if it is handled.
     expected -= {f"{name}/chain" for name, way in found.sent.items() if way == "chain" and name in failed}
     ends = effects + failed
     found.handled, found.in_error_queue = sum(effects.values()), sum(failed.values())
@@ -78,7 +78,7 @@ def account(bench: Bench) -> Account:
 
 
 def units_of(name: str, way: str) -> list[str]:
-    """The effects that a message is to have."""
+    """The expected effects of a message."""
     if way == "event":
         return [f"{name}@{endpoint}" for endpoint in ENDPOINTS]
     return [name, f"{name}/chain"] if way == "chain" else [name]
@@ -104,9 +104,9 @@ def _unit_of(body: dict[str, Any], headers: dict[str, Any]) -> str:
 
 
 def waiting(bench: Bench) -> int:
-    """How many messages are in the queues and delayed tables of all endpoints, at one moment."""
+    """The number of messages in the queues and delayed tables of all endpoints at one moment."""
     alias, book = bench.database.alias, get_settings().address_book(bench.database.vendor)
-    # One snapshot: between two looks a message may go from the table that is looked at second to the one that was first.
+    # One snapshot: between two counts, a message may move from the table counted second to the one counted first.
     with transaction.atomic(using=alias):
         if bench.database.vendor == "postgresql":
             with connections[alias].cursor() as cursor:
@@ -116,7 +116,7 @@ def waiting(bench: Bench) -> int:
 
 
 def handled_more(bench: Bench, messages: int) -> None:
-    """Wait until so many more messages are handled than now."""
+    """Wait until so many more messages are handled."""
 
     def handled() -> int:
         with bench.database.connection.cursor() as cursor:
@@ -128,7 +128,7 @@ def handled_more(bench: Bench, messages: int) -> None:
 
 
 def assert_accounted(bench: Bench) -> Account:
-    """Nothing is on its way, lost or done twice."""
+    """Assert that nothing is in progress, lost or done twice."""
     found = account(bench)
     assert found.waiting == 0
     assert found.faults == {}
@@ -136,10 +136,10 @@ def assert_accounted(bench: Bench) -> Account:
 
 
 def assert_no_lock(bench: Bench) -> None:
-    """Nobody holds a lock on the database any more, nor a transaction that is prepared."""
+    """Assert that no lock and no prepared transaction is left in the database."""
     with bench.database.connection.cursor() as cursor:
         if bench.database.vendor == "sqlite":
-            # Takes the only write lock there is. A process that was just killed may take a moment to be gone.
+            # Take the only write lock. A process that was just killed may take a moment to end.
             cursor.execute("BEGIN IMMEDIATE")
             cursor.execute("ROLLBACK")
         elif bench.database.vendor == "postgresql":

@@ -1,4 +1,4 @@
-"""What these tests have: a bench on each database, with no handlers of other tests; and a ledger beside it."""
+"""A bench on each database, without the handlers of other tests, and a ledger next to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.provisioning import PostgresqlProvider
 
 @pytest.fixture
 def ledger(bench: Bench, database_session: DatabaseSession) -> Iterator[OtherDatabase]:
-    """For the tests of `bench`: a part of the effects is written there, too."""
+    """For tests with `bench`: a share of the effects is also written there."""
     provider = database_session.provider("postgresql")
     assert isinstance(provider, PostgresqlProvider)
     with ledger_beside(provider) as made:

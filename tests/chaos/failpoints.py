@@ -1,4 +1,4 @@
-"""Where a worker process kills itself: CHAOS_STEP names the step, CHAOS_TIME at which time that it comes there."""
+"""Where a worker process kills itself: CHAOS_STEP names the step, CHAOS_TIME how often the process must reach it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEPS: Final = (
     "before commit",
     "after commit",
 )
-# Of a transaction that another database has joined, by two-phase commit.
+# Steps of a transaction that another database has joined by two-phase commit.
 STEPS_OF_TWO_PHASE: Final = ("recorded", "prepared", "decided", "branch committed")
 
 
@@ -41,13 +41,13 @@ class _Armed:
 
 
 def reached(step: str) -> None:
-    """The process is at the step; it may be its last. The handlers say so, and the traps below."""
+    """Report that the process has reached the step, which may kill it. Called by handlers and the traps below."""
     if step == _Armed.step and next(_Armed.times) == _Armed.time:
         die()
 
 
 def arm(step: str, time: int) -> None:
-    """Die at the step, when the process has come there so many times. To be called once, before anything is received."""
+    """Have the process die when it reaches the step for the given time. Call it once, before anything is received."""
     _Armed.step, _Armed.time = step, time
     trap(MessageProcessor, "process", partial(reached, "received"), before=True)
     trap(Dispatcher, "dispatch", partial(reached, "sends written"))

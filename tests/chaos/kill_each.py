@@ -1,6 +1,6 @@
-"""A worker for each named step, which it dies at: `python -m tests.chaos.kill_each SIDE_BY_SIDE`; prints how each has ended.
+"""Run a worker for each named step that dies there: `python -m tests.chaos.kill_each SIDE_BY_SIDE`; prints how each ended.
 
-Forked from one process that has started Python and Django, where each would take a second of a processor to do so.
+The workers are forked from one process with Python and Django loaded, which saves each a second of processor time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECONDS_TO_DIE = 150
 
 def main(side_by_side: int) -> None:
     django.setup()
-    # Whatever a worker imports at its start, once.
+    # Import once what every worker imports at its start.
     from django.conf import settings
 
     from tests.chaos import app, failpoints, ledger
@@ -26,14 +26,14 @@ def main(side_by_side: int) -> None:
     ended: dict[str, int] = {}
     steps = [*failpoints.STEPS, *(failpoints.STEPS_OF_TWO_PHASE if ledger.ALIAS in settings.DATABASES else ())]
     for first in range(0, len(steps), side_by_side):
-        # not always the first time that they come there
+        # do not always die at the first time
         running = {step: fork(step, 1 + first % 3) for step in steps[first : first + side_by_side]}
         ended.update({step: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for step, pid in running.items()})
     sys.stdout.write(json.dumps(ended) + "\n")
 
 
 def fork(step: str, time: int) -> int:
-    """The process of a worker that kills itself there, or is killed by the alarm when it has not come there."""
+    """Fork a worker that kills itself at the step, or is killed by the alarm if it does not reach it."""
     from tests.chaos import failpoints
 
     sys.stdout.flush()

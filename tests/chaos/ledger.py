@@ -1,4 +1,4 @@
-"""The ledger: another database that a fifth of the units of work is written to, by two-phase commit; where its alias is there."""
+"""The ledger: another database that gets a fifth of the units of work by two-phase commit, if its alias is configured."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sqlqueue_app.tables import two_phase
 
 ALIAS: Final = "ledger"
 ONE_IN: Final = 5
-# Lines of a worker's output: a branch was left by somebody who died, and this worker has ended it.
+# Lines in a worker's output: it has resolved a branch that a dead process left.
 RESOLVED: Final = {True: "was in doubt: committed", False: "was in doubt: rolled back"}
 
 
 def is_for_ledger(unit: str) -> bool:
-    """Whether a unit is written in both databases: its id says so, so that no body and no book has to."""
+    """Whether a unit is written to both databases. Derived from its id, so bodies and books need not store it."""
     return zlib.crc32(unit.encode()) % ONE_IN == 0
 
 
 def write(unit: str) -> None:
-    """The effect in the ledger, in the transaction of the message."""
+    """Write the effect to the ledger, in the transaction of the message."""
     if ALIAS in connections.settings and is_for_ledger(unit):
         with connections[ALIAS].cursor() as cursor:
             cursor.execute("INSERT INTO effects (name) VALUES (%s)", [unit])
@@ -38,7 +38,7 @@ def _tell_resolved(module: ModuleType) -> None:
     def told(branch: Any, *, committed: bool) -> bool:
         ended: bool = end_in_doubt(branch, committed=committed)
         if ended:
-            # One write: others write into the same file.
+            # A single write, because other processes write to the same file.
             os.write(sys.__stderr__.fileno(), f"{RESOLVED[committed]}\n".encode())  # type: ignore[union-attr]
         return ended
 

@@ -1,4 +1,4 @@
-"""The accounting of the ledger: what it has, the database of the queues has, each once; and nothing is undecided."""
+"""Accounting of the ledger: it and the database of the queues have the same units, each once, and nothing is undecided."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from tests.support.provisioning import PostgresqlProvider
 from tests.support.waiting import poll_until
 from tests.support.worker_processes import wait_until_given_back
 
-# Workers look every 5 s.
+# Workers check every 5 s.
 SECONDS_TO_SETTLE = 60.0
 
 
 @dataclass
 class LedgerAccount:
-    """The units that were to have one effect in each of both databases, and what became of it."""
+    """The outcome of the units that must have one effect in each of the two databases."""
 
     in_both: int = 0
     """Once in each."""
     lost: list[str] = field(default_factory=list)
-    """In the database of the queues alone."""
+    """Only in the database of the queues."""
     twice: list[str] = field(default_factory=list)
     """More than once in the ledger."""
     strangers: list[str] = field(default_factory=list)
-    """In the ledger alone."""
+    """Only in the ledger."""
     undecided: list[str] = field(default_factory=list)
-    """Prepared transactions, and those that the log has not forgotten, when nobody worked any more."""
+    """Prepared transactions and remaining log entries after all work has ended."""
     resolved: dict[str, int] = field(default_factory=dict)
-    """How many branches were in doubt meanwhile, by how they ended."""
+    """The number of branches that were in doubt during the run, by outcome."""
 
     @property
     def faults(self) -> dict[str, list[str]]:
-        """Everything that must not be; empty if all is well."""
+        """All violations by kind; empty if there are none."""
         found = {
             "lost in the ledger": self.lost,
             "twice in the ledger": self.twice,
@@ -55,19 +55,19 @@ class LedgerAccount:
 
 @contextmanager
 def ledger_beside(provider: PostgresqlProvider) -> Iterator[OtherDatabase]:
-    """The ledger, on the provider's server. No key of it could refuse what must not happen."""
+    """Create the ledger on the provider's server, without a key, so that a wrong row is not refused."""
     with made_beside(provider, ALIAS, unique=False) as made:
         yield made
 
 
 def undecided(bench: Bench, ledger: OtherDatabase) -> list[str]:
-    """What two-phase commit has not come to an end with."""
+    """The transactions that two-phase commit has not finished."""
     recorded = DistributedTransaction.objects.using(bench.database.alias).values_list("id", flat=True)
     return [f"prepared {name}" for name in ledger.prepared()] + [f"recorded {each}" for each in recorded]
 
 
 def settle(bench: Bench, ledger: OtherDatabase, log: Path) -> None:
-    """Give a worker that nobody kills the time to end what the dead have left in doubt, and to forget it."""
+    """Let a worker that is not killed resolve the branches of dead ones and remove their log entries."""
     if not undecided(bench, ledger):
         return
     with worker(bench, log, "--log-level", "error") as process:
@@ -79,7 +79,7 @@ def settle(bench: Bench, ledger: OtherDatabase, log: Path) -> None:
 
 
 def ledger_account(bench: Bench, ledger: OtherDatabase, log: Path | None = None) -> LedgerAccount:
-    """Compare the two databases, when nothing is on its way any more; `log` has the output of the workers."""
+    """Compare the two databases; call it when no message is in progress. `log` has the output of the workers."""
     with connections[bench.database.alias].cursor() as cursor:
         cursor.execute("SELECT id FROM effects")
         here = {str(name) for (name,) in cursor.fetchall() if is_for_ledger(str(name))}

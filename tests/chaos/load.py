@@ -1,6 +1,6 @@
-"""Mixed load: threads that send in transactions, some of them rolled back. What is committed stands in the table `sent`, too.
+"""Mixed load: threads that send in transactions, some of which roll back. Committed messages are also in the table `sent`.
 
-A sender outlives an outage: what was not committed is not in `sent` either, and it goes on with other messages.
+A sender survives an outage: uncommitted messages are not in `sent`, and it continues with other messages.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tests.support.senders import SendingThreads
 
 ENDPOINTS = ("Sales", "Billing")
 ROLLED_BACK = 0.1
-# How often a way is taken, by turns of chance. "never" fails at each attempt, "again" at the first, "later" until it was delayed.
+# The relative frequency of each way. "never" fails at every attempt, "again" at the first, "later" until it was delayed.
 WAYS = {"plain": 10, "chain": 4, "bill": 8, "delayed": 2, "event": 2, "again": 2, "later": 1, "never": 1}
 MAX_PER_TRANSACTION = 12
 MAX_DELAY_SECONDS = 0.5
 
 
 def prepare(bench: Bench, *, web: dict[str, object] | None = None, **endpoint: object) -> None:
-    """Sales, and Billing that takes batches, both subscribed to the event; Web, which sends; the tables of the books."""
+    """Set up Sales, Billing with batches, both subscribed to the event, Web as the sender, and the tables of the books."""
     shared = {**FAST, "HANDLERS": [MODULE], "IMMEDIATE_RETRIES": 1, "DELAYED_RETRIES": 1, "DELAYED_RETRY_INCREASE": 1, **endpoint}
     bench.database.configure(
         ENDPOINTS={"Sales": shared, "Billing": {**shared, "BATCH_SIZE": 20}, "Web": {**FAST, "HANDLERS": [], **(web or {})}},
@@ -38,16 +38,16 @@ def prepare(bench: Bench, *, web: dict[str, object] | None = None, **endpoint: o
     for name in ENDPOINTS:
         subscribe(EVENT, endpoint=name)
     with bench.database.connection.cursor() as cursor:
-        # No key that could refuse what must not happen.
+        # No keys, so that a wrong row is not refused.
         cursor.execute("CREATE TABLE effects (id varchar(60) NOT NULL, pid integer NOT NULL)")
         cursor.execute("CREATE TABLE sent (id varchar(60) NOT NULL, way varchar(20) NOT NULL)")
 
 
 class Senders(SendingThreads):
-    """They send until `most` messages are committed."""
+    """Threads that send until `most` messages are committed."""
 
     def __init__(self, bench: Bench, *, most: int, a_second: float, threads: int = 2, seed: int = 1) -> None:
-        """`a_second`: messages of all threads, at most."""
+        """`a_second`: the maximum number of messages per second of all threads together."""
         super().__init__((f"{seed}.{number}" for number in range(threads)), deadline=120)
         self._bench = bench
         self._most = most
@@ -94,7 +94,7 @@ class Senders(SendingThreads):
 
 
 def send_one(chance: random.Random, name: str, way: str) -> None:
-    """One message of the way, inside of the caller's transaction."""
+    """Send one message of this way in the caller's transaction."""
     if way == "event":
         publish(EVENT, {"id": name})
     elif way == "bill":
@@ -106,6 +106,6 @@ def send_one(chance: random.Random, name: str, way: str) -> None:
 
 
 def note(alias: str, sent: list[tuple[str, str]]) -> None:
-    """What the transaction sends, for the books."""
+    """Record for the books what the transaction sends."""
     with connections[alias].cursor() as cursor:
         cursor.executemany("INSERT INTO sent (id, way) VALUES (%s, %s)", sent)

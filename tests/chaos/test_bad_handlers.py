@@ -1,6 +1,6 @@
-"""Handlers that run out of memory, leak connections and threads, close the connection, hang: beside good ones.
+"""Handlers that run out of memory, leak connections and threads, close the connection or hang, next to good ones.
 
-The want of memory may hit any thread of the process, also one that has no handler at hand: its supervisor starts it again then.
+The lack of memory may hit any thread of the process, even one that runs no handler; the supervisor then restarts the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def test_bad_handlers_do_not_harm_other_messages(bench: Bench, tmp_path: Path) -
         others = good + send_bad(bench, "Leak", 5, released) + send_bad(bench, "Beside", 30, released)
         poll_until(lambda: not bench.rows("Sales"), what="the bad ones are at their end")
         failed = [unit for unit, _ in failed_units(bench)]
-        # Who asks for memory while another one holds it all fails too, and may do so twice.
+        # A handler that needs memory while another holds it all fails too, possibly twice.
         assert set(failing) <= set(failed)
         assert sorted(failed + effects(bench)) == sorted(failing + others)
         done = effects(bench)

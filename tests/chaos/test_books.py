@@ -1,4 +1,4 @@
-"""The accounting finds what it is there for: a message that is lost, one that is handled twice, one that nobody has sent."""
+"""The accounting detects a lost message, one handled twice and one that was never sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.other_databases import OtherDatabase
 
 
 def handled(bench: Bench, log: Path) -> Account:
-    """Some messages, handled; one of them fails."""
+    """Some handled messages, one of which failed."""
     prepare(bench, DELAYED_RETRIES=0)
     send(TO_SALES, {"id": "a-failed-one", "way": "never"})
     note(bench.database.alias, [("a-failed-one", "never")])

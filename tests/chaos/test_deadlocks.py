@@ -1,4 +1,4 @@
-"""Handlers that lock each other out: the victims of deadlocks are handled in the end, each once."""
+"""Handlers that deadlock: the victims are eventually handled, each once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS_TO_MEET = 10.0
 
 
 def soon_found(database: QueueDatabase) -> None:
-    """The server looks for deadlocks after 10 ms, not after a second."""
+    """Have the server look for deadlocks after 10 ms instead of a second."""
     with database.connection.cursor() as cursor:
         cursor.execute("SELECT current_database()")
         (name,) = cursor.fetchone()
@@ -25,7 +25,7 @@ def soon_found(database: QueueDatabase) -> None:
 
 
 def test_victims_of_deadlocks_are_handled_once(postgresql_bench: Bench, calls: Calls, events: Callable[[], list[str]]) -> None:
-    """Each pair takes two rows in opposite order, and both have their first before either asks for its second."""
+    """Each pair locks two rows in opposite order; both hold their first before either requests its second."""
     bench = postgresql_bench
     bench.configure(MAX_CONCURRENCY=4, CONCURRENCY_MODEL="fixed", IMMEDIATE_RETRIES=5)
     with bench.database.connection.cursor() as cursor:
@@ -56,6 +56,6 @@ def test_victims_of_deadlocks_are_handled_once(postgresql_bench: Bench, calls: C
         cursor.execute("SELECT DISTINCT taken FROM stock")
         assert cursor.fetchall() == [(2,)]
     assert bench.rows("error") == []
-    # of each pair one was the victim
+    # one of each pair was the victim
     assert len(calls.seen) >= len(both) + PAIRS
     assert_no_lock(bench)

@@ -1,7 +1,7 @@
-"""The disk is full: the worker goes on asking, nothing is lost, and when there is room again all is handled or in the error queue.
+"""The disk is full: the worker keeps polling and loses nothing; once there is space, all is handled or in the error queue.
 
-PostgreSQL: the tables of effects and failed messages lie in a tablespace on a file system of 1 MB, which somebody else fills. Root
-alone can mount one; where that cannot be had the test is skipped. SQLite: its file may not have more pages than it has.
+PostgreSQL: the tables of effects and failed messages are in a tablespace on a file system of 1 MB that the test fills. Only root
+can mount one; otherwise the test is skipped. SQLite: the page limit of its file is the current number of pages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.worker_processes import wait_until_given_back
 
 
 def assert_each_once(bench: Bench, ids: list[str]) -> None:
-    """Handled or in the error queue."""
+    """Assert that each message is handled or in the error queue."""
     assert sorted(effects(bench) + [unit for unit, _ in failed_units(bench)]) == sorted(ids)
     wait_until_given_back(bench)
     assert_no_lock(bench)
@@ -35,7 +35,7 @@ def assert_each_once(bench: Bench, ids: list[str]) -> None:
 
 @contextmanager
 def tiny_file_system(server: ThrowAwayServer) -> Iterator[Path]:
-    """A directory of the server's user on a file system of 1 MB."""
+    """A directory owned by the server's user on a file system of 1 MB."""
     place = server.directory / "tiny"
     place.mkdir()
     try:
@@ -55,7 +55,7 @@ def tiny_file_system(server: ThrowAwayServer) -> Iterator[Path]:
 
 @contextmanager
 def in_tablespace(bench: Bench, directory: Path, *tables: str) -> Iterator[None]:
-    """The tables lie in a tablespace there meanwhile."""
+    """Keep the tables in a tablespace there during the block."""
 
     def execute(statement: str) -> None:
         with connections[bench.database.alias].cursor() as cursor:
@@ -73,7 +73,7 @@ def in_tablespace(bench: Bench, directory: Path, *tables: str) -> Iterator[None]
 
 
 def fill(file: Path) -> None:
-    """Write until there is no room."""
+    """Write until no space is left."""
     with contextlib.suppress(OSError), file.open("wb", buffering=0) as output:
         while True:
             output.write(b"x" * 4_096)

@@ -1,4 +1,4 @@
-"""`kill -9` of workers at every named step and at random, while others send: nothing is lost, nothing is done twice."""
+"""`kill -9` of workers at every named step and at random, while others send: nothing is lost or done twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.processes import children_of
 from tests.support.waiting import poll_until
 
 SIDE_BY_SIDE = 2
-# Fewer than workers handle, so that little waits in the end.
+# Fewer than the workers handle, so that few messages wait at the end.
 A_SECOND = 100.0
 
 

@@ -1,6 +1,6 @@
-"""The server is killed under load, lines to it are cut and stalled: nothing is lost, nothing is done twice.
+"""The server is killed under load, connections to it are cut and stalled: nothing is lost or done twice.
 
-SQLite has neither: its database is a file, and who holds a lock on it is a process that is killed (test_kills.py).
+Neither applies to SQLite: its database is a file, and only a process can hold a lock on it (for kills, see test_kills.py).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_connections_are_cut_and_commit_answers_are_lost(
             handled_more(bench, 20)
             line.cut()
             handled_more(bench, 20)
-            # whether that was committed the worker cannot know
+            # the worker cannot know whether this was committed
             line.lose_answer_to(b"COMMIT")
             poll_until(lambda: line.answers_lost, what="an answer was lost")
             handled_more(bench, 20)
@@ -71,7 +71,7 @@ def test_connections_are_cut_and_commit_answers_are_lost(
 
 
 def stop_when_done(process: subprocess.Popen[bytes], bench: Bench, log: Path) -> None:
-    """The process that was there all the time does the rest, and stops in order."""
+    """Let the process that ran throughout finish the rest and stop in an orderly way."""
     poll_until(lambda: waiting(bench) == 0, what="nothing waits any more")
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0, log.read_text()[-4_000:]

@@ -1,4 +1,4 @@
-"""Worker processes that are killed: started with their output in a file, and how the last of them brings everything to its end."""
+"""Worker processes to be killed, with their output in a file, and a last one that finishes the work."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KILLED = -signal.SIGKILL
 def worker(
     bench: Bench, log: Path, *arguments: str, endpoints: Sequence[str] = ENDPOINTS, **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`run_sqlqueue_worker`, by itself unless the arguments name `--processes`; killed at the end if it is still there."""
+    """Run `run_sqlqueue_worker`, as a single process unless the arguments name `--processes`; kill it at the end if still alive."""
     if "--processes" not in arguments:
         arguments = ("--processes", "0", *arguments)
     with log.open("ab") as output:
@@ -45,24 +45,24 @@ def worker(
 
 
 def step_of(step: str, time: int = 1) -> dict[str, str]:
-    """The environment of a worker that kills itself when it has come to the step so many times."""
+    """The environment of a worker that kills itself when it reaches the step for the given time."""
     return {"CHAOS_STEP": step, "CHAOS_TIME": str(time)}
 
 
 def through(line: Proxy, server: ThrowAwayServer, bench: Bench) -> dict[str, str]:
-    """The environment of a worker that reaches the server by this line."""
+    """The environment of a worker that connects to the server through this proxy."""
     return alias_with(bench, HOST="127.0.0.1", PORT=str(line.port), PASSWORD=server.password)
 
 
 def alias_with(bench: Bench, **settings: Any) -> dict[str, str]:
-    """The environment of a worker that has other settings of the database."""
+    """The environment of a worker with changed database settings."""
     told = json.loads(bench.database.child_environment()["SQLQUEUE_TEST_CHILD"])
     told["DATABASES"][bench.database.alias].update(settings)
     return {"SQLQUEUE_TEST_CHILD": json.dumps(told)}
 
 
 def finish(bench: Bench, log: Path, deadline: float = 60.0) -> None:
-    """Let a worker that nobody kills handle what is left, if something is, and stop it in order."""
+    """Let a worker that is not killed handle the rest, if any, and stop it in an orderly way."""
     wait_until_given_back(bench)
     if not waiting(bench):
         return
@@ -74,7 +74,7 @@ def finish(bench: Bench, log: Path, deadline: float = 60.0) -> None:
 
 
 def finish_whole(bench: Bench, log: Path) -> Account:
-    """`finish`; every message has come to its end then, once, and nobody holds anything any more."""
+    """`finish`, then assert that every message ended once and that no lock is left."""
     finish(bench, log)
     found = assert_accounted(bench)
     assert_no_lock(bench)

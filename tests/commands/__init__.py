@@ -1,3 +1,3 @@
-"""Tests of the commands, as a user runs them."""
+"""Tests of the management commands, run as a user runs them."""
 
 from __future__ import annotations

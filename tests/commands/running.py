@@ -1,4 +1,4 @@
-"""A command as a user runs it: a process of its own, with what it printed and how it ended."""
+"""Run a command as a user does, in its own process, and return its output and exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.databases import QueueDatabase
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a process ended."""
+    """The result of a process."""
 
     code: int
     out: str
@@ -21,7 +21,7 @@ class Ran:
 
 
 def run(database: QueueDatabase, *arguments: str, stdin: bytes = b"") -> Ran:
-    """`manage.py <arguments>` on the database of the test, away from any terminal."""
+    """Run `manage.py <arguments>` on the test database without a terminal."""
     answer = subprocess.run(
         [sys.executable, "-m", "django", *arguments],
         env=database.child_environment(),
@@ -34,7 +34,7 @@ def run(database: QueueDatabase, *arguments: str, stdin: bytes = b"") -> Ran:
 
 
 def run_on_terminal(database: QueueDatabase, *arguments: str, typed: str) -> Ran:
-    """The same with a terminal as its input, at which a line is typed."""
+    """Like `run`, with a terminal as input on which one line is typed."""
     ours, theirs = pty.openpty()
     try:
         with subprocess.Popen(
@@ -53,7 +53,7 @@ def run_on_terminal(database: QueueDatabase, *arguments: str, typed: str) -> Ran
 
 
 def refused(ran: Ran, code: int = 2) -> str:
-    """The one line with which a command refused."""
+    """Assert that the command refused, and return its one-line error."""
     assert ran.code == code, ran
     assert ran.out == ""
     (line,) = ran.err.splitlines()

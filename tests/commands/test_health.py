@@ -1,4 +1,4 @@
-"""`sqlqueue_health`: exit codes, what was found, performance data."""
+"""`sqlqueue_health`: exit codes, findings, performance data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOUR = timedelta(hours=1)
 
 
 def health(*arguments: str, form: str = "text", **options: Any) -> tuple[int, str]:
-    """The exit code and what was printed."""
+    """The exit code and the output."""
     out = io.StringIO()
     try:
         call_command("sqlqueue_health", *arguments, format=form, stdout=out, **options)
@@ -39,7 +39,7 @@ def health(*arguments: str, form: str = "text", **options: Any) -> tuple[int, st
 
 
 def checks(*arguments: str) -> tuple[int, dict[str, str]]:
-    """The exit code, and the level of each check that found something."""
+    """The exit code, and the level of each check with a finding."""
     code, out = health(*arguments, form="json")
     return code, {each["check"]: each["status"] for each in json.loads(out)["findings"]}
 
@@ -75,7 +75,7 @@ def test_messages_without_receiver_are_critical(queue_database: QueueDatabase) -
     table(queue_database, "Sales").send([message()])
     assert checks() == (2, {"no_live_instance": "critical"})
 
-    # a process that only waits for replies receives nothing from the queue
+    # a process that only waits for replies does not receive from the queue
     instance(threads={"Sales.here": 1})
     assert checks() == (2, {"no_live_instance": "critical"})
 
@@ -96,7 +96,7 @@ def test_dead_instances_are_a_warning(queue_database: QueueDatabase) -> None:
 
 
 def test_a_delayed_message_that_has_just_become_due_is_not_overdue(queue_database: QueueDatabase) -> None:
-    """The next look of a mover takes it; the checks of the workers wait for a minute too."""
+    """The next poll of a mover takes it. The checks of the workers also wait for a minute."""
     install(queue_database)
     delay(queue_database, datetime.now(UTC) - timedelta(seconds=5))
 
@@ -129,7 +129,7 @@ def test_failed_messages_count_until_they_are_archived(queue_database: QueueData
 
 
 def archive() -> None:
-    """As if somebody had archived one message of the error queue."""
+    """Simulate the archiving of one message in the error queue."""
     known = FailedMessage.objects.count()
     now = datetime(2026, 1, 1, tzinfo=UTC)
     FailedMessage.objects.create(

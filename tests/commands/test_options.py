@@ -1,4 +1,4 @@
-"""Options however they are given: on a command line, as text to `call_command`, or by name with values of Python."""
+"""Options given on the command line, as text to `call_command`, or by name with Python values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sqlqueue_peek`: messages shown, none taken, none acting on the terminal."""
+"""`sqlqueue_peek` shows messages without receiving them, and none can control the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`run_sqlqueue_pipeline`: what it refuses, in one line, before Spark is started."""
+"""`run_sqlqueue_pipeline` refuses wrong options with one line before it starts Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sqlqueue_purge`: deletes what it was told to, and nothing by accident."""
+"""`sqlqueue_purge` deletes what was requested, and nothing by accident."""
 
 from __future__ import annotations
 

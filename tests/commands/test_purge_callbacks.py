@@ -1,4 +1,4 @@
-"""`sqlqueue_purge_callbacks`: the queues of dead instances go, those of live ones never."""
+"""`sqlqueue_purge_callbacks` removes the queues of dead instances, never those of live ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def purge(*arguments: str) -> Any:
 
 @pytest.fixture
 def pools(queue_database: QueueDatabase) -> QueueDatabase:
-    """The pools of the machine `here`, which is this one, and of `gone`."""
+    """The pools of the machine `here` (this one) and of `gone`."""
     install(queue_database)
     install_tables(queue_database.alias, planned_tables(get_settings(), queue_database.vendor, None, ["gone"]))
     return queue_database

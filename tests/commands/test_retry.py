@@ -1,4 +1,4 @@
-"""`sqlqueue_retry`: failed messages go back, at once and with no worker alive, and what happened is said."""
+"""`sqlqueue_retry` returns failed messages at once, even without a live worker, and reports the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sqlqueue_send`: what was asked for arrives, all of it or nothing."""
+"""`sqlqueue_send` sends all requested messages or none."""
 
 from __future__ import annotations
 

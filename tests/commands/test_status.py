@@ -1,4 +1,4 @@
-"""`sqlqueue_status`: the numbers of SQL, for people and machines."""
+"""`sqlqueue_status` prints the numbers from the tables, for people and machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sqlqueue_subscriptions`: who has subscribed to what, and the end of subscriptions."""
+"""`sqlqueue_subscriptions` lists and removes subscriptions."""
 
 from __future__ import annotations
 

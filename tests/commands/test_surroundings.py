@@ -1,4 +1,4 @@
-"""The surroundings of a command are wrong: one line with the remedy, and no try again of what waiting does not mend."""
+"""A command in a broken environment prints one line with the remedy, and does not retry what waiting cannot fix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CANNOT_CONNECT = (
 
 
 def run(database: QueueDatabase, command: tuple[str, ...], **changed: Any) -> Ran:
-    """A command in a process whose DATABASES has other values for the database of the test."""
+    """Run a command in a process with changed DATABASES values for the test database."""
     environment = database.child_environment()
     seen = json.loads(environment["SQLQUEUE_TEST_CHILD"])
     seen["DATABASES"][database.alias].update(changed)
@@ -78,7 +78,7 @@ def test_a_wrong_database_user_or_password_on_sqlserver(
 
 
 def test_a_database_that_is_down(postgresql_database: QueueDatabase, postgresql_server: ThrowAwayServer) -> None:
-    """A worker waits for it: tests/worker/test_outages.py."""
+    """A worker waits for the database instead: see tests/worker/test_outages.py."""
     install(postgresql_database)
     connections.close_all()
     postgresql_server.stop()
@@ -123,7 +123,7 @@ def test_a_sqlite_file_that_cannot_be_opened_or_is_none(
     assert missing.endswith("unable to open database file" + CANNOT_CONNECT)
     assert read_only.endswith("attempt to write a readonly database" + CANNOT_CONNECT)
     assert (wrong.code, wrong.out) == (1, "")
-    # From Python 3.13 on there are warnings of the connection that Django leaves open when it cannot set it up.
+    # From Python 3.13 on, warnings follow about the connection that Django leaves open if its setup fails.
     assert wrong.err.splitlines()[0].endswith("file is not a database" + CANNOT_CONNECT)
 
 

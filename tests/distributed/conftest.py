@@ -1,4 +1,4 @@
-"""Queues on each product, and other databases of the project beside them, which handlers write to."""
+"""Queues on each product, and other databases of the project that handlers write to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.provisioning import PostgresqlProvider
 
 @contextmanager
 def other_database(provider: PostgresqlProvider, alias: str) -> Iterator[OtherDatabase]:
-    """A database of its own on the server of the tests; nothing may be left prepared in it."""
+    """Create a separate database on the test server, and assert that no prepared transaction is left in it."""
     with made_beside(provider, alias, unique=True) as made:
         yield made
         assert made.prepared() == []
@@ -43,10 +43,10 @@ def third(bench: Bench, provider: PostgresqlProvider) -> Iterator[OtherDatabase]
 
 @pytest.fixture
 def nobody_looks_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job of the worker would forget what tests count, whenever it comes; `test_in_doubt.py` has it."""
+    """Disable the job of the worker, which would remove log entries that tests count. `test_in_doubt.py` tests it."""
     monkeypatch.setattr(InDoubt, "jobs", lambda self: [])
 
 
 def reasons(bench: Bench) -> list[str]:
-    """Why messages are in the error queue."""
+    """The error messages of the rows in the error queue."""
     return [headers["NServiceBus.ExceptionInfo.Message"] for headers in bench.headers("error")]

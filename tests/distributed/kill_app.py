@@ -1,6 +1,6 @@
-"""A handler that writes to three databases, in worker processes that kill themselves at one step of two-phase commit, once.
+"""A handler that writes to three databases, in worker processes that kill themselves once at one step of two-phase commit.
 
-KILL_AT names the step, KILL_ONCE a file that says it has happened. The traps stand around the product's own methods.
+KILL_AT names the step, KILL_ONCE a file that records the kill. The traps wrap the product's own methods.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STEPS: Final = (
     "second committed",
     "third committed",
 )
-# Steps of whoever ends what the death at another step has left.
+# Steps of the process that finishes the branches left by a kill at another step.
 RESOLVING: Final = ("asked", "second resolved")
 
 
@@ -54,7 +54,7 @@ def _write(alias: str) -> None:
 
 @handles("Kill.Spread")
 def spread(message: Any, context: Any) -> None:
-    """A row in each database."""
+    """Write a row in each database."""
     _write(get_settings().database)
     _write("second")
     die_at("second written")

@@ -1,4 +1,4 @@
-"""A process that ends what is in doubt, with the traps of kill_app."""
+"""A process that resolves branches in doubt, with the traps of kill_app."""
 
 from __future__ import annotations
 

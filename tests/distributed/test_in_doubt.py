@@ -1,4 +1,4 @@
-"""Branches in doubt: who ends them, who leaves them alone, and who is told."""
+"""Branches in doubt: which are resolved, which are left alone, and how they are reported."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tests.support.provisioning import PostgresqlProvider
 
 
 class _Dies(Exception):
-    """The transaction of the coordinator is lost here."""
+    """Aborts a transaction as the death of its process would."""
 
 
 def leave_branch(bench: Bench, other: OtherDatabase, *, committed: bool = False, coordinator: uuid.UUID | None = None) -> BranchId:
-    """A branch as a process leaves it that dies before or after its decision."""
+    """Leave a branch as a process does that dies before or after its decision."""
     log = transaction_log(bench.database.alias)
     branch = BranchId(coordinator or log.coordinator(), uuid.uuid4(), 0)
     with suppress(_Dies), transaction.atomic(using=bench.database.alias):
@@ -58,19 +58,19 @@ def recorded(bench: Bench) -> list[uuid.UUID]:
 
 
 def lose(other: OtherDatabase) -> None:
-    """The database cannot be reached any more."""
+    """Make the database unreachable."""
     connections[other.alias].close()
     connections.settings[other.alias]["NAME"] = "not there"
 
 
 def not_seen(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """How loud it was told that the second database cannot be asked."""
+    """The log levels of the reports that the second database cannot be queried."""
     events = [each for each in caplog.records if getattr(each, "event", "") == "branches_not_seen"]
     return [each.levelname for each in events if "'second'" in each.message]
 
 
 def checks_of_each_minute(bench: Bench, in_doubt: InDoubt) -> CheckRunner:
-    """Each look at them comes a minute after the one before."""
+    """A check runner whose clock advances by a minute with each check."""
     minutes, begin = count(), database_now(bench.database.alias)
     own = ProcessChecks(bench.database.alias)
     return CheckRunner(get_settings(), own, in_doubt, now=lambda: begin + timedelta(minutes=next(minutes)))
@@ -83,7 +83,7 @@ def test_branches_end_as_the_log_decided(bench: Bench, second: OtherDatabase, ev
     assert InDoubt(bench.database.alias).end_branches() == Resolved(committed=1, rolled_back=1)
     assert (second.effects(), second.prepared()) == ([f"of {decided}"], [])
     assert events().count("branch_resolved") == 2
-    # What was read of the log was read before: it is forgotten the next time.
+    # The log was read before the branches ended, so the entry is only removed the next time.
     assert recorded(bench) == [decided.transaction]
     assert InDoubt(bench.database.alias).end_branches() == Resolved()
     assert recorded(bench) == []
@@ -226,7 +226,7 @@ def test_read_only_settings_are_reported(bench: Bench) -> None:
 
 @pytest.mark.once
 def test_server_without_prepared_transactions_is_reported(bench: Bench) -> None:
-    """What such a server is asked to keep fails its message, and nothing else; a check has said so before."""
+    """A write on such a server fails only its message, and a check warns in advance."""
     server = postgresql.ThrowAwayServer(postgresql_programs.find_or_install(), [*postgresql.OPTIONS, "max_prepared_transactions=0"])
     provider = PostgresqlProvider(server)
     try:

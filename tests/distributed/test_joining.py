@@ -1,4 +1,4 @@
-"""Other databases in the receive transaction: what handlers do there commits with the message, or not at all.
+"""Other databases in the receive transaction: writes of handlers commit with the message or not at all.
 
 See docs/internals/decisions.md#two-phase-commit.
 """
@@ -206,7 +206,7 @@ def test_failure_of_the_second_database_rolls_back_the_first(bench: Bench, secon
         write_instance(bench, "here")
         second.write("there")
         third.write("same")
-        # A deferred constraint: it is looked at by the prepare.
+        # A deferred constraint, checked by the prepare.
         third.write("same")
 
     bench.put_message("Test.Message")

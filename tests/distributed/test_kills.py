@@ -1,4 +1,4 @@
-"""`kill -9` at every step of two-phase commit: all databases agree afterwards, and each effect is there once."""
+"""`kill -9` at every step of two-phase commit: afterwards all databases agree and have each effect once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.once
 
 @pytest.fixture
 def spreading(bench: Bench, second: OtherDatabase, third: OtherDatabase) -> Bench:
-    # Two sessions that insert the same effect at once, one of them of a dead process, may be each other's deadlock.
+    # Two sessions that insert the same effect, one of them of a dead process, may deadlock.
     bench.configure(HANDLERS=[kill_app.MODULE], TRANSACTION_MODE="transaction_scope", IMMEDIATE_RETRIES=10)
     with bench.database.connection.cursor() as cursor:
         cursor.execute("CREATE TABLE effects (name varchar(20) NOT NULL)")
@@ -44,7 +44,10 @@ def die(bench: Bench, step: str, once: Path) -> None:
 
 
 def settled(bench: Bench, second: OtherDatabase, third: OtherDatabase) -> bool:
-    """Whether nothing is in doubt any more: a session of a dead process that waited for a lock may have prepared since."""
+    """Resolve again, then return whether nothing is in doubt.
+
+    A session of a dead process that was waiting for a lock may have prepared since.
+    """
     InDoubt(bench.database.alias).end_branches()
     is_recorded = DistributedTransaction.objects.using(bench.database.alias).exists()
     return not is_recorded and not second.prepared() and not third.prepared()

@@ -1,4 +1,4 @@
-"""Commits that fail or whose answer is lost, of the receive or of a database that has joined it: all, or nothing, in both."""
+"""Failed commits and lost commit responses, of the receive or of a joined database: both commit or neither does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_commit_of_the_receive_that_fails_rolls_the_branches_back(bench: Bench
 
 @pytest.fixture
 def breaking_line(bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line of the first receive is cut between the prepare and the commit; handlers add to `calls` first."""
+    """Cut the connection of the first receive between prepare and commit; handlers must add to `calls` first."""
     if bench.database.vendor != "postgresql":
         pytest.skip("there is no line to SQLite")
     prepare = Participant.prepare
@@ -66,7 +66,7 @@ def test_connection_lost_at_the_commit_leaves_no_branch(bench: Bench, second: Ot
     bench.configure(IMMEDIATE_RETRIES=2)
     bench.put_message("Test.Message")
     bench.run()
-    # The branch of the first attempt is rolled back at once: the second would wait for its lock.
+    # The branch of the first attempt is rolled back at once; otherwise the second would wait for its lock.
     assert (calls.seen, second.effects(), second.prepared(), reasons(bench)) == ([1, 2], ["there"], [], [])
 
 
@@ -118,7 +118,7 @@ def test_lost_commit_answer_moves_no_handled_message(
     def handler(message: Any, context: Any) -> None:
         calls.add(context.attempt)
         write_instance(bench, "here")
-        # With a hook the next receive does not go with the commit.
+        # With a hook, the next receive is not combined with the commit.
         transaction.on_commit(lambda: calls.add("hook"), using=bench.database.alias)
         if elsewhere:
             second.write("there")

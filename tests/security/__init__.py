@@ -1,1 +1,1 @@
-"""What somebody tries who may write into a queue, or may look at what a project shows."""
+"""Attacks by those who may write to a queue or see what a project shows."""

@@ -1,4 +1,4 @@
-"""Every address of the app, found in the URL configuration and not in a list: nobody gets in without a permission."""
+"""Every URL of the app, taken from the URL configuration instead of a list, requires a permission."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ARGUMENTS = {"StringConverter": "Sales", "IntConverter": "1", "UUIDConverter": s
 
 
 def addresses() -> Iterator[str]:
-    """Each address of the site in which the app has a part, with arguments that fit."""
+    """Each URL of the site that involves the app, with valid arguments."""
     yield from (path for path in _below(get_resolver(), "/") if "sqlqueue" in path)
 
 
@@ -75,7 +75,7 @@ def test_every_url_requires_a_permission(shop: QueueDatabase) -> None:
 
 
 def test_user_without_permission_sees_no_bodies(sqlite_database: QueueDatabase) -> None:
-    """In no page, list or document: of messages that wait, have failed, are delayed, or are sent by a schedule."""
+    """Not in any page, list or document: neither of waiting, failed or delayed messages, nor of those sent by a schedule."""
     secret = "B0DY-of-a-message"
     install(sqlite_database, SCHEDULES={"Sales": {"CRON": "0 2 * * *", "SEND": "Sales.Close", "BODY": {"text": secret}}})
     body = f'{{"text": "{secret}"}}'.encode()

@@ -1,4 +1,4 @@
-"""Text of a message makes no line of its own in a log, and does nothing to the terminal of who reads it."""
+"""Text of a message cannot forge a log line or control the terminal of the reader."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = (
 
 
 def fill(bench: Bench) -> None:
-    """A message for each header that takes the text, and one that nobody can read."""
+    """Send one message per header with the forged text, and one that is unreadable."""
 
     @handles("Test.Ask")
     def ask(message: Any, context: Any) -> None:

@@ -1,4 +1,4 @@
-"""No text of a message becomes code: no pickle, no eval, and modules are imported in the places below alone, none by a message."""
+"""No text of a message becomes code: no pickle, no eval, and imports by name only in the places below, never by a message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.support.databases import ROOT
 
 SHIPPED = sorted(path for folder in ("sqlqueue_app", "project") for path in (ROOT / folder).rglob("*.py"))
-# Modules that make objects, or run code, from bytes or text that somebody else may have written.
+# Modules that create objects or run code from bytes or text that may be foreign.
 FORBIDDEN_MODULES = {
     *("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle", "yaml"),
     *("code", "codeop", "runpy", "imp", "pty", "xmlrpc", "xml.etree", "xml.dom", "xml.sax", "lxml"),
@@ -23,7 +23,7 @@ IMPORTING = {
     *("spec_from_file_location", "exec_module", "load_module"),
 }
 
-# Each place that imports by a name, and where the name comes from: from none of them leads a way to a message.
+# Each place that imports by name, and the source of the name. No source can be reached from a message.
 PLACES = {
     "sqlqueue_app/__init__.py": "the table of the package's own exports",
     "sqlqueue_app/conf/kinds.py": "a dotted path of the settings",
@@ -35,7 +35,7 @@ PLACES = {
     "sqlqueue_app/urls.py": "prometheus_client: is it installed?",
     "project/environment.py": "packages of the demo: are they installed?",
 }
-# Of xml.sax the demo and the admin use what escapes text.
+# The demo and the admin only use the escaping functions of xml.sax.
 ALLOWED_MODULES = {("sqlqueue_app/browsing/bodies.py", "xml.sax")}
 
 

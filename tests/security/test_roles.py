@@ -1,4 +1,4 @@
-"""Least privilege on PostgreSQL: each kind of process does its work as a role with the documented rights, and nothing beyond it."""
+"""Least privilege on PostgreSQL: with the documented rights, each kind of process can do its work and nothing else."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SETTINGS: dict[str, Any] = {
     "SCHEDULES": {"nightly": {"CRON": "0 2 * * *", "SEND": "Test.Message"}},
     "METRICS": {"TOKEN": "s3cret"},
 }
-# Rights on a table that is no queue of ours, on what only an owner may do, and on the server.
+# Actions on foreign tables, actions of an owner, and actions on the server.
 BEYOND = (
     f"CREATE TABLE {SCHEMA}.more (id int)",
     "CREATE TABLE public.more (id int)",
@@ -64,7 +64,7 @@ def shop(postgresql_bench: Bench) -> Bench:
     bench = postgresql_bench
     execute(bench.database, f"CREATE SCHEMA {SCHEMA}")
     execute(bench.database, "CREATE TABLE public.hidden (id int)")
-    # As it is by default from PostgreSQL 15 on.
+    # This is the default from PostgreSQL 15 on.
     execute(bench.database, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     bench.database.configure(**SETTINGS)
     bench.install()
@@ -72,7 +72,7 @@ def shop(postgresql_bench: Bench) -> Bench:
 
 
 def said_by(*command: str) -> str:
-    """What a command prints; health and check may end with an exit code."""
+    """The output of a command; health and check may end with an exit code."""
     out = io.StringIO()
     with suppress(SystemExit):
         call_command(*command, stdout=out, stderr=out)

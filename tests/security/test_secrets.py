@@ -1,4 +1,4 @@
-"""What is secret in the settings and in the app's own tables is in no log, message, page or output, wherever it is wrong."""
+"""Secrets of the settings and of the app's own tables appear in no log, message, page or output, wherever an error is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.site_pages import site_paths
 
 MARK = "S3CRET"
 PASSWORD, TOKEN, KEY, SIGNING, WEBHOOK = f"pw-{MARK}", f"token-{MARK}", f"key-{MARK}", f"django-{MARK}", f"whsec_{MARK * 5}"
-# The path of a webhook, which who may change the rule sees, and nobody else.
+# The path of a webhook is visible only to users who may change the rule.
 RULES = "sqlqueue_app_notificationrule"
 PATH = "T0KEN-of-a-path"
 SPARK = {"spark.hadoop.fs.s3a.secret.key": KEY, "spark.hadoop.fs.s3a.access.key": f"id-{MARK}"}
@@ -64,7 +64,7 @@ COMMANDS = [
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
-    """All that was logged or printed, tracebacks too."""
+    """Everything logged or printed, including tracebacks."""
     caplog.set_level(logging.DEBUG)
 
     def read() -> str:
@@ -76,7 +76,7 @@ def said(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) ->
 
 
 def told_by(*command: str) -> str:
-    """What a command prints, and the whole chain of errors with which it ends."""
+    """The output of a command, and the whole chain of errors if it fails."""
     out = io.StringIO()
     try:
         call_command(*command, stdout=out, stderr=out)
@@ -89,7 +89,7 @@ def told_by(*command: str) -> str:
 
 @contextmanager
 def away(database: QueueDatabase, **changed: Any) -> Iterator[None]:
-    """The database cannot be reached meanwhile, and its password is one of the secrets."""
+    """Make the database unreachable, with one of the secrets as its password."""
     before = {name: connections.settings[database.alias][name] for name in ("HOST", "PORT", "PASSWORD")}
     point(database.alias, **{"HOST": "127.0.0.1", "PORT": str(free_port()), "PASSWORD": PASSWORD, **changed})
     try:
@@ -138,7 +138,7 @@ def test_a_handler_that_cannot_reach_another_database(postgresql_bench: Bench, s
     (failed,) = bench.headers("error")
     assert "connection" in failed["NServiceBus.ExceptionInfo.Message"]
     assert MARK not in json.dumps(failed)
-    # The source line of the frame in a log is the handler's own text, which names the variable and not its value.
+    # The traceback shows the source line of the handler, which has the name of the variable, not its value.
     assert MARK not in said()
 
 

@@ -1,4 +1,4 @@
-"""XML that would eat memory, time or files: refused with the reason, and the message is in the error queue, whole."""
+"""XML that would exhaust memory or time or read files is refused with the reason; the complete message is in the error queue."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BOMBS = {
 
 @pytest.fixture
 def asked() -> Any:
-    """A server that nobody must ask: its address, and who has."""
+    """A server that must get no request; returns its address and the list of requested paths."""
     seen: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -81,7 +81,7 @@ def test_bombs_do_not_expand_in_the_admin(name: str) -> None:
 
 
 def test_text_in_many_pieces_is_put_together_once() -> None:
-    """It was copied for each piece, and a body of this kind kept a thread for a minute."""
+    """The text used to be copied for each piece; such a body occupied a thread for a minute."""
     element = parse_xml(b"<a>" + b"x" * 4_000_000 + b"x<b/>" * 50_000 + b"</a>")
     assert element.text == "x" * 4_050_000
 

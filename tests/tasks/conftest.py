@@ -1,4 +1,4 @@
-"""`office`: a project that uses Django's Tasks framework, its workers, and what the tables hold afterwards."""
+"""`office`: a project that uses Django's Tasks framework, its workers, and the contents of its tables."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ SIGNALS = {"enqueued": task_enqueued, "started": task_started, "finished": task_
 
 @dataclass
 class Office(Bench):
-    """An endpoint `default` that runs the tasks."""
+    """A project whose endpoint `default` runs the tasks."""
 
     settings: Settings = field(kw_only=True)
 
     def tasks(self, queues: list[str] | None = None, **options: Any) -> None:
-        """TASKS with our backend and these options."""
+        """Set TASKS to our backend with these options."""
         queues = ["default"] if queues is None else queues
         self.settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": queues, "OPTIONS": options}}
 
     def endpoints(self, **endpoints: dict[str, Any]) -> None:
-        """ENDPOINTS, and their tables."""
+        """Set ENDPOINTS and create their tables."""
         self.database.configure(ENDPOINTS={name: {**FAST, **given} for name, given in endpoints.items()})
         self.install()
 
@@ -47,7 +47,7 @@ class Office(Bench):
             return [headers for (headers,) in cursor.fetchall()]
 
     def written(self) -> list[str]:
-        """What the tasks have written."""
+        """The texts that the tasks have written."""
         names = Claim.objects.using(self.database.alias).filter(name__startswith=WRITTEN).values_list("name", flat=True)
         return sorted(name.removeprefix(WRITTEN) for name in names)
 
@@ -74,7 +74,7 @@ def _open(database: QueueDatabase, settings: Settings) -> Office:
 
 @pytest.fixture
 def handler_registry() -> Iterator[None]:
-    """Handlers that other modules have registered are not there meanwhile."""
+    """Remove the handlers of other modules during the test."""
     from sqlqueue_app.receiving.handlers import registry
 
     kept = registry.all()
@@ -87,7 +87,7 @@ def handler_registry() -> Iterator[None]:
 
 @dataclass
 class Signals:
-    """What the signals of the framework said, in order: the word of the signal, and the status of the result at that time."""
+    """The signals of the framework in order, each by name with the status of the result at that time."""
 
     said: list[tuple[str, str]] = field(default_factory=list)
     senders: list[type] = field(default_factory=list)
@@ -122,6 +122,6 @@ def signals() -> Iterator[Signals]:
 
 @pytest.fixture
 def events(caplog: pytest.LogCaptureFixture) -> Any:
-    """The `event` of every record that was logged, in order."""
+    """The `event` of every log record, in order."""
     caplog.set_level(logging.DEBUG, logger="sqlqueue")
     return lambda: [record.event for record in caplog.records if hasattr(record, "event")]

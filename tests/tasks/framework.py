@@ -29,5 +29,5 @@ __all__ = [
     "task_started",
 ]
 
-# Tasks of the tests write rows of the app's own `Claim`; the worker that runs them keeps some there too.
+# The tasks of the tests write rows of the app's own `Claim`, where the worker that runs them also keeps some.
 WRITTEN = "written by a task: "

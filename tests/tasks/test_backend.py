@@ -1,4 +1,4 @@
-"""The backend does what Django's own backends do, seen through the framework's own face."""
+"""The backend behaves like Django's own backends, seen through the framework's public API."""
 
 from __future__ import annotations
 

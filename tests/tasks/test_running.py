@@ -1,4 +1,4 @@
-"""Which endpoint runs a task, retries, tasks that are gone, results that are old."""
+"""Which endpoint runs a task; retries, removed tasks, old results."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_importing_tasks_needs_no_loaded_models() -> None:
         "(message,) = tests.tasks.early.early.get_backend().check()\n"
         "assert message.id == 'sqlqueue.E041', message\n"
     )
-    # An app's config may import tasks, when not even the apps are there.
+    # An app's config may import tasks before even the apps are ready.
     code = code.replace("(message,)", "import django\ndjango.setup()\n(message,)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""A task, what it writes, its result and its message are one transaction."""
+"""A task, its writes, its result and its message share one transaction."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_writes_and_sends_of_a_failed_task_are_rolled_back(office: Office, broke
 
 def test_writes_of_an_asynchronous_task_share_the_transaction(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("django.tasks", "django_tasks"):
-        # pytest would keep the record, and with it the error
+        # pytest would keep the log record and thus the error
         monkeypatch.setattr(logging.getLogger(name), "propagate", False)
     kept, lost = work.akeep.enqueue("kept"), work.akeep.enqueue("lost", fails=True)
     office.run()
@@ -118,7 +118,7 @@ def test_running_task_is_visible_in_mode_none(office: Office, monkeypatch: pytes
 
 
 def statuses_while_running(office: Office, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The status in the table while the task runs, as a connection of its own sees it."""
+    """The status in the table while the task runs, as another connection sees it."""
     seen: list[str] = []
     result = work.keep.enqueue("kept")
 

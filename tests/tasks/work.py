@@ -1,4 +1,4 @@
-"""Tasks as a project has them."""
+"""Tasks as a project would write them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def akeep(name: str, fails: bool = False) -> None:
 
 @task
 def swallow(name: str) -> None:
-    """Goes on after an error of the database."""
+    """Continue after a database error."""
     write(name)
     try:
         write(name)
@@ -111,4 +111,4 @@ async def aenqueue_another(name: str) -> str:
 
 
 def no_task() -> None:
-    """Only a function."""
+    """A plain function, not a task."""

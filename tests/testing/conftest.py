@@ -1,4 +1,4 @@
-"""An endpoint as a test of a user has it: inside of a transaction that is rolled back at the end."""
+"""An endpoint as in a user's own tests: inside a transaction that is rolled back at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUTES = {"Test.*": "Sales", "Billing.*": "Billing"}
 
 @contextmanager
 def as_in_testcase(alias: str) -> Iterator[None]:
-    """The block that Django's TestCase has around a test."""
+    """The transaction that Django's TestCase opens around a test."""
     block = transaction.atomic(using=alias)
     block._from_testcase = True  # type: ignore[attr-defined]
     with block:
@@ -26,7 +26,7 @@ def as_in_testcase(alias: str) -> Iterator[None]:
 
 @pytest.fixture
 def bench(queue_database: QueueDatabase, handler_registry: None) -> Iterator[Bench]:
-    """Endpoints `Sales` and `Billing`; everything the test does is in one transaction."""
+    """Endpoints `Sales` and `Billing`; the whole test runs in one transaction."""
     made = Bench(queue_database)
     queue_database.configure(
         ENDPOINTS={

@@ -1,4 +1,4 @@
-"""assert_sent and assert_not_sent: what counts as sent, and what a test hears that fails."""
+"""assert_sent and assert_not_sent: what counts as sent, and the messages of failing tests."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_names_of_members_are_found_as_handlers_find_them(bench: Bench) -> None:
     message = assert_sent(PlaceBigOrder, {"order_id": "1", "manager": "M"})
     assert message.body["OrderId"] == "1"
     assert_sent(PlaceBigOrder("1", Decimal(1), manager="M"))
-    # it is an order too
+    # it is also a PlaceOrder
     assert_sent(PlaceOrder, {"order_id": "1"})
     assert message.message == PlaceBigOrder("1", Decimal(1), manager="M")
 

@@ -1,6 +1,6 @@
-"""The contract of a queue and of processing, in memory and inside of the transaction of a test.
+"""The contract of a queue and of processing, in memory and inside the transaction of a test.
 
-The tests are those of the tables and of the worker, all of them but LEFT_OUT: they run here with other fixtures of the same names.
+These are the tests of the tables and of the worker, except LEFT_OUT, run with other fixtures of the same names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FROM_ANOTHER_CONNECTION = {
     "test_purge_deletes_everything",
     "test_purge_of_expired_rows_skips_held_ones",
 }
-# They ask for a database of their own, take the table away, or want no transaction to be open.
+# These need their own database, drop the table, or require that no transaction is open.
 ON_A_DATABASE_OF_THEIR_OWN = {
     "test_text_in_sqlite_columns_for_bytes_and_instants_is_read",
     "test_duplicate_row_id_is_refused",
@@ -51,7 +51,7 @@ ON_A_DATABASE_OF_THEIR_OWN = {
     "test_rows_that_block_a_real_endpoint_are_received",
     "test_estimate_is_never_less_than_the_counted_rows",
 }
-# A connection that a handler closes takes the transaction of the test along. Memory is the same everywhere.
+# Closing the connection in a handler would end the transaction of the test. Memory use is the same everywhere.
 ONLY_IN_A_WORKER = {
     "test_handler_that_closes_its_connection_fails_only_its_message",
     "test_body_of_64_mib_is_stored",
@@ -68,12 +68,12 @@ def test_every_excluded_test_exists() -> None:
     assert {name for suite in SUITES for name in vars(suite)} >= LEFT_OUT
 
 
-# SQLite on a file runs the very statements that it runs in memory.
+# SQLite runs the same statements on a file as in memory.
 PLACES = ["memory", "postgresql"]
 
 
 class DrainedBench(Bench):
-    """As the worker's, but messages are handled by drain()."""
+    """Like the bench of the worker tests, but drain() handles the messages."""
 
     def run(self, stop: object = None, **options: object) -> int:
         drained = drain(raise_errors=False)
@@ -84,7 +84,7 @@ class DrainedBench(Bench):
 def database(
     request: pytest.FixtureRequest, database_session: DatabaseSession, settings: Settings, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[QueueDatabase]:
-    """A place for queues, inside of a transaction as TestCase has it."""
+    """A database for queues, inside a transaction as with TestCase."""
     if request.param == "memory":
         with memory_database(FakeClock()), as_in_testcase(ALIAS):
             settings.SQLQUEUE = {**settings.SQLQUEUE, "DATABASE": ALIAS}
@@ -96,13 +96,13 @@ def database(
 
 @pytest.fixture
 def layout() -> str:
-    """What the installer makes."""
+    """The layout that the installer creates."""
     return "ours"
 
 
 @pytest.fixture
 def queue(database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> QueueTable:
-    """An empty table, whose receives lie in the transaction of the test."""
+    """An empty table whose receives run in the transaction of the test."""
     for module in (test_send, test_receive, test_count_and_purge, tables):
         monkeypatch.setattr(module, "receive_transaction", transaction_for)
     address = address_book_of(get_settings()).of_queue("Sales")
@@ -112,7 +112,7 @@ def queue(database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> QueueTabl
 
 @pytest.fixture
 def bench(database: QueueDatabase, handler_registry: None) -> Bench:
-    """The endpoint of the worker's tests."""
+    """The endpoint of the worker tests."""
     made = DrainedBench(database)
     made.configure()
     return made

@@ -1,4 +1,4 @@
-"""drain(): the worker's own processing, in the thread and the transaction of a test."""
+"""drain(): the worker's processing, in the thread and the transaction of a test."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_every_mode_stays_in_the_transaction(bench: Bench, calls: Calls, mode: s
     send("Test.Message", {"fails": True})
     with pytest.raises(LookupError):
         drain("Sales")
-    # in mode none the message is gone, in the others it is there again
+    # in mode none the message is gone, in the other modes it is back
     drained = drain("Sales", raise_errors=False)
     assert drained.failed == (0 if mode == "none" else 1)
     assert len(bench.rows("error")) == drained.failed

@@ -1,4 +1,4 @@
-"""FakeContext: what handlers can ask of a context, they can ask of it; nothing is written. No test here asks for a database."""
+"""FakeContext offers handlers the whole API of a context and writes nothing. No test here uses a database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlqueue_app.messages.errors import MessageTypeError
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.testing import FakeContext
 
-# Whoever adds a method to the context says here how it is called; see the test below.
+# For each new method of the context, add a call here; the test below requires it.
 CALLS: dict[str, Callable[[FakeContext], object]] = {
     "send": lambda context: context.send("Test.Ship", {"a": 1}),
     "send_local": lambda context: context.send_local("Test.Ship", {"a": 1}),

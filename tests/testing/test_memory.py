@@ -1,4 +1,4 @@
-"""InMemoryEndpoint: handlers and no database of the project. No test here asks for one."""
+"""InMemoryEndpoint runs handlers without the project's database. No test here uses one."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_memory_leaves_nothing_behind(sales: InMemoryEndpoint, settings: Setting
     assert "sqlqueue_memory" not in connections.settings
     with InMemoryEndpoint("Sales"):
         assert_not_sent()
-    # for the fixture
+    # the fixture exits it once more
     sales.__enter__()
 
 
@@ -178,7 +178,7 @@ def test_a_test_that_fails_inside_leaves_nothing() -> None:
 
 @pytest.mark.django_db
 def test_memory_is_independent_of_the_tests_transaction(calls: Calls) -> None:
-    """A plain send does not wait for the test's own transaction, which never commits."""
+    """An ordinary send does not wait for the test's own transaction, which never commits."""
     with InMemoryEndpoint("Sales"):
         send(Order(1))
         assert_sent(Order(1))

@@ -28,7 +28,7 @@ STAGES: dict[str, list[str]] = {
     "poll and process, what is not below": ["sqlqueue_app.receiving.receiver:QueuePoller.poll"],
     "receive: text, row, Django's bookkeeping": [f"{_RECEIVE}:PostgresReceiveTransaction.receive_many"],
     "commit (and receive): text, row, bookkeeping": [f"{_RECEIVE}:PostgresReceiveTransaction.commit"],
-    DRIVER: [f"{_RECEIVE}:_last", f"{_RECEIVE}:_several"],
+    DRIVER: [f"{_RECEIVE}:_execute", f"{_RECEIVE}:_execute_for_rows"],
     "headers: parse": ["sqlqueue_app.receiving.processing:read_headers"],
     "handlers: look up, read the body": ["sqlqueue_app.receiving.handlers:HandlerTable.calls"],
 }

@@ -162,7 +162,7 @@ def test_last_message_is_found_in_every_place(queue_database: QueueDatabase) -> 
     location = client_of("viewer").get(f"{NIGHTLY}message/").headers["Location"]
     assert location.startswith(f"{ADMIN}queue/audit/")
     ticked(queue_database, HOUR)
-    assert "it was handled, or deleted" in page(f"{NIGHTLY}message/").text()
+    assert "it was handled or deleted" in page(f"{NIGHTLY}message/").text()
     page(f"{LIST}no/such/message/", status=404)
 
 

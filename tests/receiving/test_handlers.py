@@ -45,7 +45,7 @@ def test_unregistered_class_or_missing_type_is_refused() -> None:
     class Plain:
         a: int
 
-    with pytest.raises(MessageTypeError, match="no message type"):
+    with pytest.raises(MessageTypeError, match="not a message type"):
         handles(Plain)(lambda message, context: None)
     with pytest.raises(HandlerError, match="names no message type"):
         handles()

@@ -265,7 +265,7 @@ def test_invalid_subscription_is_refused(stand: Desk) -> None:
     why = r"its queue .* does not exist: run sqlqueue_install or migrate: did you mean 'Billing'\?"
     with pytest.raises(QueueNotFound, match=f"{what}: {why}"):
         subscribe(OrderShipped, endpoint="Biling")
-    with pytest.raises(MessageTypeError, match="no message type"):
+    with pytest.raises(MessageTypeError, match="not a message type"):
         subscribe(Unnamed, endpoint="Billing")
     with pytest.raises(MessageTypeError, match="blank"):
         subscribe(" ", endpoint="Billing")

@@ -1,3 +1,3 @@
-"""What the tests stand on: databases, waiting, leak checks."""
+"""Shared helpers of the tests: databases, waiting, leak checks."""
 
 from __future__ import annotations

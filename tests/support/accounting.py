@@ -1,4 +1,4 @@
-"""Rows of any shape are put into a queue, and each is found again: once, whole."""
+"""Put rows of any shape into a queue and check that each is found again, once and complete."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from tests.support.shapes import MADE, Shape
 
 
 def put(bench: Bench, rows: Iterable[Shape], queue: str = "Sales") -> list[Shape]:
-    """The rows as they are in the queue then: no database holds half of a surrogate pair, PostgreSQL no NUL and no such columns."""
+    """Insert the rows and return them as stored.
+
+    No database stores lone surrogates; PostgreSQL stores no NUL and lacks the columns for the correlation id and reply-to address.
+    """
     held = [as_held(row, bench.database.vendor) for row in rows]
     table = bench.table(queue)
     table.send([NewRow(str(row.row_id), row.headers, row.body or b"", row.correlation_id, row.reply_to) for row in held])
     null = [row.row_id for row in held if row.body is None]
     if null:
-        # Foreign senders alone write that.
+        # Only foreign senders write NULL.
         values = [each.hex if bench.database.vendor == "sqlite" else str(each) for each in null]
         with bench.database.connection.cursor() as cursor:
             cursor.execute(f"UPDATE {table.qualified} SET Body = NULL WHERE Id IN ({', '.join(['%s'] * len(values))})", values)
@@ -29,7 +32,7 @@ def put(bench: Bench, rows: Iterable[Shape], queue: str = "Sales") -> list[Shape
 
 
 def as_held(row: Shape, vendor: str) -> Shape:
-    """The row as the database can hold it."""
+    """The row as the database can store it."""
 
     def held(text: str | None) -> str | None:
         if text is None:
@@ -43,7 +46,7 @@ def as_held(row: Shape, vendor: str) -> Shape:
 
 @dataclass(frozen=True)
 class Found:
-    """A row as it came out: where, with which headers, with which body."""
+    """A row after processing: its queue, header text and body."""
 
     queue: str
     text: str
@@ -58,19 +61,19 @@ class Found:
 
     @property
     def is_ours(self) -> bool:
-        """Whether a handler, or the acknowledgement of a retry, made it."""
+        """Whether a handler sent it, or it is the acknowledgement of a retry."""
         return MADE in self.headers or (names.RETRY_SUCCESSFUL in self.headers and names.MESSAGE_ID not in self.headers)
 
 
 def found_in(bench: Bench, *queues: str) -> list[Found]:
-    """What the worker left in the queues, without what handlers sent."""
+    """The rows that the worker left in the queues, without those that handlers sent."""
     found = [Found(queue, row.headers or "", row.body or b"") for queue in queues for row in bench.rows(queue)]
     return [each for each in found if not each.is_ours]
 
 
 def account(rows: Iterable[Shape], found: list[Found]) -> None:
-    """Each row was found exactly once, whole: a poison row to the byte, another one with its body and every header of its own."""
-    # A row that says little could be taken for many: those that say more are looked for first, among those that say the least.
+    """Assert that each row was found exactly once: a poison row byte for byte, others with their body and all their headers."""
+    # A row with few headers matches many. So match the most specific rows first, and try the shortest candidates first.
     left = sorted(found, key=lambda each: len(each.text))
     for row in sorted(rows, key=_says, reverse=True):
         place = next((place for place, each in enumerate(left) if _is_of(each, row)), None)
@@ -80,7 +83,7 @@ def account(rows: Iterable[Shape], found: list[Found]) -> None:
 
 
 def _says(row: Shape) -> int:
-    """How much of a row can be told from others: a row that says all that another says, and more, says more."""
+    """How specific a row is: a row with all headers of another and more gets a greater number."""
     if row.is_poison:
         return len(row.headers)
     told = read_headers(row.headers) if row.headers != "null" else {}
@@ -93,7 +96,7 @@ def _is_of(each: Found, row: Shape) -> bool:
     if row.is_poison:
         return each.queue == "error" and each.text == row.headers
     if each.text == row.headers:
-        # A satellite moves rows as they are, and the id of the row stays that of the message.
+        # A satellite moves rows unchanged, so the row id remains the message id.
         return True
     told = read_headers(row.headers) if row.headers != "null" else {}
     headers = each.headers
@@ -106,16 +109,16 @@ def _is_of(each: Found, row: Shape) -> bool:
 _MAY_CHANGE: Final = frozenset(
     {
         names.MESSAGE_ID,
-        # Dropped in the error queue, and where a message was on its way to.
+        # Dropped in the error queue, and the destination of a forwarded message.
         names.DELAYED_RETRIES,
         names.IMMEDIATE_RETRIES,
         names.FORWARD_DESTINATION,
-        # Of a delay that is over.
+        # Headers of a finished delay.
         names.TIMEOUT_EXPIRE,
         names.TIMEOUT_ROUTE_TO,
         names.TIMEOUT_REPLY_TO_ADDRESS,
         names.DELAYED_RETRIES_TIMESTAMP,
-        # Written by the failure, or by the audit copy.
+        # Written on failure or for the audit copy.
         names.FAILED_QUEUE,
         names.TIME_OF_FAILURE,
         names.PROCESSING_MACHINE,
@@ -130,7 +133,7 @@ _MAY_CHANGE: Final = frozenset(
         names.EXCEPTION_SOURCE,
         names.EXCEPTION_STACK_TRACE,
         names.RETRY_ACKNOWLEDGEMENT_SENT,
-        # Said by the columns where the headers are silent.
+        # Taken from the columns if the headers lack them.
         names.REPLY_TO_ADDRESS,
         names.CORRELATION_ID,
     }

@@ -1,4 +1,4 @@
-"""What an operator sees of a condition: the overview, `sqlqueue_health`, the states on the lists."""
+"""What an operator sees of a condition on the overview, in `sqlqueue_health` and in the states on the lists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTHING = "Nothing needs attention."
 
 @dataclass
 class Alerts:
-    """What needs attention: on the overview, in its navigation and its tile, and in `sqlqueue_health`; the links of the page."""
+    """The alerts on the overview, in its navigation and tile, and in `sqlqueue_health`; with the links of the page."""
 
     text: str
     checks: list[str]
@@ -37,7 +37,7 @@ def alerts() -> Alerts:
 
 
 def badge(page: str) -> int:
-    """How many alerts the navigation of a page counts, as workers have written them."""
+    """The number of alerts in the navigation of a page, as written by workers."""
     return _badge(Markup(client_of("viewer").get(f"{ADMIN}{page}/").content.decode()))
 
 
@@ -47,7 +47,7 @@ def _badge(markup: Markup) -> int:
 
 
 def one_alert(check: str, *phrases: str) -> Alerts:
-    """There is this one, with these words and since when."""
+    """Assert that this is the only alert, with these phrases and its start time."""
     found = alerts()
     assert (found.checks, found.tile, found.badge) == ([check], 1, 1), (found.checks, found.text)
     assert len(re.findall(r"since [\d-]+ [\d:]{8} \(", found.text)) == 1, found.text

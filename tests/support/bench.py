@@ -1,4 +1,4 @@
-"""A worker on a real database, with handlers that a test writes itself."""
+"""A worker on a real database, with handlers defined by the test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sqlqueue_app.tables.rows import NewRow, PeekedRow
 from sqlqueue_app.worker.run import RunOptions, run_worker
 from tests.support.databases import QueueDatabase
 
-# A worker of a test has a few hundred messages to handle at most.
+# The worker of a test handles a few hundred messages at most.
 SECONDS_TO_EMPTY = 120.0
 FAST = {"CALLBACKS": False, "IMMEDIATE_RETRIES": 0, "DELAYED_RETRIES": 0, "PURGE_EXPIRED_EVERY": 0}
 MODES = ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"]
@@ -37,7 +37,7 @@ MODES = ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none
 
 @dataclass
 class Calls:
-    """What handlers were called with, seen by the test's own thread."""
+    """The arguments of handler calls, readable in the test's own thread."""
 
     seen: list[Any] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -76,7 +76,7 @@ class Bench:
         return [json.loads(row.headers or "") for row in self.rows(name)]
 
     def put(self, headers: str, body: bytes, *, queue: str = "Sales", row_id: str = "11111111-2222-3333-4444-555555555555") -> None:
-        """A row as somebody else might write it."""
+        """Insert a row as another program might write it."""
         self.table(queue).send([NewRow(row_id, headers, body)])
 
     def put_message(self, message_type: str, body: object = None, **headers: str) -> None:
@@ -84,12 +84,12 @@ class Bench:
         self.put(text, json.dumps({} if body is None else body).encode())
 
     def put_message_of(self, number: int, message_type: str, body: object = None) -> None:
-        """One of several messages: the number makes the id of its row."""
+        """Insert one of several messages; the number determines the row id."""
         text = json.dumps({"NServiceBus.EnclosedMessageTypes": message_type})
         self.put(text, json.dumps({} if body is None else body).encode(), row_id=f"00000000-0000-0000-0000-{number:012}")
 
     def run(self, stop: StopSignal | None = None, **options: Any) -> int:
-        """Receive until nothing is left, in the calling thread and those of the worker; with `until_empty=False` until the stop."""
+        """Run a worker until the queues are empty, or with `until_empty=False` until the stop, in this and its own threads."""
         chosen = RunOptions(**{"until_empty": True, **options})
         stop = stop or StopSignal()
         if not chosen.until_empty:
@@ -107,7 +107,7 @@ class Bench:
 
 @dataclass
 class Asking:
-    """The test asks as `Web`, which has two callback queues and no handlers; `Sales` answers."""
+    """The test sends requests as `Web`, which has two callback queues and no handlers; `Sales` replies."""
 
     bench: Bench
 
@@ -130,7 +130,7 @@ class Asking:
         queue: str = "Web.here",
         row: int = 1,
     ) -> None:
-        """A reply as somebody else might write it."""
+        """Insert a reply as another program might write it."""
         told = {"NServiceBus.MessageIntent": "Reply", "NServiceBus.CorrelationId": correlation_id, **(headers or {})}
         self.bench.put(json.dumps(told), body, queue=queue, row_id=f"00000000-0000-0000-0000-{row:012}")
 
@@ -164,7 +164,7 @@ class Running:
 
 
 def take(asking: Asking) -> InstanceLease:
-    """Another process leases a callback queue."""
+    """Lease a callback queue, as another process would."""
     return lease_instance(
         get_settings().endpoint("Web"),
         alias=asking.bench.database.alias,
@@ -175,7 +175,7 @@ def take(asking: Asking) -> InstanceLease:
 
 
 def write_instance(bench: Bench, name: str) -> None:
-    """A row of the handler's own: any managed table will do."""
+    """Write a row as a handler's own work; any managed table will do."""
     now = timezone.now()
     Instance.objects.using(bench.database.alias).create(endpoint="T", name=name, host="h", pid=1, started_at=now, heartbeat_at=now)
 
@@ -207,9 +207,9 @@ def sqlite_bench(sqlite_database: QueueDatabase, handler_registry: None) -> Benc
 
 @pytest.fixture
 def handler_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Handlers that the test registers are gone after it; others are not there meanwhile.
+    """Remove all other handlers during the test, and those that it registers after it.
 
-    No message counts as slow: on a busy machine another thread would take the next one, and tests look at the order.
+    No message counts as slow: on a busy machine, another thread would take the next one, and tests check the order.
     """
     monkeypatch.setattr("sqlqueue_app.receiving.background.BUSY_PROBE_SECONDS", 3600.0)
     kept = registry.all()
@@ -252,7 +252,7 @@ def counting(calls: Calls) -> Callable[..., None]:
 
 @pytest.fixture
 def events(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """The `event` of every record that was logged, in order."""
+    """The `event` of every log record, in order."""
     caplog.set_level(logging.DEBUG, logger="sqlqueue")
     return lambda: [record.event for record in caplog.records if hasattr(record, "event")]
 

@@ -1,4 +1,4 @@
-"""Clocks that a test puts forward and back: that of this process, and that of its database."""
+"""Clocks that a test can set forward and back: that of this process, and that of its database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import sqlqueue_app.sending.composer
 import sqlqueue_app.status.overview
 from tests.support.databases import QueueDatabase
 
-# Whatever of ours, or in our place, asks what time it is.
+# Our modules, and those acting for us, that read the time.
 _ASKING: tuple[ModuleType, ...] = (
     apscheduler.schedulers.base,
     sqlqueue_app.receiving.background,
@@ -42,13 +42,13 @@ _NAMES = ("clock_timestamp", "now", "statement_timestamp")
 
 
 class ProcessClock:
-    """The wall clock of this process; the monotonic one goes on as ever."""
+    """The wall clock of this process; the monotonic clock is unaffected."""
 
     def __init__(self) -> None:
         self.ahead = timedelta()
 
     def put(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Have everybody ask this clock."""
+        """Have all these modules use this clock."""
         clock = self
 
         class Shifted(datetime):
@@ -61,14 +61,14 @@ class ProcessClock:
 
 
 class DatabaseClock:
-    """The clock of a real database, for every connection that is opened from now on; SQLite's is that of the process that asks."""
+    """The clock of a real database for all new connections; SQLite uses that of the querying process."""
 
     def __init__(self, database: QueueDatabase) -> None:
         self._database = database
         self._ahead = timedelta()
 
     def jump(self, by: timedelta) -> None:
-        """Put it forward, or back."""
+        """Set it forward or back."""
         self._ahead += by
         if self._database.vendor == "postgresql":
             with self._database.connection.cursor() as cursor:
@@ -76,7 +76,7 @@ class DatabaseClock:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While open, statements see this clock. Skips the test on SQL Server, where no function can stand in for GETUTCDATE()."""
+        """Statements in the block see this clock. Skips the test on SQL Server, where GETUTCDATE() cannot be replaced."""
         if self._database.vendor == "sqlserver":
             pytest.skip("the clock of SQL Server cannot be replaced")
         if self._database.vendor == "postgresql":
@@ -97,14 +97,14 @@ class DatabaseClock:
             return
         if connection.vendor == "postgresql":
             with connection.cursor() as cursor:
-                # Functions of a schema that stands before pg_catalog win.
+                # Functions of a schema listed before pg_catalog take precedence.
                 cursor.execute("SET search_path TO public, test_clock, pg_catalog")
             return
         for name in ("strftime", "julianday"):
             connection.connection.create_function(name, -1, _of_sqlite(name, self))
 
     def now(self) -> str:
-        """In the form that SQLite reads."""
+        """The time in the form that SQLite reads."""
         return (datetime.now(UTC) + self._ahead).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
@@ -112,7 +112,7 @@ _lock = threading.Lock()
 
 
 def _of_sqlite(name: str, clock: DatabaseClock) -> Any:
-    """SQLite's own function, with another `now`."""
+    """SQLite's own function with a different `now`."""
 
     def call(*arguments: Any) -> Any:
         values = [clock.now() if isinstance(each, str) and each.lower() == "now" else each for each in arguments]

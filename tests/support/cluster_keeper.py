@@ -1,9 +1,9 @@
 """Keeps one PostgreSQL server alive exactly as long as the process that started this script.
 
 Run as a program: `python cluster_keeper.py '{"bin": …, "directory": …, "data": …, "port": …, "user": …, "options": […]}'`.
-It obeys lines on standard input (`start`, `stop`) and answers each with `done` or `failed: why`. When standard input ends,
-which the kernel sees to even where the test session is killed, it stops the server and removes the directories.
-Only the standard library: it runs on its own, beside whatever the session has loaded.
+It executes lines on standard input (`start`, `stop`) and answers each with `done` or `failed: reason`. When standard input ends,
+which the kernel ensures even if the test session is killed, it stops the server and removes the directories.
+It uses only the standard library, because it runs independently of what the session has loaded.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 
 SECONDS_TO_START = 60
 SECONDS_TO_STOP = 60
-# More than either of pg_ctl's own, for a pg_ctl that hangs itself, and for initdb.
+# Longer than both timeouts of pg_ctl; for a pg_ctl that hangs, and for initdb.
 SECONDS_FOR_A_PROGRAM = 120
 
 
 class Keeper:
-    """One server: its data in one directory, socket and logs in another. Every method is called from the main thread alone."""
+    """One server: its data in one directory, socket and logs in another. Call every method from the main thread only."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.programs = Path(order["bin"])
@@ -36,10 +36,10 @@ class Keeper:
         self.options: list[str] = order["options"]
 
     def _run(self, program: str, *arguments: str) -> None:
-        """Runs a program of the server as its user; raises RuntimeError with what it printed when it fails."""
+        """Run a program of the server as its user. Raises RuntimeError with its output if it fails."""
         identity: dict[str, Any] = {"user": self.user, "group": self._group(), "extra_groups": []} if self.user else {}
         log = self.directory / f"{program}.log"
-        # to a file, not to a pipe: pg_ctl leaves the server behind, which would hold a pipe open
+        # to a file, because the server that pg_ctl starts would keep a pipe open
         try:
             with log.open("wb") as output:
                 code = subprocess.run(
@@ -64,14 +64,14 @@ class Keeper:
         return pwd.getpwnam(str(self.user)).pw_gid
 
     def initialise(self) -> None:
-        """Makes the cluster: superuser `postgres`, open to the socket's owner, by password over TCP."""
+        """Create the cluster: superuser `postgres`, no password for the socket's owner, password over TCP."""
         self._run(
             "initdb", f"--pgdata={self.data}", "--username=postgres", f"--pwfile={self.directory / 'password'}",
             "--auth-local=trust", "--auth-host=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync",
         )  # fmt: skip
 
     def start(self) -> None:
-        """Starts the server and returns when it takes connections."""
+        """Start the server; returns when it accepts connections."""
         settings = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": str(self.directory)}
         options = [f"-c {name}={value}" for name, value in settings.items()] + [f"-c {option}" for option in self.options]
         self._run(
@@ -80,7 +80,7 @@ class Keeper:
         )  # fmt: skip
 
     def stop(self) -> None:
-        """Stops the server at once; open sessions are cut. A server that is not running is fine."""
+        """Stop the server at once, cutting open sessions. Does nothing if it is not running."""
         if (self.data / "postmaster.pid").exists():
             self._run("pg_ctl", "stop", f"--pgdata={self.data}", "--mode=immediate", "--wait", f"--timeout={SECONDS_TO_STOP}")
 
@@ -96,13 +96,13 @@ class Keeper:
         try:
             self.stop()
         except (RuntimeError, OSError):
-            pass  # nobody is left to hear of it, and the directories go away under the server
+            pass  # nobody is left to report to, and the directories are removed anyway
         shutil.rmtree(self.data, ignore_errors=True)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def main() -> None:
-    # Ctrl-C in the terminal is for the session; it ends us by closing our standard input, after its last test.
+    # Ctrl-C in the terminal is for the session, which ends us after its last test by closing our standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keeper = Keeper(json.loads(sys.argv[1]))
     try:
@@ -110,7 +110,7 @@ def main() -> None:
             sys.stdout.write(keeper.follow_supervisor(line) + "\n")
             sys.stdout.flush()
     except BrokenPipeError:
-        pass  # the session died while we answered
+        pass  # the session died while we were answering
     finally:
         keeper.end()
 

@@ -1,4 +1,4 @@
-"""Messages of conversations, for tests: rows of tables, and plain values of any shape."""
+"""Messages of conversations for tests: table rows, and plain values of any shape."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEGIN = datetime(2026, 5, 1, 12, tzinfo=UTC)
 def sent(
     name: str, related_to: str | None = None, *, by: str = "Web", talk: str = "c-1", intent: str = "Send", **more: str
 ) -> NewRow:
-    """A message as it waits."""
+    """A waiting message."""
     return row(sent_headers(name, related_to, by=by, talk=talk, intent=intent, **more))
 
 
@@ -39,7 +39,7 @@ def sent_headers(
 
 
 def audited(name: str, related_to: str | None = None, *, by: str = "Web", at: str = "Sales", after: int = 1, **more: str) -> NewRow:
-    """A message as its copy lies in an audit queue; handled so many seconds after the begin."""
+    """The audit copy of a message that was handled so many seconds after the start."""
     ended = BEGIN + timedelta(seconds=after)
     more |= {
         "NServiceBus_ProcessingStarted": format_time(ended - timedelta(milliseconds=250)),
@@ -50,7 +50,7 @@ def audited(name: str, related_to: str | None = None, *, by: str = "Web", at: st
 
 
 def failed_one(name: str, related_to: str, *, by: str = "Sales", at: str = "Billing", talk: str = "c-1") -> NewRow:
-    """A message as it lies in an error queue."""
+    """A message in an error queue."""
     return failed(
         name,
         NServiceBus_ConversationId=talk,
@@ -68,7 +68,7 @@ _times = st.none() | st.integers(0, 9).map(lambda seconds: BEGIN + timedelta(sec
 
 @st.composite
 def talks(draw: st.DrawFn) -> list[ConversationMessage]:
-    """Messages of which each may be related to any, to itself, or to one that nobody has seen."""
+    """Messages, each related to any of them, to itself, or to an unknown one."""
     count = draw(st.integers(0, 25))
     return [
         ConversationMessage(

@@ -1,8 +1,8 @@
-"""Fixtures that hand a clean, real database to a test.
+"""Fixtures that give each test a clean, real database.
 
-`queue_database` runs a test once on each product. A test of one product alone asks for `sqlite_database` or `postgresql_database`.
-None of them wraps the test in a transaction, so threads and child processes see what the test does; do not combine them with
-pytest-django's `db`, whose transaction they could not see into.
+`queue_database` runs a test once on each product; a test for one product uses `sqlite_database` or `postgresql_database`. None
+wraps the test in a transaction, so threads and child processes see what the test does. Do not combine them with pytest-django's
+`db`: other connections cannot see into its transaction.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class QueueDatabase:
-    """The database of one test, and SQLQUEUE pointing at it.
+    """The database of one test, with SQLQUEUE pointing to it.
 
     `vendor` is the dialect's name: "sqlite", "postgresql" or "sqlserver".
     """
@@ -43,15 +43,15 @@ class QueueDatabase:
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
-        """Django's connection of the calling thread. A thread that used it closes it (`connections.close_all()`)."""
+        """Django's connection of the calling thread. Each thread that uses it must close it (`connections.close_all()`)."""
         return connections[self.alias]
 
     def configure(self, **sqlqueue: Any) -> None:
-        """Changes keys of the SQLQUEUE setting until the test ends: `configure(ENDPOINTS={"Sales": {}})`."""
+        """Change keys of the SQLQUEUE setting until the test ends: `configure(ENDPOINTS={"Sales": {}})`."""
         self.settings.SQLQUEUE = {**self.settings.SQLQUEUE, **sqlqueue}
 
     def child_environment(self, **variables: str) -> dict[str, str]:
-        """The environment of a Python process that is to see this database and these settings.
+        """The environment for a Python process that uses this database and these settings.
 
         For `subprocess.Popen([sys.executable, "-m", "django", "run_sqlqueue_worker"], env=…)`. Handlers of a test module are
         found if SQLQUEUE names the module.
@@ -66,19 +66,19 @@ class QueueDatabase:
         }
 
     def catalog(self) -> str | None:
-        """The name of the database, which addresses of SQL Server have at their end; None elsewhere."""
+        """The name of the database, the last part of addresses on SQL Server; None on other products."""
         return self.connection.settings_dict["NAME"] if self.vendor == "sqlserver" else None
 
     def create_role(self, name: str) -> str:
-        """PostgreSQL: makes a role without rights that may log in, and returns its name. It is gone after the test."""
+        """PostgreSQL: create a role that may log in but has no rights, and return its name. Dropped after the test."""
         return self._postgresql().create_role(name)
 
     def as_role(self, role: str) -> AbstractContextManager[None]:
-        """PostgreSQL: inside the `with`, connections of this alias log in as the role."""
+        """PostgreSQL: connections of this alias log in as the role inside the `with` block."""
         return self._postgresql().as_role(role)
 
     def sessions(self) -> list[str]:
-        """PostgreSQL and SQL Server: the sessions that this database has now, one line each; see those of its provider."""
+        """PostgreSQL and SQL Server: the current sessions of this database, one line each; see `sessions` of its provider."""
         assert isinstance(self.provider, PostgresqlProvider | SqlServerProvider), "a file has no sessions"
         return self.provider.sessions()
 
@@ -96,7 +96,7 @@ def _plain(value: object) -> object:
 
 
 class DatabaseSession:
-    """The databases of one pytest session; each server is started when the first test asks for it."""
+    """The databases of one pytest session; each server starts when the first test needs it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -131,7 +131,7 @@ def database_session(django_db_blocker: DjangoDbBlocker) -> Iterator[DatabaseSes
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_test_environment: None, database_session: DatabaseSession, django_db_blocker: DjangoDbBlocker) -> None:
-    """What pytest-django's `db` works on: a migrated SQLite file, kept for the session."""
+    """The database of pytest-django's `db`: a migrated SQLite file, kept for the session."""
     with django_db_blocker.unblock():
         database_session.provider("sqlite").prepare()
 
@@ -141,11 +141,11 @@ def _note(left: list[str], undo: Callable[[], list[str]]) -> None:
 
 
 def _close_connections() -> list[str]:
-    """Close the connections of this thread; what stood open in them."""
+    """Close the connections of this thread; returns what was left open in them."""
     left = leaks.open_transactions()
     for connection in connections.all(initialized_only=True):
         if connection.in_atomic_block:
-            # the test is failed for it; the next one must not inherit its transaction
+            # the test fails because of it; the next one must not inherit its transaction
             connection.in_atomic_block = False
         connection.close()
     return left
@@ -162,7 +162,7 @@ def open_database(vendor: str, session: DatabaseSession, settings: Settings, blo
         left: list[str] = []
         with ExitStack() as undone:
             undone.callback(connections.settings["default"].__setitem__, "NAME", kept_for_db)
-            # Whatever goes wrong from here on, what was made before is undone: the next test would find it there.
+            # If anything fails from here on, undo the earlier steps, or the next test would find their results.
             for provider in providers:
                 provider.prepare()
                 undone.callback(_note, left, provider.discard)
@@ -187,7 +187,7 @@ def queue_database(
 
 
 def _database_of(vendor: str) -> Any:
-    """A fixture like queue_database, on one product alone."""
+    """A fixture like queue_database for one product."""
 
     @pytest.fixture
     def database(
@@ -201,13 +201,13 @@ def _database_of(vendor: str) -> Any:
 
 sqlite_database = _database_of("sqlite")
 postgresql_database = _database_of("postgresql")
-# For tests that are skipped where no SQL Server is named.
+# For tests that are skipped unless a SQL Server is named.
 sqlserver_database = _database_of("sqlserver")
 
 
 @pytest.fixture
 def postgresql_server(postgresql_database: QueueDatabase) -> postgresql.ThrowAwayServer:
-    """The server itself, for tests that stop() and start() it. Skipped for a given server, which is not ours to stop."""
+    """The server itself, for tests that stop() and start() it. Skips the test on a given server, which we must not stop."""
     server = postgresql_database._postgresql().server
     if not isinstance(server, postgresql.ThrowAwayServer):
         pytest.skip(f"the server of {postgresql.URL_VARIABLE} is not ours to stop")

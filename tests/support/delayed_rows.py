@@ -1,4 +1,4 @@
-"""Messages in the delayed table of an endpoint, for tests that look."""
+"""Messages in the delayed table of an endpoint, for tests that only read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def put(
     to: str | None = "Sales",
     **headers: str,
 ) -> str:
-    """Keep a message that is due in so long; its key."""
+    """Insert a message due after this time; returns its key."""
     due = datetime.now(UTC) + left
     known: dict[str, str | None] = {
         "NServiceBus.MessageId": str(uuid.uuid4()),
@@ -47,7 +47,7 @@ def put(
 
 
 def put_text(database: QueueDatabase, headers: str, due: datetime, *, endpoint: str = "Sales", body: bytes = b"{}") -> str:
-    """Keep a message with this text for headers; its key."""
+    """Insert a message with this header text; returns its key."""
     needs(database.vendor, "TOP WITH TIES")
     table = delayed(database, endpoint)
     before = {row.key for row in list_rows(table, 10_000)}
@@ -57,5 +57,5 @@ def put_text(database: QueueDatabase, headers: str, due: datetime, *, endpoint: 
 
 
 def known(endpoint: str = "Sales") -> object:
-    """The table as operators know it."""
+    """The table as operators see it."""
     return next(each for each in known_delayed_tables(get_settings()) if each.endpoint == endpoint)

@@ -1,4 +1,4 @@
-"""Delayed tables of a bench, and a mover that looks when the test likes."""
+"""Delayed tables of a bench, and a mover that polls on request of the test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUTES = {"Test.*": "Sales", "Other.*": "Billing"}
 
 
 def office_of(bench: Bench) -> Bench:
-    """Sales with its delayed table; this process sends as Web, whose delayed table is there too; and a queue Billing."""
+    """Sales with its delayed table, a queue Billing, and Web with its delayed table, as which this process sends."""
     bench.database.configure(SEND_AS="Web")
     bench.configure(routes=ROUTES)
     bench.install_queues("Billing")
@@ -45,7 +45,7 @@ def put(bench: Bench, due: datetime = PAST, endpoint: str = "Web", body: bytes =
 
 @contextmanager
 def working(bench: Bench) -> Iterator[None]:
-    """A worker runs in a thread of its own meanwhile."""
+    """Run a worker in its own thread during the block."""
     stop = StopSignal()
     thread = threading.Thread(target=lambda: bench.run(stop, until_empty=False), name="worker")
     thread.start()
@@ -57,7 +57,7 @@ def working(bench: Bench) -> Iterator[None]:
 
 
 class Looks:
-    """A mover without a thread, on a clock of its own: the test looks when it likes."""
+    """A mover without a thread and with its own clock; the test decides when it polls."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

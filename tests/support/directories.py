@@ -1,4 +1,4 @@
-"""Where the databases of a test session lie: in memory where there is room."""
+"""The location of the test databases: in memory if there is space."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import os
 import tempfile
 from pathlib import Path
 
-# Linux has a file system here that is never written to a disk. Databases are made and dropped by the thousand: on a disk that costs
+# On Linux, this file system is never written to a disk. Databases are created and dropped by the thousand: on a disk that costs
 # 100 ms for one of PostgreSQL (its 300 files; ext4 keeps inodes that were just freed, and searches past them) and 25 ms for one of
 # SQLite (which asks the disk to be written), here 15 ms and 1 ms.
 MEMORY = Path("/dev/shm")
-# A session needs some 100 MB, and up to ten times that while a test writes much; containers often have 64 MB here in all.
+# A session needs some 100 MB, and up to ten times that while a test writes a lot; containers often have only 64 MB here.
 ROOM = 4 << 30
 
 
 def directory_for_databases(prefix: str) -> Path:
-    """A new directory that lasts as long as its files are needed, which is not after a restart of the machine.
+    """Create a directory for files that need not survive a restart of the machine.
 
-    Its path is short, as that of a socket must be (107 bytes). The caller removes it.
+    Its path is short, because that of a socket is limited to 107 bytes. The caller removes it.
     """
     return Path(tempfile.mkdtemp(prefix=prefix, dir=MEMORY if _has_room(MEMORY) else None))
 

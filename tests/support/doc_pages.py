@@ -1,4 +1,4 @@
-"""The pages of the documentation, and the blocks of code in them."""
+"""The pages of the documentation and their code blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILE: Final = re.compile(r"# ([\w/]+\.py)\n")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block. `reason` says why it is not run, if it is not."""
+    """A fenced block. `reason` explains why it is not run, if so."""
 
     page: Path
     line: int
@@ -29,18 +29,18 @@ class Block:
 
     @property
     def place(self) -> str:
-        """Where it stands, for people."""
+        """Its page and line, for people."""
         return f"{os.path.relpath(self.page, ROOT)}:{self.line}"
 
     @property
     def file(self) -> str | None:
-        """The file that a Python block is (a part of), as its first line says: `# shop/handlers.py`."""
+        """The file that a Python block shows (a part of), named in its first line: `# shop/handlers.py`."""
         found = _FILE.match(self.text) if self.kind == "python" else None
         return found[1] if found else None
 
     @property
     def is_example(self) -> bool:
-        """Whether it can be run at all: Python, or commands on a console."""
+        """Whether it can be run: Python, or console commands."""
         return self.kind in {"python", "console"}
 
 
@@ -64,6 +64,6 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of the headings, as GitHub makes them."""
+    """The anchors of the headings, as GitHub generates them."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -14,7 +14,7 @@ FAILED_AT: Final = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
 def failed(name: str = "m-1", *, at: datetime = FAILED_AT, body: bytes = b"{}", **headers: str | None) -> NewRow:
-    """A row of an error queue; in the names of headers, `_` stands for a dot."""
+    """A row of an error queue; in the names of headers, write `_` for a dot."""
     common: dict[str, str | None] = {
         "NServiceBus.MessageId": name,
         "NServiceBus.ConversationId": "c-1",

@@ -1,4 +1,4 @@
-"""Failed messages in error queues, with the index of them, for tests that do something with them."""
+"""Failed messages in error queues and their index, for tests that act on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def install_sales(database: QueueDatabase, **sqlqueue: Any) -> None:
 def failed_row(
     message_id: str | None = None, *, failed_q: str | None = "Sales", body: bytes = b"{}", more: dict[str, str] | None = None
 ) -> NewRow:
-    """A row as it lies in the error queue, with more headers."""
+    """A row of the error queue with additional headers."""
     written = {
         names.MESSAGE_ID: message_id or str(uuid.uuid4()),
         names.CORRELATION_ID: "the-correlation",
@@ -50,13 +50,13 @@ def failed_row(
 
 
 def failed_headers(headers: dict[str, str]) -> dict[str, str]:
-    """The headers with those of one more failure in the queue `Sales`."""
+    """The headers after one more failure in the queue `Sales`."""
     at = FAILED_AT + timedelta(seconds=next(_seconds))
     return {**headers, names.FAILED_QUEUE: "Sales", names.TIME_OF_FAILURE: format_time(at), names.EXCEPTION_TYPE: "shop.Again"}
 
 
 def fail(database: QueueDatabase, rows: list[NewRow], queue: str = "error") -> list[FailedMessage]:
-    """Put rows into an error queue and have them indexed; the messages in the order of their last rows."""
+    """Put rows into an error queue and index them; returns the messages in the order of their last rows."""
     before = set(FailedMessage.objects.filter(row_version__isnull=False).values_list("queue", "row_version"))
     table(database, queue).send(rows)
     while catch_up(get_settings(), limit=10_000, now=database_now(managed_alias())).is_behind:
@@ -66,6 +66,6 @@ def fail(database: QueueDatabase, rows: list[NewRow], queue: str = "error") -> l
 
 
 def statuses(*failures: FailedMessage) -> list[str]:
-    """What the index says now, in the order given."""
+    """The current statuses in the index, in the given order."""
     now = {each.pk: each.status for each in FailedMessage.objects.filter(pk__in=[each.pk for each in failures])}
     return [FailureStatus(now[each.pk]).name for each in failures]

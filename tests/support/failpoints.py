@@ -1,4 +1,4 @@
-"""Points of the product's way at which a test makes something happen: around the product's own methods, in processes of tests."""
+"""Points in the product at which a test triggers an action, by wrapping the product's own methods in test processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 
 
 def trap(owner: type | ModuleType, name: str, then: Callable[[], None], *, before: bool = False, if_found: bool = False) -> None:
-    """Call `then` around each call of a method or function: not after one that raised, nor with `if_found` one without result."""
+    """Call `then` after each call of a method or function, or `before` it.
+
+    Not after a call that raised, nor, with `if_found`, after one without a result.
+    """
     method: Callable[..., Any] = getattr(owner, name)
 
     def trapped(*args: Any, **more: Any) -> Any:
@@ -25,5 +28,5 @@ def trap(owner: type | ModuleType, name: str, then: Callable[[], None], *, befor
 
 
 def die() -> None:
-    """`kill -9` of this very process."""
+    """`kill -9` this process."""
     os.kill(os.getpid(), signal.SIGKILL)

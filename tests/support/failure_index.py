@@ -1,4 +1,4 @@
-"""Looking with the index of failures, and what it says then."""
+"""Updating the index of failures and reading it."""
 
 from __future__ import annotations
 

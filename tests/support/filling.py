@@ -1,4 +1,4 @@
-"""Queues with messages in them, for tests that look."""
+"""Queues with messages, for tests that only read."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ HOSTILE = "<script>alert('x')</script>"
 
 
 def install(database: QueueDatabase, **sqlqueue: Any) -> None:
-    """Points the settings at the database and makes every table of theirs."""
+    """Point the settings at the database and create all their tables."""
     database.configure(**{"ENDPOINTS": ENDPOINTS, **sqlqueue})
     install_tables(database.alias, planned_tables(get_settings(), database.vendor))
 
 
 def table(database: QueueDatabase, name: str) -> QueueTable:
-    """The table of a literal name."""
+    """The table with exactly this name."""
     return queue_table(database.alias, address_book_of(get_settings()).of_queue(name))
 
 
 def subscribe(database: QueueDatabase, endpoint: str, topic: str, address: str | None = None) -> None:
-    """A row of the subscription table; the address is that of the endpoint's queue unless another is given."""
+    """Insert a subscription; the default address is the endpoint's queue."""
     subscriptions = subscribers_of(database.alias, address_book_of(get_settings())).table
     subscriptions.subscribe(SubscriptionRow(endpoint, topic, address or endpoint))
 
 
 def row(headers: dict[str, str | None] | str | None = None, body: bytes = b"{}", lifetime_ms: int | None = None) -> NewRow:
-    """A row with these headers, or with this text in their place."""
+    """A row with these headers, or with this text instead."""
     text = headers if isinstance(headers, str) else write_headers(headers or {})
     return NewRow(str(uuid.uuid4()), text, body, time_to_be_received_ms=lifetime_ms)
 
@@ -68,14 +68,14 @@ def message(
 
 
 def count(database: QueueDatabase, name: str, where: str = "1 = 1") -> int:
-    """What SQL says."""
+    """The number of rows, by plain SQL."""
     with database.connection.cursor() as cursor:
         cursor.execute(f"SELECT count(*) FROM {table(database, name).qualified} WHERE {where}")
         return int(cursor.fetchone()[0])
 
 
 def now_of(database: QueueDatabase) -> str:
-    """The database's clock, as Expires is written in it."""
+    """The database's current time, in the form of Expires."""
     clocks = {
         "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now')",
         "postgresql": "(clock_timestamp() AT TIME ZONE 'UTC')",
@@ -85,7 +85,7 @@ def now_of(database: QueueDatabase) -> str:
 
 
 def instance(*, silent: timedelta = timedelta(), **fields: Any) -> Instance:
-    """A registered process whose last heartbeat is so long ago."""
+    """Register a process whose last heartbeat was this long ago."""
     now = datetime.now(UTC)
     known = {"endpoint": "Sales", "name": "here", "host": "here", "pid": 4711, "callback_queue": "Sales.here"}
     return Instance.objects.create(

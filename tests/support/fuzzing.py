@@ -1,4 +1,4 @@
-"""How many random cases a test tries: few in the suite, more in `benchmarks/fuzz.py`, which runs the same tests for longer."""
+"""The number of random cases per test: few in the suite, more in `benchmarks/fuzz.py`, which runs the same tests longer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEPT: Final = "SQLQUEUE_FUZZ_KEPT"
 
 
 def fuzzed(examples: int, *, always_the_same: bool = True) -> settings:
-    """The settings of a test that tries so many cases, in the suite `always_the_same` ones unless it says otherwise."""
+    """The settings of a test with so many cases; in the suite `always_the_same` ones by default."""
     times = int(os.environ.get(TIMES, "1"))
     kept = os.environ.get(KEPT)
     return settings(

@@ -1,4 +1,4 @@
-"""Reading of the recorded rows in ``tests/golden``."""
+"""Read the recorded rows in ``tests/golden``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Handlers and traps of worker processes that kill themselves at one point of a message's way, once.
+"""Handlers and traps for worker processes that kill themselves once at a chosen point of message processing.
 
-KILL_AT names the point, KILL_ONCE a file that says it has happened. The traps stand around the product's own methods.
+KILL_AT names the point, KILL_ONCE a file that records the kill. The traps wrap the product's own methods.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def die_at(point: str) -> None:
 
 
 def trap_outgoing(dispatcher: type[Dispatcher]) -> None:
-    """Behind the dispatch of the ordinary send: uncommitted in the atomic modes, committed in the others."""
+    """Set a trap after the dispatch of the ordinary send: uncommitted in the atomic modes, committed in the others."""
     method = dispatcher.dispatch
 
     def dispatch(self: Dispatcher, messages: Any, **more: Any) -> None:
@@ -47,7 +47,7 @@ def trap_outgoing(dispatcher: type[Dispatcher]) -> None:
 
 @handles("Kill.Work")
 def work(message: Any, context: Any) -> None:
-    """A row of its own, an immediate send, an ordinary send; or a failure."""
+    """Write a row, send immediately and ordinarily; or fail."""
     alias = message["alias"]
     assert (context.connection is None) == (message["mode"] == "none")
     with connections[alias].cursor() as cursor:

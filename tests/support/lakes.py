@@ -1,4 +1,4 @@
-"""Small lakes for tests: messages as the pipeline writes them, given by what matters of each."""
+"""Small lakes for tests: messages as the pipeline writes them, of which a test gives only the relevant columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS = {"STRING": "string", "BINARY": "binary", "INT": "int32", "BIGINT": "int
 
 
 def write(lake: Path, rows: list[dict[str, Any]], *, table: str = MESSAGES.name, queue: str = "audit", name: str = "") -> None:
-    """A file for each day of the rows. Of a row `at` must be given; `counted_at` and `ended_at` are it."""
+    """Write one file per day of the rows. A row needs `at`, the default of `counted_at`, `ended_at` and `taken_at`."""
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     columns = {MESSAGES.name: MESSAGES, FAILURES.name: FAILURES}[table].columns
@@ -47,11 +47,11 @@ def write(lake: Path, rows: list[dict[str, Any]], *, table: str = MESSAGES.name,
 
 @pytest.fixture
 def time_to_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search of everything ends by what there is, not by the clock of a busy machine."""
+    """Raise the time limit of searches, so that a busy machine does not cut them short."""
     for name in ("SECONDS", "QUEUE_SECONDS"):
         monkeypatch.setattr(f"sqlqueue_app.browsing.search.{name}", 600.0)
 
 
 def files_of(lake: Path) -> list[DataFile]:
-    """The files that lie there."""
+    """The files in the lake."""
     return sorted(glob_files(str(lake)), key=lambda each: each.path)

@@ -1,4 +1,4 @@
-"""After each test nothing may be left running or open: threads, transactions, sessions, files."""
+"""Checks that no test leaves threads, transactions, sessions or files open."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tests.support.waiting import poll_until
 
-# On a busy machine a moment may be long.
+# Ending may take long on a busy machine.
 SECONDS_TO_END = 30.0
 
 
 @pytest.fixture(autouse=True)
 def no_leaks() -> Iterator[None]:
-    """Fails a test that leaves a thread running or a transaction open. Sessions are looked for by the database fixtures.
+    """Fail a test that leaves a thread running or a transaction open. The database fixtures check for sessions.
 
-    Threads count if they are not daemons, or if they are named sqlqueue…: a stopped worker has joined all of its own.
+    Threads count if they are not daemons or are named sqlqueue…, because a stopped worker has joined all its threads.
     """
     before = set(threading.enumerate())
-    # pytest-django's `db` may have opened the test's own transaction already, and ends it after us
+    # pytest-django's `db` may already have opened the test's transaction, and ends it after this fixture
     around_test = open_transactions()
     yield
     let_event_loops_end(before)
@@ -37,10 +37,10 @@ def no_leaks() -> Iterator[None]:
 
 
 def let_event_loops_end(before: set[threading.Thread]) -> None:
-    """Waits for the threads in which asgiref ran event loops: nobody joins them, they end when nothing holds the call any more.
+    """Wait for the threads in which asgiref ran event loops: they are not joined, but end when nothing references the call.
 
-    That is a moment after the call, and where an error was raised the frames wait for the collector. A thread that stays is told by
-    running_threads().
+    That is shortly after the call; after an error, the garbage collector must first free the frames. running_threads() reports a
+    thread that stays.
     """
 
     def ended() -> bool:
@@ -54,7 +54,7 @@ def let_event_loops_end(before: set[threading.Thread]) -> None:
 
 
 def running_threads(before: set[threading.Thread]) -> list[str]:
-    """The threads that were started since, in words."""
+    """A description of each thread started since then."""
     return [
         f"a thread is still running: {thread.name}" for thread in threading.enumerate() if thread not in before and _counts(thread)
     ]
@@ -65,7 +65,7 @@ def _counts(thread: threading.Thread) -> bool:
 
 
 def open_transactions() -> list[str]:
-    """The connections of this thread that are inside a transaction, in words."""
+    """A description of each connection of this thread that is inside a transaction."""
     return [
         f"a transaction is still open on {connection.alias!r}"
         for connection in connections.all(initialized_only=True)
@@ -86,7 +86,7 @@ def in_transaction(connection: BaseDatabaseWrapper) -> bool:
 
 
 def open_files(file: Path) -> list[str]:
-    """How this process holds a file open: descriptors, where the system tells (Linux); else nothing."""
+    """The descriptors by which this process holds a file open; empty except on Linux."""
     descriptors = Path("/proc/self/fd")
     if not descriptors.is_dir():
         return []
@@ -95,7 +95,7 @@ def open_files(file: Path) -> list[str]:
         try:
             target = os.readlink(descriptor)
         except OSError:
-            continue  # the one that lists the folder is closed again
+            continue  # the descriptor that listed the folder is already closed
         if target.removesuffix(" (deleted)") == str(file):
             found.append(descriptor.name)
     return found

@@ -1,4 +1,4 @@
-"""Pages that refresh themselves, in tests: each sees its own database, and at once what it has changed."""
+"""Live pages in tests: each test sees its own database, and its changes at once."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from sqlqueue_app.dashboard.live import LiveAnswers
 
 @pytest.fixture(autouse=True)
 def no_answer_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every answer is made anew."""
+    """Compute every answer again instead of caching it."""
     monkeypatch.setattr(page, "live_answers", LiveAnswers(part=0.0))

@@ -1,4 +1,4 @@
-"""A server of mail that accepts every address but those of nobody."""
+"""A mail server that accepts every address except those of `nobody`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.ports import free_port
 
 
 def mail_settings(backend: str, **options: Any) -> dict[str, Any]:
-    """The settings of Django for a backend, in the form of this version."""
+    """The mail settings for a backend, in the form of this Django version."""
     if django.VERSION >= (6, 1):
         return {"MAILERS": {"default": {"BACKEND": backend, "OPTIONS": options}}}
     return {"EMAIL_BACKEND": backend, **{f"EMAIL_{name.upper()}": value for name, value in options.items()}}
@@ -22,7 +22,7 @@ def mail_settings(backend: str, **options: Any) -> dict[str, Any]:
 
 @contextmanager
 def mail_server() -> Iterator[list[Any]]:
-    """Have Django send through a server of its own; the envelopes that it received."""
+    """Have Django send through a local server; yields the envelopes it received."""
     received: list[Any] = []
 
     class Keeper:

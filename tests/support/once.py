@@ -1,9 +1,9 @@
-"""What is not repeated on the newest Django, where `make test` runs all tests a second time with `-m "not once"`.
+"""Tests that are not repeated on the newest Django, where `make test` runs the tests a second time with `-m "not once"`.
 
-Once is enough for what neither a Python nor a Django changes: the browser, programs that are started and killed, SQL texts, the
-wheel, figures of benchmarks. What runs on each product runs there on SQLite, which comes with Python; the contract of the tables,
-which goes through Django's own way to the database, and the installation run there on each. A test may say it by itself, by
-`pytest.mark.once`.
+Tests that do not depend on the Python or Django version run only once: the browser, programs that are started and killed, SQL
+texts, the wheel, figures of benchmarks. Tests that run on each product run there only on SQLite, which comes with Python. The
+contract of the tables, which depends on Django's database layer, and the installation run there on each product. A single test can
+be marked with `pytest.mark.once`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ON_EACH_PRODUCT = ("tests/contract/", "tests/installation/")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark them, before `-m` chooses."""
+    """Mark these tests before `-m` selects."""
     for item in items:
         callspec = getattr(item, "callspec", None)
         if is_once(item.nodeid, None if callspec is None else callspec.params.get("queue_database")):

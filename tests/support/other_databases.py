@@ -1,4 +1,4 @@
-"""Another PostgreSQL database of the project, beside that of the queues, which handlers write to."""
+"""Another PostgreSQL database of the project, besides that of the queues, for handlers to write to."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _UNIQUE = sql.SQL("UNIQUE DEFERRABLE INITIALLY DEFERRED")
 
 @dataclass(frozen=True)
 class OtherDatabase:
-    """A PostgreSQL database with a table of effects, under an alias that this process and its children know."""
+    """A PostgreSQL database with a table of effects, under an alias known to this process and its children."""
 
     alias: str
     provider: PostgresqlProvider
     database: str
 
     def write(self, effect: str) -> None:
-        """In the transaction of the alias, if there is one."""
+        """Write an effect, in the transaction of the alias if there is one."""
         with connections[self.alias].cursor() as cursor:
             cursor.execute("INSERT INTO effects (name) VALUES (%s)", [effect])
 
@@ -33,7 +33,7 @@ class OtherDatabase:
             return int(cursor.fetchone()[0])
 
     def effects(self) -> list[str]:
-        """What is committed, seen from outside."""
+        """The committed effects, read through another connection."""
         with self.provider.server.connect(self.database) as outside:
             return [str(row[0]) for row in outside.execute("SELECT name FROM effects ORDER BY name")]
 
@@ -43,21 +43,21 @@ class OtherDatabase:
             return [str(row[0]) for row in found]
 
     def sessions(self) -> int:
-        """Of clients: the server's own look after tables, a vacuum say, comes when it likes."""
+        """The client sessions only; the server's own, such as autovacuum, come and go at any time."""
         of_clients = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'"
         with self.provider.server.connect() as outside:
             found = outside.execute(of_clients, [self.database])
             return int(str(found.fetchall()[0][0]))
 
     def cut(self) -> None:
-        """End all sessions of the alias, as a server does that is stopped; they are gone when this returns."""
+        """End all sessions of the alias, as a stopping server does; returns when they are gone."""
         with self.provider.server.connect() as outside:
             outside.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = %s", [self.database])
 
 
 @contextmanager
 def made_beside(provider: PostgresqlProvider, alias: str, *, unique: bool) -> Iterator[OtherDatabase]:
-    """A database of its own on the provider's server. `unique`: it refuses the same effect twice, at the end of a transaction."""
+    """Create a separate database on the provider's server. `unique`: it refuses duplicate effects at the end of a transaction."""
     name = f"{provider.database}_{alias}"
     settings = {**connections.settings[provider.alias], **provider.server.settings(name)}
     with provider.server.connect() as admin:

@@ -1,4 +1,4 @@
-"""A browser's view of a page, for tests: the status, the text, the markup that a strict policy would refuse."""
+"""A page as a browser sees it: the status, the text, the markup that a strict policy would refuse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OVERVIEW = "/admin/sqlqueue_app/queue/"
 
 
 def client_of(kind: str) -> Client:
-    """A browser of: anonymous, staff (no permission), viewer (only view_queue), reader, writer, admin (the groups), superuser."""
+    """A client of: anonymous, staff (no permission), viewer (only view_queue), reader, writer, admin (the groups), superuser."""
     client = Client()
     if kind == "anonymous":
         return client
@@ -25,7 +25,7 @@ def client_of(kind: str) -> Client:
 
 
 class Markup(HTMLParser):
-    """What a page consists of."""
+    """The parsed parts of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -51,16 +51,16 @@ class Markup(HTMLParser):
         self.texts.append(data)
 
     def text(self) -> str:
-        """All of its text, spaces made one."""
+        """The whole text with collapsed white space."""
         return " ".join(" ".join(self.texts).split())
 
     def find(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
-        """The attributes of the elements of this tag that have these attributes."""
+        """The attributes of all elements with this tag and these attributes."""
         return [known for name, known in self.tags if name == tag and attributes.items() <= known.items()]
 
 
 def numbers_of(html: str, queue: str) -> list[int]:
-    """The numbers in the row of a queue: messages, with an expiry, of these expired; live threads, if a live instance has it."""
+    """The numbers in the row of a queue: messages, those with an expiry, the expired of these; and threads of live instances."""
     reader = _RowReader(queue)
     reader.feed(html)
     return reader.numbers

@@ -1,4 +1,4 @@
-"""The message classes of the recorded play, as a Python team would write them."""
+"""The message classes of the recorded play, written as a Python team would."""
 
 from __future__ import annotations
 

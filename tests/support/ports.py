@@ -1,4 +1,4 @@
-"""A port of one's own."""
+"""Free ports for tests."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import random
 import socket
 
 HOST = "127.0.0.1"
-# Below those that a system gives to outgoing connections, or to whoever asks for any (Linux: from 32768 on; IANA: from 49152 on):
-# a server that is not there yet, or that is stopped and started again, would find such a port taken.
+# Below the ephemeral ports (Linux: from 32768 on; IANA: from 49152 on), which the system gives to outgoing connections:
+# a server that starts later, or is stopped and started again, could find such a port taken.
 PORTS = range(20_000, 32_000)
 TRIES = 100
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on, another one for each caller; nobody is given it meanwhile.
+    """A random unused port of the loopback interface, from a range that the system does not give to other programs.
 
-    RuntimeError where none is found.
+    Raises RuntimeError if none is found.
     """
-    # not the seeded numbers of the test run: two runs with one seed would ask for the same
+    # not the seeded generator of the test run: two runs with the same seed would try the same ports
     for port in random.SystemRandom().sample(PORTS, TRIES):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -23,12 +23,11 @@ from sqlqueue_app.dashboard.page import PageAdmin
 from sqlqueue_app.failures.operations import is_worker_alive
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import CheckResult, Severity
-from sqlqueue_app.monitoring.check_results import can_be_run_now, is_muted, is_stale, mute, read_results, request_check_run
+from sqlqueue_app.monitoring.check_results import can_be_run_now, is_muted, is_stale, mute, request_check_run
 from sqlqueue_app.monitoring.checks import advice_in_words, finding_in_words, label_of
-from sqlqueue_app.monitoring.health import Issue, current_issues, current_results
+from sqlqueue_app.monitoring.health import current_results
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
-from sqlqueue_app.status.events import fitting_subject
 from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.tables.connections import database_now
 
@@ -135,32 +134,30 @@ class CheckAdmin(PageAdmin):
         status = read_status()
         now = status.managed_now or database_now(managed_alias())
         # Current outcomes replace results, as on the overview. One more than is shown; muted ones come last.
-        snapshot = Snapshot(get_settings(), now, status=status)
-        results = current_results(snapshot, list(found[: SHOWN + 1]))
-        issues = current_issues(snapshot, read_results(managed_alias(), now))
+        results, severities = current_results(Snapshot(get_settings(), now, status=status), list(found[: SHOWN + 1]))
         is_cut = len(results) > SHOWN
         results.sort(key=lambda each: (not each.failing, is_muted(each, now), not is_stale(each, now)))
-        caption, columns = _("Results of checks, failing ones first"), self._columns(request, issues, now)
+        caption, columns = _("Results of checks, failing ones first"), self._columns(request, severities, now)
         return self.page(
             request,
             "checks",
             live_seconds=LIVE_SECONDS,
             table=table(caption, columns, results[:SHOWN], lambda each: f"check {each.name} {each.subject}"),
             note=_("Showing the first %(count)s; a download has all.") % {"count": number(SHOWN)} if is_cut else "",
-            alert_count=len(issues),
+            alert_count=None if is_cut else sum(each.failing and not is_muted(each, now) for each in results),
             no_worker=not any(each.works_for_all for each in status.instances),
             nothing=_("No check has run yet: workers run them."),
             **(extra_context or {}),
         )
 
-    def _columns(self, request: HttpRequest, issues: Sequence[Issue], now: datetime) -> list[TableColumn[CheckResult]]:
-        severities = {(each.name, fitting_subject(each.outcome.subject)): each.severity for each in issues}
-
+    def _columns(
+        self, request: HttpRequest, severities: Mapping[tuple[str, str], Severity], now: datetime
+    ) -> list[TableColumn[CheckResult]]:
         def state(each: CheckResult) -> State:
             if each.failing and is_muted(each, now):
                 return State(Grade.INFO, _("Fails, muted"))
             if each.failing:
-                return State(severity_state(severities.get((each.name, each.subject), Severity.ERROR)).level, _("Fails"))
+                return State(severity_state(severities[each.name, each.subject]).level, _("Fails"))
             return State(Grade.WARNING, _("Outdated")) if is_stale(each, now) else State(Grade.OK, _("Passes"))
 
         return [

@@ -66,7 +66,7 @@ class Issue:
 
     @property
     def severity(self) -> Severity:
-        return self.outcome.severity or (Severity.ERROR if self.check is None else self.check.severity)
+        return _severity_of(self.name, self.outcome)
 
     @property
     def code(self) -> str:
@@ -107,6 +107,12 @@ def current_issues(snapshot: Snapshot, results: CheckResults) -> list[Issue]:
     return sorted(found, key=lambda issue: _URGENCY.index(issue.severity))
 
 
+def _severity_of(name: str, outcome: ProbeOutcome | None) -> Severity:
+    """The severity of a problem: that of its outcome, else of its check; ERROR for a check of the project."""
+    check = CHECKS.get(name)
+    return (outcome and outcome.severity) or (Severity.ERROR if check is None else check.severity)
+
+
 def _live_outcomes(snapshot: Snapshot) -> dict[tuple[str, str], ProbeOutcome]:
     """The outcomes of the snapshot itself, by check and subject, in the order of the checks."""
     probed = (check for check in CHECKS.values() if check.probe is not None and Reader.STATUS in check.read_by)
@@ -127,10 +133,12 @@ def _is_over(result: CheckResult, snapshot: Snapshot) -> bool:
     return result.name == GROWING.name and is_growth_explained(snapshot, result.subject)
 
 
-def current_results(snapshot: Snapshot, results: Sequence[CheckResult]) -> list[CheckResult]:
-    """The current results: outcomes of the snapshot replace stored ones. Raises database errors.
+def current_results(
+    snapshot: Snapshot, results: Sequence[CheckResult]
+) -> tuple[list[CheckResult], Mapping[tuple[str, str], Severity]]:
+    """The current results, and the severity of the failing ones by check and subject. Raises database errors.
 
-    Results that no worker has written are not saved: they have no key.
+    Outcomes of the snapshot replace stored results. Results that no worker has written are not saved: they have no key.
     """
     snapshot.checked_at = last_run(results)
     live = _live_outcomes(snapshot)
@@ -154,7 +162,9 @@ def current_results(snapshot: Snapshot, results: Sequence[CheckResult]) -> list[
             row = CheckResult(name=name, subject=subject, failing=True, details=dict(each.details or {}))
             row.since, row.checked_at, row.every_seconds = each.since or snapshot.now, snapshot.now, CHECKS[name].every_seconds
             rows[name, subject] = row
-    return [each for each in rows.values() if not each.failing or not _is_over(each, snapshot)]
+    current = {key: each for key, each in rows.items() if not each.failing or not _is_over(each, snapshot)}
+    severities = {key: _severity_of(each.name, failing.get(key)) for key, each in current.items() if each.failing}
+    return list(current.values()), severities
 
 
 class Level(enum.IntEnum):

@@ -218,7 +218,7 @@ def test_many_results_take_few_statements(postgresql_database: QueueDatabase) ->
     for number in range(400):
         failing("sqlqueue.tables", subject=f"queue {number}")
     client = client_of("admin")
-    for path, most in ((CHECKS, 12), (f"{ADMIN}dashboard/", 13)):
+    for path, most in ((CHECKS, 11), (f"{ADMIN}dashboard/", 13)):
         client.get(path)
         with CaptureQueriesContext(postgresql_database.connection) as own:
             assert client.get(path).status_code == 200

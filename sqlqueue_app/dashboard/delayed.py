@@ -27,8 +27,7 @@ from sqlqueue_app.dashboard.messages import body_file, message_page_context
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, QueueNotFound
 from sqlqueue_app.models import DelayedMessage
-from sqlqueue_app.monitoring.snapshot import RECENT
-from sqlqueue_app.status.delayed import DelayedStatus, KnownDelayed, known_delayed_tables, read_delayed
+from sqlqueue_app.status.delayed import OVERDUE_AFTER, DelayedStatus, KnownDelayed, known_delayed_tables, read_delayed
 from sqlqueue_app.status.queues import INSTALL_COMMAND, ProblemKind, QueueProblem, listed_tables, utc_now
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.delayed import DelayedTable, key_of, position_of
@@ -300,8 +299,7 @@ def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetim
         return lists.with_notes(State(Grade.WARNING, _("Overdue")), _("no worker moves them"))
 
     def overdue(each: DelayedStatus) -> int | None:
-        """The number of due messages; 0 until the first has been due for a minute, as in the alert."""
-        return 0 if now and each.overdue and each.next_due and now - each.next_due <= RECENT else each.overdue
+        return each.overdue_at(now) if now else each.overdue
 
     def count(each: DelayedStatus, value: int | None) -> object:
         return _("not known") if value is None else bounded_number(value, exact=each.exact)
@@ -334,13 +332,17 @@ def time_left(seconds: float | None) -> str:
         return _("in %(time)s") % {"time": duration(left)}
     if -left <= _JUST_DUE:
         return _("now")
-    return (_("overdue for %(time)s") if -left > RECENT else _("due for %(time)s")) % {"time": duration(-left)}
+    return (_("overdue for %(time)s") if _is_overdue(left) else _("due for %(time)s")) % {"time": duration(-left)}
+
+
+def _is_overdue(left: timedelta) -> bool:
+    return -left >= OVERDUE_AFTER
 
 
 def due_html(each: delayed_messages.DelayedEntry) -> SafeString:
     """When a message is due, marked if it is overdue."""
     seconds, left = each.row.seconds, time_left(each.row.seconds)
-    is_overdue = seconds is not None and timedelta(seconds=-seconds) > RECENT
+    is_overdue = seconds is not None and _is_overdue(timedelta(seconds=seconds))
     due = stamp_html(each.row.due) if each.row.due else each.row.due_text
     return lists.with_notes(State(Grade.WARNING, left) if is_overdue else left, due)
 

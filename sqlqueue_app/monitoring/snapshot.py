@@ -254,9 +254,8 @@ class Snapshot:
         From samples it is the minimum of the last minute.
         """
         if self.status is not None:
-            since = self.now - RECENT
-            young = {each.endpoint for each in self.delayed if each.next_due is not None and each.next_due > since}
-            return {each.endpoint: each.overdue * (each.endpoint not in young) for each in self.delayed if each.overdue is not None}
+            counted = ((each.endpoint, each.overdue_at(self.now)) for each in self.delayed)
+            return {endpoint: overdue for endpoint, overdue in counted if overdue is not None}
         names = {endpoint: endpoint + DELAYED_SUFFIX for endpoint in self.settings.senders}
         return {endpoint: self._recent[name][1] for endpoint, name in names.items() if name in self._recent}
 

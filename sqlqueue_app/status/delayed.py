@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.addresses import QueueAddress
@@ -17,6 +18,8 @@ from sqlqueue_app.tables.listing import ListedTable, snapshot_delayed
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Workers poll every second: a message that has been due for this long is overdue.
+OVERDUE_AFTER: Final = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,11 @@ class DelayedStatus:
     next_due: datetime | None = None
     name: str = ""
     is_in_settings: bool = True
+
+    def overdue_at(self, now: datetime) -> int | None:
+        """`overdue`, but 0 until the first message has been due for OVERDUE_AFTER."""
+        is_recent = self.next_due is not None and self.next_due > now - OVERDUE_AFTER
+        return 0 if is_recent and self.overdue else self.overdue
 
 
 def read_delayed(

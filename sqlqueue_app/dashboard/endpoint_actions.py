@@ -19,7 +19,7 @@ from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import Endpoint
 from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS
 from sqlqueue_app.status.control import pause, resume, set_concurrency
-from sqlqueue_app.status.endpoints import MOST as MAX_MINIMUM, read_minimums, set_minimum
+from sqlqueue_app.status.endpoints import MAX_MINIMUM, read_minimums, set_minimum
 from sqlqueue_app.status.instances import InstanceStatus, forget_dead, read_instances
 
 _FOLLOWS: Final = gettext_lazy("A process follows at its next heartbeat, within %(seconds)s seconds.")

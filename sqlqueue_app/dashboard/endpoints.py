@@ -336,18 +336,20 @@ class InstanceAdmin(ReadOnlyAdmin):
     show_full_result_count = False
     # With an empty list of actions, Django's page would have an inline style, which a strict policy refuses.
     actions_on_top = True
-    change_list_template = "admin/sqlqueue_app/instances.html"
-    change_form_template = "admin/sqlqueue_app/instance.html"
+    change_list_template = change_form_template = "admin/sqlqueue_app/instances.html"
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Django's list, below our navigation."""
-        more = {"title": label_of_page(Instance), "navigation": navigation(self.admin_site, request)}
+        more = {"title": label_of_page(Instance), **self._frame(request, "admin/change_list.html")}
         return super().changelist_view(request, {**more, **(extra_context or {})})
 
     def change_view(self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
         """Django's page of one instance, below our navigation."""
-        more = {"navigation": navigation(self.admin_site, request)}
+        more = self._frame(request, "admin/change_form.html")
         return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
+
+    def _frame(self, request: HttpRequest, base_template: str) -> dict[str, Any]:
+        return {"base_template": base_template, "navigation": navigation(self.admin_site, request)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """The rows with the clock of the database, which also wrote the heartbeats; without rows that wait to be deleted."""

@@ -367,7 +367,9 @@ class QueueAdmin(PageAdmin):
         except DatabaseError as error:
             return self._broken(request, read_queue(get_settings(), queue), error)
         if found is None:
-            return self._message_gone(request, queue, row_version)
+            text = _("Message %(row_version)s is not in the queue “%(queue)s”: it was received or deleted, or never existed.")
+            text %= {"row_version": row_version, "queue": queue.name}
+            return self.message_gone(request, text, (Crumb(queue.name, self.queue_url(queue)), Crumb(f"#{row_version}")))
         refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
         save = Button(_("Save the body as a file"), self.url("message_body", path_of(queue.name), row_version), refused)
         actions = (each.button(self, request, path_of(queue.name), row_version) for each in (MoveMessage, DeleteMessage))
@@ -410,12 +412,6 @@ class QueueAdmin(PageAdmin):
             crumbs=(Crumb(status.name),),
             problem=status.problem if is_known else None,
         )
-
-    def _message_gone(self, request: HttpRequest, queue: KnownQueue, row_version: int) -> HttpResponse:
-        text = _("Message %(row_version)s is not in the queue “%(queue)s”: it was received or deleted, or never existed.")
-        text %= {"row_version": row_version, "queue": queue.name}
-        crumbs = (Crumb(queue.name, self.queue_url(queue)), Crumb(f"#{row_version}"))
-        return self.message_gone(request, text, crumbs)
 
     def found(self, name: str) -> tuple[KnownQueue, QueueTable, Sequence[InstanceStatus]]:
         """The queue that a URL part names, preferring those of the settings, its table, and the instances; Http404 if none."""

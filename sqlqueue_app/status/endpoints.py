@@ -267,7 +267,7 @@ def _summed(grouped: Any) -> Any:
     return grouped.annotate(**sums, processing_max=Max("processing_max"), critical_max=Max("critical_max")).order_by()
 
 
-MOST: Final = 1_000
+MAX_MINIMUM: Final = 1_000
 
 
 def read_minimums() -> dict[str, int]:
@@ -280,9 +280,9 @@ def read_minimums() -> dict[str, int]:
 
 def set_minimum(endpoint: str, minimum: int, *, actor: Actor) -> None:
     """Set the expected number of live instances; 0: no expectation. Raises ConfigurationError if invalid, and Django's errors."""
-    if isinstance(minimum, bool) or not 0 <= minimum <= MOST:
+    if isinstance(minimum, bool) or not 0 <= minimum <= MAX_MINIMUM:
         raise ConfigurationError(
-            f"the minimum of instances of {endpoint!r} cannot be {minimum!r}: expected an integer from 0 to {MOST}; "
+            f"the minimum of instances of {endpoint!r} cannot be {minimum!r}: expected an integer from 0 to {MAX_MINIMUM}; "
             "0 expects nothing"
         )
     alias = managed_alias()

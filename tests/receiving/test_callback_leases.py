@@ -148,7 +148,7 @@ def test_worker_that_lost_its_queue_leaves_it_alone(asking: Asking, monkeypatch:
         asked = request("Test.Ask")
         assert asked.queue == "Web.here-2"
         (callback,) = [each for each in beats[0]._receivers if each.queue == "Web.here"]
-        poll_until(lambda: callback.live_threads == 0, what="nobody receives from the lost queue")
+        poll_until(lambda: callback.live_threads == 0, what="no thread receives from the lost queue")
     Instance.objects.using(asking.bench.database.alias).filter(pid=ELSEWHERE).delete()
 
 

@@ -96,7 +96,7 @@ class Keeper:
         try:
             self.stop()
         except (RuntimeError, OSError):
-            pass  # nobody is left to report to, and the directories are removed anyway
+            pass  # there is no process left to report to, and the directories are removed anyway
         shutil.rmtree(self.data, ignore_errors=True)
         shutil.rmtree(self.directory, ignore_errors=True)
 

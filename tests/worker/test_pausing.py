@@ -240,4 +240,4 @@ def test_heartbeat_reports_busy_threads(postgresql_bench: Bench, monkeypatch: py
             assert line[-5:-2] == ["3", "2", "3"], "threads, busy, at once"
         finally:
             go_on.set()
-        poll_until(lambda: busy_threads() == [{"Sales": 0}], what="nobody is busy")
+        poll_until(lambda: busy_threads() == [{"Sales": 0}], what="no thread is busy")

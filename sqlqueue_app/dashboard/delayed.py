@@ -281,8 +281,8 @@ TABLE_COLUMNS: Final = {
 }  # fmt: skip
 
 
-def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetime | None = None) -> lists.HtmlTable | None:
-    """The tables of delayed messages; with the clock of the database, also when their next message is due. None without any."""
+def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetime) -> lists.HtmlTable | None:
+    """The tables of delayed messages, as of `now`; None without any."""
 
     def endpoint(each: DelayedStatus) -> SafeString:
         url = "" if each.exists is False else pages.url_of(DelayedMessage, "table", path_of(each.name))
@@ -294,26 +294,23 @@ def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetim
             return State(Grade.ERROR, _("Missing"))
         if each.waiting is None or each.overdue is None:
             return State(Grade.ERROR, _("Unreadable"))
-        if not overdue(each):
+        if not each.overdue_at(now):
             return State(Grade.OK, _("OK"))
         return lists.with_notes(State(Grade.WARNING, _("Overdue")), _("no worker moves them"))
-
-    def overdue(each: DelayedStatus) -> int | None:
-        return each.overdue_at(now) if now else each.overdue
 
     def count(each: DelayedStatus, value: int | None) -> object:
         return _("not known") if value is None else bounded_number(value, exact=each.exact)
 
     def next_due(each: DelayedStatus) -> SafeString | None:
         due = each.next_due
-        return lists.with_notes(time_left((due - now).total_seconds()), stamp_html(due)) if due and now else None
+        return lists.with_notes(time_left((due - now).total_seconds()), stamp_html(due)) if due else None
 
     columns: list[lists.TableColumn[DelayedStatus]] = [
         lists.TableColumn(_("Endpoint"), endpoint),
         lists.TableColumn(_("State"), state),
         lists.TableColumn(_("Messages"), lambda each: count(each, each.waiting), lists.NUMBER),
-        lists.TableColumn(_("Overdue"), lambda each: count(each, overdue(each)), lists.NUMBER),
-        *([lists.TableColumn(_("Next due"), next_due)] if now else []),
+        lists.TableColumn(_("Overdue"), lambda each: count(each, each.overdue_at(now)), lists.NUMBER),
+        lists.TableColumn(_("Next due"), next_due),
         lists.TableColumn(_("Table"), lambda each: each.table, lists.WIDE),
     ]
     caption = _(

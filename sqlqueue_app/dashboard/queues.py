@@ -307,7 +307,7 @@ class QueueAdmin(PageAdmin):
             queues=queues_table(_("Queues of the endpoints in the settings"), columns, named),
             others=queues_table(_("Queue tables that are not in the settings"), columns, others),
             problems=[each.problem for each in queues if each.problem is not None],
-            delayed=delayed_table(self, () if only_expired else status.delayed),
+            delayed=delayed_table(self, () if only_expired else status.delayed, status.managed_now or status.taken_at),
             instances=self._instances(status),
             callbacks=queues_table(_("Callback queues: replies wait here for one process each"), columns, callbacks),
             # Opened if something is wrong: unfetched replies, missing tables.

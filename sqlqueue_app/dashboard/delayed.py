@@ -28,7 +28,7 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, QueueNotFound
 from sqlqueue_app.models import DelayedMessage
 from sqlqueue_app.status.delayed import OVERDUE_AFTER, DelayedStatus, KnownDelayed, known_delayed_tables, read_delayed
-from sqlqueue_app.status.queues import INSTALL_COMMAND, ProblemKind, QueueProblem, listed_tables, utc_now
+from sqlqueue_app.status.queues import INSTALL_COMMAND, ProblemKind, QueueProblem, listed_tables, queue_name_at, utc_now
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.delayed import DelayedTable, key_of, position_of
 
@@ -200,7 +200,9 @@ class DelayedAdmin(PageAdmin):
             lists.TableColumn(_("Message"), message, lists.WIDE),
             lists.TableColumn(_("Due"), due_html),
             lists.TableColumn(_("Kind"), _kind_html),
-            lists.TableColumn(_("Destination"), lambda each: each.destination or known.endpoint, lists.WIDE),
+            lists.TableColumn(
+                _("Destination"), lambda row: queue_name_at(get_settings(), row.destination) or known.endpoint, lists.WIDE
+            ),
         ]
         caption = _("Waiting messages, next due first. Viewing does not receive them.")
         return lists.table(caption, columns, messages, lambda each: each.key)
@@ -226,6 +228,7 @@ class DelayedAdmin(PageAdmin):
             crumbs=(Crumb(known.name, self.table_url(known)), Crumb(entry.key)),
             known=known,
             entry=entry,
+            destination=queue_name_at(get_settings(), entry.destination) or known.endpoint,
             due=due_html(entry),
             buttons=[save, *self._buttons(request, known, urlencode({"ids": entry.key}))],
             **message_page_context(self, request, detail),

@@ -40,7 +40,7 @@ from sqlqueue_app.failures.selection import MAX_IDS, MAX_QUERY_LENGTH, FailureSe
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Operation, Queue, Search
-from sqlqueue_app.status.queues import known_queue_at
+from sqlqueue_app.status.queues import known_queue_at, queue_name_at
 from sqlqueue_app.status.retention import FAILURES_KEPT
 
 # Of a group.
@@ -275,6 +275,7 @@ class FailureAdmin(PageAdmin):
             title=title,
             crumbs=(Crumb(message.message_id),),
             failure=message,
+            failed_in=queue_name_at(get_settings(), message.failed_q),
             failed_in_url=self.url_of(Queue, "messages", path_of(failed_in.name)) if failed_in else "",
             buttons=failure_actions.failure_buttons(request, self, FailureSelection(ids=(message.pk,)), message),
             failure_state=state_of(message),
@@ -384,11 +385,11 @@ def _life_steps(pages: PageAdmin, found: FailureDetail, state: State, location: 
             yield LifeStep(attempt.retried_at, State(Grade.INFO, what), details=details)
         took = precise_duration(attempt.failed_at - attempt.started_at) if attempt.started_at else ""
         exception = with_notes(attempt.exception_type, attempt.exception_message[:300])
-        place = with_notes(attempt.failed_q, attempt.worker)
-        yield LifeStep(attempt.failed_at, State(Grade.ERROR, _("Failed")), place, took, exception)
+        queue = queue_name_at(get_settings(), attempt.failed_q)
+        yield LifeStep(attempt.failed_at, State(Grade.ERROR, _("Failed")), with_notes(queue, attempt.worker), took, exception)
         if attempt.delayed_at is not None:
             delayed, last = State(Grade.INFO, _("Delayed retry")), _("the last one before it failed")
-            yield LifeStep(attempt.delayed_at, delayed, attempt.failed_q, details=last)
+            yield LifeStep(attempt.delayed_at, delayed, queue, details=last)
     if found.message.sent_at is not None:
         headers = (found.row.headers if found.row else None) or {}
         yield LifeStep(found.message.sent_at, State(Grade.INFO, _("Sent")), headers.get(names.ORIGINATING_ENDPOINT))

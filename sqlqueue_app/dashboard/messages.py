@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 
 from sqlqueue_app.browsing.conversations import failures_where
 from sqlqueue_app.browsing.messages import PAGE_SIZES, MessageDetail, PageQuery
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Permission, may, refusal_text
 from sqlqueue_app.dashboard.page import PageAdmin, number_of
 from sqlqueue_app.failures.queries import traces_of
@@ -19,6 +20,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import message_times
 from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.models import FailedMessage
+from sqlqueue_app.status.queues import queue_name_at
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION, QueueTable
 
 # A jump reads the index from its start: a few tenths of a second for a million rows.
@@ -49,7 +51,7 @@ def message_context(request: HttpRequest, detail: MessageDetail) -> dict[str, An
         "exception": headers.get(names.EXCEPTION_MESSAGE),
         "dotnet": dotnet,
         "python": python,
-        "failed_queue": headers.get(names.FAILED_QUEUE),
+        "failed_queue": queue_name_at(get_settings(), headers.get(names.FAILED_QUEUE) or ""),
     }
 
 

@@ -77,9 +77,9 @@ class QueueStatus:
 
     @property
     def head_age_seconds(self) -> float | None:
-        """The age of the first message; None for an empty queue and if unknown."""
+        """The age of the first message, 0 if it was sent while the queues were read; None for an empty queue and if unknown."""
         age = None if self.head_age is None else self.head_age.age
-        return None if age is None else age.total_seconds()
+        return None if age is None else max(age.total_seconds(), 0.0)
 
 
 def total_depth(depths: Iterable[Depth | None]) -> Depth | None:
@@ -298,6 +298,15 @@ def known_queue_at(settings: Settings, address: str) -> KnownQueue | None:
 def name_of_queue(book: AddressBook, address: QueueAddress) -> str:
     """The name of a `KnownQueue` with this address."""
     return address.table if book.of_queue(address.table) == address else str(address)
+
+
+def queue_name_at(settings: Settings, address: str) -> str:
+    """The name of the queue at this address as the wire writes it, for pages; the text itself if it is no address."""
+    book = address_book_of(settings)
+    try:
+        return name_of_queue(book, book.parse(address))
+    except AddressError:
+        return address
 
 
 def table_of_argument(settings: Settings, text: str, known: Iterable[KnownQueue]) -> QueueTable:

@@ -98,7 +98,9 @@ def test_tables_of_other_projects_are_listed(queue_database: QueueDatabase) -> N
 
 def test_messages_of_a_table_are_listed(queue_database: QueueDatabase) -> None:
     install(queue_database)
-    put(queue_database, timedelta(hours=3, minutes=1), to="Sales.Priority", **{"NServiceBus.IsSagaTimeoutMessage": "True"})
+    book = address_book_of(get_settings())
+    priority = book.canonical(book.of_queue("Sales.Priority"))
+    put(queue_database, timedelta(hours=3, minutes=1), to=priority, **{"NServiceBus.IsSagaTimeoutMessage": "True"})
     put(queue_database, -HOUR - timedelta(minutes=5, seconds=30), **{"NServiceBus.Retries": "1"})
     put_text(queue_database, "odd", datetime(2031, 1, 2, 3, 4, 5, tzinfo=UTC))
     found = page(SALES)

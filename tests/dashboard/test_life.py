@@ -11,8 +11,10 @@ from uuid import UUID
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.models import FailedAttempt, FailureStatus
+from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.rows import NewRow
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import FAILED_AT, acknowledgement, failed
@@ -83,6 +85,18 @@ def test_each_failure_and_each_retry_is_a_step(queue_database: QueueDatabase) ->
     table(queue_database, "Sales").purge()
     table(queue_database, "error").send([acknowledgement(found.pk)])
     assert kinds(found.pk)[0] == "Resolved"
+
+
+def test_queues_are_shown_by_name(queue_database: QueueDatabase) -> None:
+    """The address on the wire has a schema, and quotes on PostgreSQL; pages show the name of the queue, and headers the address."""
+    install(queue_database)
+    book = address_book_of(get_settings())
+    address = book.canonical(book.of_queue("Sales"))
+    (found,) = fail(queue_database, [failed("m-1", NServiceBus_FailedQ=address)])
+    assert steps(found.pk)[1][2] == "Sales mill"
+    markup = Markup(client_of("viewer").get(f"{FAILURES}{found.pk}/").content.decode())
+    assert "Failed in Sales " in " ".join(markup.text().split())
+    assert f"NServiceBus.FailedQ {address}" in " ".join(markup.text().split())
 
 
 def test_edited_copy_is_linked_with_its_state(queue_database: QueueDatabase) -> None:

@@ -200,9 +200,7 @@ class DelayedAdmin(PageAdmin):
             lists.TableColumn(_("Message"), message, lists.WIDE),
             lists.TableColumn(_("Due"), due_html),
             lists.TableColumn(_("Kind"), _kind_html),
-            lists.TableColumn(
-                _("Destination"), lambda row: queue_name_at(get_settings(), row.destination) or known.endpoint, lists.WIDE
-            ),
+            lists.TableColumn(_("Destination"), lambda each: queue_name_at(each.destination) or known.endpoint, lists.WIDE),
         ]
         caption = _("Waiting messages, next due first. Viewing does not receive them.")
         return lists.table(caption, columns, messages, lambda each: each.key)
@@ -228,7 +226,7 @@ class DelayedAdmin(PageAdmin):
             crumbs=(Crumb(known.name, self.table_url(known)), Crumb(entry.key)),
             known=known,
             entry=entry,
-            destination=queue_name_at(get_settings(), entry.destination) or known.endpoint,
+            destination=queue_name_at(entry.destination) or known.endpoint,
             due=due_html(entry),
             buttons=[save, *self._buttons(request, known, urlencode({"ids": entry.key}))],
             **message_page_context(self, request, detail),

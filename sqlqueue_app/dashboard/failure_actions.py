@@ -31,6 +31,7 @@ from sqlqueue_app.failures.selection import MAX_IDS, FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus, Redirect
 from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.queues import queue_name_at
 
 _REASONS_SHOWN: Final = 20
 # Default number of messages for a trial retry.
@@ -176,7 +177,7 @@ class BulkAction(FailureAction):
         self.count, self.submit = found.eligible, f"{self.label} ({number(found.eligible)})"
         facts = [(_("Messages"), self.target), (str(self.eligible), number(found.eligible))]
         targets = found.targets.most_common(_REASONS_SHOWN)
-        facts += [(_("to %(queue)s") % {"queue": target}, number(count)) for target, count in targets]
+        facts += [(_("to %(queue)s") % {"queue": queue_name_at(target)}, number(count)) for target, count in targets]
         if found.not_eligible:
             facts.append((_("Will stay as they are"), number(found.not_eligible)))
         self.facts = facts

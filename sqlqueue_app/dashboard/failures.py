@@ -245,7 +245,7 @@ class FailureAdmin(PageAdmin):
         if name == "pending":
             where = queries.find_retries(get_settings(), messages)
             columns += [
-                TableColumn(_("Sent to"), lambda each: each.retried_to, WIDE),
+                TableColumn(_("Sent to"), lambda each: queue_name_at(each.retried_to), WIDE),
                 TableColumn(_("Sent for retry"), lambda each: ago_html(each.status_at)),
                 TableColumn(_("Why it is pending"), lambda each: _reason(each, where[each.pk]), WIDE),
             ]
@@ -267,15 +267,14 @@ class FailureAdmin(PageAdmin):
         if found is None:
             raise Http404(_("There is no such failed message: it was deleted from the index, or was never in it."))
         message, failed_in = found.message, known_queue_at(get_settings(), found.message.failed_q)
-        title = _("Failed message %(id)s") % {"id": message.message_id}
         return self._page(
             request,
             "failed_message",
             state,
-            title=title,
+            title=_("Failed message %(id)s") % {"id": message.message_id},
             crumbs=(Crumb(message.message_id),),
             failure=message,
-            failed_in=queue_name_at(get_settings(), message.failed_q),
+            failed_in=queue_name_at(message.failed_q),
             failed_in_url=self.url_of(Queue, "messages", path_of(failed_in.name)) if failed_in else "",
             buttons=failure_actions.failure_buttons(request, self, FailureSelection(ids=(message.pk,)), message),
             failure_state=state_of(message),
@@ -340,7 +339,8 @@ def state_of(message: FailedMessage) -> State:
 
 def _reason(message: FailedMessage, found: RetryLocation) -> State:
     """Why a retry is pending."""
-    words = {"queue": message.retried_to or _("its queue"), "number": found.row_version, "error": found.detail}
+    queue = queue_name_at(message.retried_to) or _("its queue")
+    words = {"queue": queue, "number": found.row_version, "error": found.detail}
     return State(_PLACES.get(found.where, Grade.INFO), str(found.where.label) % words)
 
 
@@ -385,7 +385,7 @@ def _life_steps(pages: PageAdmin, found: FailureDetail, state: State, location: 
             yield LifeStep(attempt.retried_at, State(Grade.INFO, what), details=details)
         took = precise_duration(attempt.failed_at - attempt.started_at) if attempt.started_at else ""
         exception = with_notes(attempt.exception_type, attempt.exception_message[:300])
-        queue = queue_name_at(get_settings(), attempt.failed_q)
+        queue = queue_name_at(attempt.failed_q)
         yield LifeStep(attempt.failed_at, State(Grade.ERROR, _("Failed")), with_notes(queue, attempt.worker), took, exception)
         if attempt.delayed_at is not None:
             delayed, last = State(Grade.INFO, _("Delayed retry")), _("the last one before it failed")
@@ -405,7 +405,7 @@ def _present_step(pages: PageAdmin, found: FailureDetail, state: State, location
         details = _search_link(pages, newest or message.message_id, _("Search for the handled message"))
     elif message.status == FailureStatus.RETRY_ISSUED and newest in found.copies:
         details = _("Its edited copy has failed. This message is resolved when the copy is handled.")
-    return LifeStep(message.status_at, state, message.retried_to, details=details)
+    return LifeStep(message.status_at, state, queue_name_at(message.retried_to), details=details)
 
 
 def _reaction(pages: PageAdmin, found: FailureDetail, attempt: FailedAttempt) -> tuple[str, object]:

@@ -12,7 +12,6 @@ from django.utils.translation import gettext as _
 
 from sqlqueue_app.browsing.conversations import failures_where
 from sqlqueue_app.browsing.messages import PAGE_SIZES, MessageDetail, PageQuery
-from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Permission, may, refusal_text
 from sqlqueue_app.dashboard.page import PageAdmin, number_of
 from sqlqueue_app.failures.queries import traces_of
@@ -51,7 +50,7 @@ def message_context(request: HttpRequest, detail: MessageDetail) -> dict[str, An
         "exception": headers.get(names.EXCEPTION_MESSAGE),
         "dotnet": dotnet,
         "python": python,
-        "failed_queue": queue_name_at(get_settings(), headers.get(names.FAILED_QUEUE) or ""),
+        "failed_queue": queue_name_at(headers.get(names.FAILED_QUEUE) or ""),
     }
 
 

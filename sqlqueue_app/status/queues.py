@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from django.db.models import TextChoices
 from django.utils.translation import gettext_lazy
 
-from sqlqueue_app.conf import Settings, instance_name
+from sqlqueue_app.conf import Settings, get_settings, instance_name
 from sqlqueue_app.conf.validation import suggestion
 from sqlqueue_app.dialects.dialect import QueueLayout
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
@@ -300,9 +300,9 @@ def name_of_queue(book: AddressBook, address: QueueAddress) -> str:
     return address.table if book.of_queue(address.table) == address else str(address)
 
 
-def queue_name_at(settings: Settings, address: str) -> str:
+def queue_name_at(address: str) -> str:
     """The name of the queue at this address as the wire writes it, for pages; the text itself if it is no address."""
-    book = address_book_of(settings)
+    book = address_book_of(get_settings())
     try:
         return name_of_queue(book, book.parse(address))
     except AddressError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 
 from django import template
 from django.utils import timezone
-from django.utils.safestring import SafeString
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString, mark_safe
 
 from sqlqueue_app.dashboard import formats
 from sqlqueue_app.dashboard.page import path_of
@@ -50,6 +52,12 @@ def rate(value: float | None) -> str:
 def percent(part: float | None) -> str:
     """A part of one as a percentage; a dash for None."""
     return formats.percents([]).text(part)
+
+
+@register.filter
+def breakable(text: str) -> SafeString:
+    """A text that may break after the dots and underscores of its names, and so not in the middle of a word."""
+    return format_html_join(mark_safe("<wbr>"), "{}", ((part,) for part in re.split(r"(?<=\w[._])(?=\w)", text)))
 
 
 @register.filter

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urljoin
 
 import pytest
+from playwright.sync_api import Page
 
-from sqlqueue_app.models import ConversationEdge, LakeBatch
+from sqlqueue_app.models import ConversationEdge, LakeBatch, QueueSample
+from sqlqueue_app.status.samples import MINUTE
+from sqlqueue_app.status.traffic import GROWN_IN
 from tests.browser.conftest import Site
 from tests.browser.filling import GROUP, ONE, PENDING, fill
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import failed
 from tests.support.failing import fail
+from tests.support.filling import message, table
 from tests.support.pages import client_of
 
 ADMIN = "/admin/sqlqueue_app/"
@@ -150,31 +154,37 @@ def test_map_is_readable_on_a_phone(filled: QueueDatabase, site: Site) -> None:
     assert window.is_visible("text=The diagram is wider than the page")
 
 
+def broken_words(window: Page, selector: str) -> list[str]:
+    """The words in these elements that continue on another line."""
+    found: list[str] = window.evaluate(
+        """(selector) => [...document.querySelectorAll(selector)].flatMap((each) => {
+            const walker = document.createTreeWalker(each, NodeFilter.SHOW_TEXT), found = [];
+            for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+                for (const word of node.data.matchAll(/[A-Za-z]{2,40}/g)) {
+                    const range = document.createRange();
+                    range.setStart(node, word.index);
+                    range.setEnd(node, word.index + word[0].length);
+                    if (range.getClientRects().length > 1) {
+                        found.push(word[0]);
+                    }
+                }
+            }
+            return found;
+        })""",
+        selector,
+    )
+    return found
+
+
 def test_words_in_tables_are_not_broken(filled: QueueDatabase, site: Site) -> None:
     window = site.window("viewer")
     for page in ("failedmessage/", "failedmessage/messages/", "event/"):
         window.goto(ADMIN + page)
-        broken = window.evaluate(
-            """[...document.querySelectorAll('.sq-table .sq-long')].flatMap((each) => {
-                const walker = document.createTreeWalker(each, NodeFilter.SHOW_TEXT), found = [];
-                for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-                    for (const word of node.data.matchAll(/[A-Za-z]{2,40}/g)) {
-                        const range = document.createRange();
-                        range.setStart(node, word.index);
-                        range.setEnd(node, word.index + word[0].length);
-                        if (range.getClientRects().length > 1) {
-                            found.push(word[0]);
-                        }
-                    }
-                }
-                return found;
-            })"""
-        )
-        assert broken == [], page
+        assert broken_words(window, ".sq-table .sq-long") == [], page
 
 
 def test_long_names_fit_a_phone(filled: QueueDatabase, site: Site) -> None:
-    """A name has the full width below its label, and only a title may break anywhere."""
+    """A name has the full width below its label, and a title breaks only between words."""
     name = "project.shop.handlers.shipping.OutOfStock"
     trace = f"{name}: none\n   at project.shop.handlers.shipping.ship_order() in /shop.py:line 7\n"
     row = failed("m-9", NServiceBus_ExceptionInfo_ExceptionType=name, NServiceBus_ExceptionInfo_StackTrace=trace)
@@ -183,8 +193,21 @@ def test_long_names_fit_a_phone(filled: QueueDatabase, site: Site) -> None:
     for page in (f"failedmessage/group/{found.exception_group}/", "failedmessage/messages/"):
         window.goto(ADMIN + page)
         assert window.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0, page
+        assert broken_words(window, "#content h1") == [], page
         shown = window.locator("#content-main td").get_by_text(name, exact=True)
         assert shown.evaluate("each => each.getClientRects().length") == 1, page
+
+
+def test_growth_of_a_queue_fits_a_phone(filled: QueueDatabase, site: Site) -> None:
+    before = MINUTE.start_of(datetime.now(UTC) - GROWN_IN)
+    for minute in range(-1, 3):  # the page is later than the test by its own time
+        at = before + timedelta(minutes=minute)
+        QueueSample.objects.create(queue="Sales", taken_at=at, seconds=MINUTE.seconds, waiting=0, most_waiting=0)
+    table(filled, "Sales").send(message() for _ in range(1_000))
+    window = site.window("viewer", phone=True)
+    window.goto(f"{ADMIN}dashboard/")
+    growth = window.locator("#content-main td").get_by_text("in 10 min")
+    assert growth.evaluate("each => each.getBoundingClientRect().right <= each.closest('tr').getBoundingClientRect().right")
 
 
 def test_messages_of_a_diagram_are_links_in_their_order(filled: QueueDatabase, site: Site) -> None:

@@ -20,8 +20,8 @@ def plan(database: PostgreSQL, *, messages: int) -> Plan:
 
     def plain(*, one: bool) -> Kind:
         def measure() -> Measured:
-            told = {ONE_PROCESSOR: "1"} if one else {}
-            return receive.plain(database, database.conninfo(), recording, "one_trip", messages=messages, threads=8, **told)
+            affinity = {ONE_PROCESSOR: "1"} if one else {}
+            return receive.plain(database, database.conninfo(), recording, "one_trip", messages=messages, threads=8, **affinity)
 
         return Kind(f"plain.8{_KEY * one}", f"plain driver loop, 8 threads{_NAME * one}", measure)
 

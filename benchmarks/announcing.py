@@ -130,10 +130,10 @@ def _insert_all(program: str, database: PostgreSQL, *, clients: int, rows: int) 
              f"--transactions={rows // clients}", f"--file={script.name}", database.conninfo()],
             check=False, capture_output=True, text=True,
         )  # fmt: skip
-    told = TPS.search(answer.stdout)
-    if answer.returncode != 0 or told is None:
+    match = TPS.search(answer.stdout)
+    if answer.returncode != 0 or match is None:
         raise RuntimeError(f"pgbench failed with {answer.returncode}: {answer.stdout[-500:]}{answer.stderr[-500:]}")
-    return float(told.group(1))
+    return float(match.group(1))
 
 
 @contextmanager

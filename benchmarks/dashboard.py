@@ -33,15 +33,19 @@ _PLACES = {"all on the same processors": False, "worker and server on one proces
 
 def main() -> int:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description="Measures the pages of the admin on a throw-away PostgreSQL.")
+    parser = argparse.ArgumentParser(description="Measure the pages of the admin on a temporary PostgreSQL server.")
     parser.add_argument("--tables", type=int, default=200, help="queue tables (default %(default)s)")
     parser.add_argument("--messages", type=int, default=1_000_000, help="waiting messages (default %(default)s)")
     parser.add_argument("--failures", type=int, default=100_000, help="failed messages (default %(default)s)")
-    parser.add_argument("--groups", type=int, default=10_000, help="groups by exception (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=40, help="how often each page is asked for (default %(default)s)")
-    parser.add_argument("--browsers", type=int, default=10, help="that refresh beside a worker (default %(default)s)")
-    parser.add_argument("--received", type=int, default=60_000, help="messages of a turn beside them (default %(default)s)")
-    parser.add_argument("--turns", type=int, default=6, help="with and without browsers (default %(default)s)")
+    parser.add_argument("--groups", type=int, default=10_000, help="failure groups (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=40, help="requests of each page (default %(default)s)")
+    parser.add_argument(
+        "--browsers", type=int, default=10, help="browsers that refresh pages while a worker runs (default %(default)s)"
+    )
+    parser.add_argument(
+        "--received", type=int, default=60_000, help="messages that the worker receives in each turn (default %(default)s)"
+    )
+    parser.add_argument("--turns", type=int, default=6, help="turns with and without browsers (default %(default)s)")
     options = parser.parse_args()
     # Each has a queue and a delayed table; the remaining tables belong to other projects.
     endpoints = {"SQLQUEUE_BENCH_ENDPOINTS": str(options.tables // 3)}
@@ -54,7 +58,7 @@ def main() -> int:
     facts = "; ".join(f"{name}: {value}" for name, value in machine().items())
     what = f"{found['tables']} queue tables, {options.messages} messages, {options.failures} failed ones in {options.groups} groups"
     print(f"{facts}\n\n{what}\n")
-    print(f"indexed at {found['rate']:,.0f} rows a second; a look that finds nothing: {found['look_ms']:.1f} ms\n")
+    print(f"indexed at {found['rate']:,.0f} rows a second; a scan that finds nothing: {found['scan_ms']:.1f} ms\n")
     print("| Page | median ms | p95 ms | statements | scans of queue tables | slowest statement ms |")
     print("|---|---|---|---|---|---|")
     for page in found["pages"]:
@@ -65,7 +69,7 @@ def main() -> int:
     print(f"\n{goal}: {', '.join(missed) or 'none'}\n")
     for name, measured in beside.items():
         print(f"{name}: {in_words(options.browsers, measured)}\n")
-    print(retry_in_words(retried))
+    print(describe_retry(retried))
     return 0
 
 
@@ -79,7 +83,7 @@ def in_words(browsers: int, beside: dict[str, Any]) -> str:
     )
 
 
-def retry_in_words(retried: dict[str, Any]) -> str:
+def describe_retry(retried: dict[str, Any]) -> str:
     """Describe the duration of the retry of everything."""
     rate = retried["done"] / retried["seconds"]
     return (

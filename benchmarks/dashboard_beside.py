@@ -141,5 +141,5 @@ def _browsers(address: str, session: str, count: int, rest: set[int], seen: list
         command, cwd=ROOT, env=dict(os.environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as browsers:
         yield
-        told, _ = browsers.communicate()
-    seen.append(json.loads(told))
+        output, _ = browsers.communicate()
+    seen.append(json.loads(output))

@@ -34,24 +34,24 @@ class Browser:
         while not self._stop.wait(EVERY_SECONDS):
             began = time.perf_counter()
             try:
-                self._ask()
+                self._fetch()
             except (RemoteDisconnected, BrokenPipeError, ConnectionResetError):
                 # the site may close a connection
                 self._connection.close()
-                self._ask()
+                self._fetch()
             self.took.append(time.perf_counter() - began)
         self._connection.close()
 
-    def _ask(self) -> None:
+    def _fetch(self) -> None:
         self._connection.request("GET", self._path, headers=self._headers)
         answer = self._connection.getresponse()
         answer.read()
         if answer.status not in (200, 204, 304):
             raise RuntimeError(f"{self._path} answered {answer.status} {answer.reason}")
         self.unchanged += answer.status != 200
-        for told, asked in (("ETag", "If-None-Match"), ("Sqlqueue-Made", "Sqlqueue-Live")):
-            if value := answer.headers.get(told):
-                self._headers[asked] = value
+        for received, sent in (("ETag", "If-None-Match"), ("Sqlqueue-Made", "Sqlqueue-Live")):
+            if value := answer.headers.get(received):
+                self._headers[sent] = value
 
 
 def main() -> None:

@@ -102,7 +102,7 @@ def fill_failures(failures: int, groups: int) -> None:
         group = number % 100 if number % 2 else number % groups
         at = now - timedelta(seconds=(failures - number) * 7 * 86_400 / failures)
         kind = f"shop.errors.Error{group % 7}"
-        told: dict[str, str | None] = {
+        headers: dict[str, str | None] = {
             **common,
             "NServiceBus.MessageId": str(uuid.uuid4()),
             "NServiceBus.ConversationId": f"order-{number // LONGEST_CONVERSATION}",
@@ -116,6 +116,6 @@ def fill_failures(failures: int, groups: int) -> None:
             "NServiceBus.ExceptionInfo.StackTrace": f"{kind}: no more {number}\n   at shop.handlers.h{group}() in /shop.py:line 7\n"
             * 20,
         }
-        return NewRow(str(uuid.uuid4()), write_headers(told), b"{}")
+        return NewRow(str(uuid.uuid4()), write_headers(headers), b"{}")
 
     error.send(row(number) for number in range(failures))

@@ -39,14 +39,14 @@ def measure_retry(database: PostgreSQL, environment: dict[str, str], queues: lis
     with database.connect() as connection:
         before = _moved(connection, queues)
         began = time.monotonic()
-        asked = run_child("benchmarks.dashboard_retry", environment)
+        operation = run_child("benchmarks.dashboard_retry", environment)
 
         def progress() -> tuple[int, int, int, str]:
-            row = connection.execute(_PROGRESS, [asked["id"]]).fetchone()
+            row = connection.execute(_PROGRESS, [operation["id"]]).fetchone()
             return row or (0, 0, 0, "")
 
         with _worker(one_endpoint) as first:
-            poll_until(lambda: progress()[0] >= asked["total"] * _KILLED_AT, _PATIENCE_SECONDS)
+            poll_until(lambda: progress()[0] >= operation["total"] * _KILLED_AT, _PATIENCE_SECONDS)
             os.killpg(first.pid, signal.SIGKILL)
         killed_at = progress()[0]
         with _worker(one_endpoint):
@@ -54,9 +54,9 @@ def measure_retry(database: PostgreSQL, environment: dict[str, str], queues: lis
         took = time.monotonic() - began
         done, skipped, failed, state = progress()
         moved = [now - then for now, then in zip(_moved(connection, queues), before, strict=True)]
-    if state != "completed" or moved != [done, done] or done + skipped + failed != asked["total"]:
-        raise RuntimeError(f"{asked['total']} messages asked for, {done} done ({state}), rows and messages moved: {moved}")
-    return {**asked, "done": done, "skipped": skipped, "failed": failed, "killed_at": killed_at, "seconds": took}
+    if state != "completed" or moved != [done, done] or done + skipped + failed != operation["total"]:
+        raise RuntimeError(f"{operation['total']} messages requested, {done} done ({state}), rows and messages moved: {moved}")
+    return {**operation, "done": done, "skipped": skipped, "failed": failed, "killed_at": killed_at, "seconds": took}
 
 
 def _moved(connection: Any, queues: list[str]) -> list[int]:

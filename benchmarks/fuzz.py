@@ -1,8 +1,8 @@
 """Random rows, headers, bodies, addresses, settings and delayed messages: `python -m benchmarks.fuzz --minutes N --seed S`.
 
-It runs the tests with random cases repeatedly, with many more cases and the next seed each time, until the time is over, on
-SQLite and a real PostgreSQL as in the suite. For each round it prints the number of cases of each test. A failing case is stored
-in --kept with its report and is tried first the next time; the exit code is then 1.
+It repeats the randomized tests of the suite until the time is up, with many more cases and a new seed each round, on SQLite and
+a real PostgreSQL. For each round it prints the number of cases of each test. A failing case is stored in --kept with its report
+and is tried first the next time; the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -56,22 +56,26 @@ def round_of(module: str, seed: int, times: int, kept: Path) -> tuple[int, bool,
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="the round that is running then is finished")
-    parser.add_argument("--seed", type=int, default=1, help="of the first round; each next one has the next number")
-    parser.add_argument("--times", type=int, default=20, help="how many times as many cases as in the suite")
-    parser.add_argument("--kept", type=Path, default=ROOT / ".fuzz", help="where cases that fail are kept")
+    parser.add_argument("--minutes", type=float, default=10.0, help="start no new round after this time (default %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of the first round; each further round adds 1 (default %(default)s)"
+    )
+    parser.add_argument(
+        "--times", type=int, default=20, help="multiply the number of cases in the test suite by this (default %(default)s)"
+    )
+    parser.add_argument("--kept", type=Path, default=ROOT / ".fuzz", help="directory for failing cases (default: .fuzz)")
     given = parser.parse_args()
     given.kept.mkdir(parents=True, exist_ok=True)
     end, seed, failures, total = time.monotonic() + given.minutes * 60, given.seed, 0, 0
     while time.monotonic() < end:
         for what, module in TESTS.items():
-            tried, is_well, said = round_of(module, seed, given.times, given.kept)
+            tried, is_well, output = round_of(module, seed, given.times, given.kept)
             total += tried
             print(f"seed {seed}: {what}: {tried:,} cases{'' if is_well else ', FAILED'}", flush=True)
             if not is_well:
                 failures += 1
                 report = given.kept / f"{Path(module).stem}-{seed}.txt"
-                report.write_text(said, encoding="utf-8")
+                report.write_text(output, encoding="utf-8")
                 print(f"  the report is in {report}", flush=True)
             if time.monotonic() >= end:
                 break

@@ -70,9 +70,9 @@ def _ratio(find: Find, goal: str, part: str, subject: str, yardstick: str, least
     return Verdict(goal, f"{found:.2f} ({min(each):.2f}–{max(each):.2f})", found >= least)
 
 
-def _below(find: Find, goal: str, part: str, key: str, most: float, *, inclusive: bool = False) -> Verdict:
+def _below(find: Find, goal: str, part: str, key: str, maximum: float, *, inclusive: bool = False) -> Verdict:
     series = find(part, key)
     if series is None:
         return Verdict(goal, "not measured", None)
     found = median(series.values)
-    return Verdict(goal, f"{found:.2f} {series.unit}", found <= most if inclusive else found < most)
+    return Verdict(goal, f"{found:.2f} {series.unit}", found <= maximum if inclusive else found < maximum)

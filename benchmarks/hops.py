@@ -1,6 +1,6 @@
-"""How many modules and functions of the package one message crosses: `python benchmarks/hops.py --help`.
+"""Count the modules and functions of the package that one message passes through: `python benchmarks/hops.py --help`.
 
-It counts, with `sys.setprofile`, what a developer has to read to follow one message:
+With `sys.setprofile`, it counts what a developer has to read to follow one message:
 
 - receive: from one call of a handler that does nothing to its next call in the same thread. The worker is a real
   `run_sqlqueue_worker` with the default settings, one thread and a full queue; the body arrives as a dict.
@@ -98,7 +98,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--database", choices=("sqlite", "postgresql"), default="sqlite", help="where the queue is (default: %(default)s)"
+        "--database", choices=("sqlite", "postgresql"), default="sqlite", help="database of the queue (default: %(default)s)"
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sqlq-bench-") as directory:

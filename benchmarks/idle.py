@@ -66,18 +66,18 @@ def measure_idle(
         if trigger:
             install = [sys.executable, "-m", "django", "sqlqueue_install", "--wake-up"]
             subprocess.run(install, env=environment, check=True, stdout=subprocess.DEVNULL)
-        with running_worker(environment, "wake_up_on" if wake_up else "worker_started") as told:
-            found = _latencies(connection, told, count_messages)
+        with running_worker(environment, "wake_up_on" if wake_up else "worker_started") as handled_messages:
+            found = _latencies(connection, handled_messages, count_messages)
             return Idle(tuple(sorted(found)), _watch(connection, watched_seconds))
 
 
-def measure(database: PostgreSQL, *, count_messages: int, say: Callable[[str], None]) -> Section:
+def measure(database: PostgreSQL, *, count_messages: int, log_line: Callable[[str], None]) -> Section:
     """The series of the goals, with wake-up and trigger, and the cost of polling for comparison."""
     series = []
     for key, name, wakes in (("idle", "WAKE_UP with the trigger", True), ("polling", "polling", False)):
         found = measure_idle(database, wake_up=wakes, trigger=wakes, count_messages=count_messages)
         p50, p99 = found.percentile(50), found.percentile(99)
-        say(f"{name}: commit to handler p50 {p50:.1f} ms, p99 {p99:.1f} ms, {found.transactions:.2f} transactions/s")
+        log_line(f"{name}: commit to handler p50 {p50:.1f} ms, p99 {p99:.1f} ms, {found.transactions:.2f} transactions/s")
         series += [
             Series(f"{key}.p50", f"{name}: from commit to handler, p50", "ms", [p50]),
             Series(f"{key}.p99", f"{name}: from commit to handler, p99", "ms", [p99]),
@@ -89,7 +89,7 @@ def measure(database: PostgreSQL, *, count_messages: int, say: Callable[[str], N
 @contextmanager
 def running_worker(environment: dict[str, str], ready: str) -> Iterator[queue.Queue[tuple[int, float]]]:
     """A worker as users start it, once it has printed `ready`; the output of its handler arrives in the queue."""
-    told: queue.Queue[tuple[int, float]] = queue.Queue()
+    handled_messages: queue.Queue[tuple[int, float]] = queue.Queue()
     started = threading.Event()
     log: deque[str] = deque(maxlen=30)
     command = [sys.executable, "-m", "django", "run_sqlqueue_worker", "--log-format", "json"]
@@ -99,7 +99,7 @@ def running_worker(environment: dict[str, str], ready: str) -> Iterator[queue.Qu
             assert worker.stdout is not None
             for line in worker.stdout:
                 number, at = line.split()
-                told.put((int(number), float(at)))
+                handled_messages.put((int(number), float(at)))
 
         def read_log() -> None:
             assert worker.stderr is not None
@@ -113,15 +113,15 @@ def running_worker(environment: dict[str, str], ready: str) -> Iterator[queue.Qu
             reader.start()
         try:
             if not started.wait(_PATIENCE_SECONDS):
-                raise RuntimeError(f"the worker has not said {ready} within {_PATIENCE_SECONDS:g} s: {''.join(log)}")
-            yield told
+                raise RuntimeError(f"the worker did not log {ready} within {_PATIENCE_SECONDS:g} s: {''.join(log)}")
+            yield handled_messages
         finally:
             end(worker, _PATIENCE_SECONDS)
             for reader in readers:
                 reader.join()
 
 
-def _latencies(connection: psycopg.Connection[Any], told: queue.Queue[tuple[int, float]], wanted: int) -> list[float]:
+def _latencies(connection: psycopg.Connection[Any], handled_messages: queue.Queue[tuple[int, float]], wanted: int) -> list[float]:
     headers = messages.stored_headers()
     pause = threading.Event()
     found: list[float] = []
@@ -135,7 +135,7 @@ def _latencies(connection: psycopg.Connection[Any], told: queue.Queue[tuple[int,
         connection.execute(_INSERT, [headers, body])
         began = time.monotonic()
         connection.execute("COMMIT")
-        handled, at = told.get(timeout=_PATIENCE_SECONDS)
+        handled, at = handled_messages.get(timeout=_PATIENCE_SECONDS)
         if handled != number:
             raise RuntimeError(f"message {number} was sent, but {handled} was handled")
         if number >= 0:

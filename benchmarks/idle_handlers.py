@@ -10,7 +10,7 @@ from sqlqueue_app import handles
 
 
 @handles("Bench.Message")
-def tell(message: Any, _context: Any) -> None:
+def report(message: Any, _context: Any) -> None:
     # `time.monotonic()` is one clock for all processes of a machine.
     began = time.monotonic()
     sys.stdout.write(f"{message['order_id']} {began!r}\n")

@@ -1,9 +1,9 @@
-"""Search of old messages in a lake: DuckDB, which the app uses, beside pyarrow, and what the writer's options are worth.
+"""Search for old messages in a lake: DuckDB, which the app uses, compared with pyarrow, and the effect of the writer options.
 
     python benchmarks/lake_search.py --rows 10000000 --days 30 --folder /tmp/lakes
 
-The lake is made once for each set of options and kept (2.9 GB for 10,000,000 messages). A cell is the median of the rounds; within
-a round everything takes turns. The cache of files is warm, as it is for who searches twice.
+Each set of options has one lake, which is created once and kept (2.9 GB for 10,000,000 messages). A cell is the median of the
+rounds; within a round the variants take turns. The file cache is warm, as in the second search of a user.
 """
 
 from __future__ import annotations
@@ -45,29 +45,34 @@ class Options:
 def main() -> None:
     """Make the lakes, measure, print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--rows", type=int, default=10_000_000, help="messages in the lake (default %(default)s)")
     parser.add_argument(
-        "--option-rows", type=int, default=2_000_000, help="of the lakes that compare the writer's options; 0: none"
+        "--option-rows",
+        type=int,
+        default=2_000_000,
+        help="messages in each lake that compares writer options; 0: skip (default %(default)s)",
     )
-    parser.add_argument("--days", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sqlqueue-lakes")
-    asked = parser.parse_args()
-    lake = _lake(asked.folder, Options("as-written"), asked.rows, asked.days)
-    print(f"\n{asked.rows:,} messages, {_size(lake):,.0f} MB; seconds, found within the time limit\n")
-    _table({**_duckdb(lake), **_pyarrow(lake)}, asked.rounds)
-    if not asked.option_rows:
+    parser.add_argument("--days", type=int, default=30, help="days that the messages span (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="repetitions of each search (default %(default)s)")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(tempfile.gettempdir()) / "sqlqueue-lakes", help="directory of the lakes, which are kept"
+    )
+    options = parser.parse_args()
+    lake = _lake(options.folder, Options("as-written"), options.rows, options.days)
+    print(f"\n{options.rows:,} messages, {_size(lake):,.0f} MB; seconds, found within the time limit\n")
+    _table({**_duckdb(lake), **_pyarrow(lake)}, options.rounds)
+    if not options.option_rows:
         return
-    for options in (
+    for layout in (
         Options("as-written"),
         Options("no-bloom-filters", blooms=False),
         Options("groups-of-5000", row_group=5_000),
         Options("groups-of-100000", row_group=100_000),
         Options("not-sorted", is_sorted=False),
     ):
-        lake = _lake(asked.folder, options, asked.option_rows, asked.days)
-        print(f"\n{options.name}: {asked.option_rows:,} messages, {_size(lake):,.0f} MB\n")
-        _table(_duckdb(lake), asked.rounds)
+        lake = _lake(options.folder, layout, options.option_rows, options.days)
+        print(f"\n{layout.name}: {options.option_rows:,} messages, {_size(lake):,.0f} MB\n")
+        _table(_duckdb(lake), options.rounds)
 
 
 def _lake(folder: Path, options: Options, rows: int, days: int) -> Path:
@@ -87,15 +92,15 @@ def _size(lake: Path) -> float:
 
 def _table(ways: dict[str, Callable[[], str]], rounds: int) -> None:
     taken: dict[str, list[float]] = {name: [] for name in ways}
-    said = {}
+    results = {}
     for _round in range(rounds):
         for name, way in ways.items():
             begun = time.monotonic()
-            said[name] = way()
+            results[name] = way()
             taken[name].append(time.monotonic() - begun)
     print("| search | median | range | found |\n|---|---|---|---|")
     for name, seconds in taken.items():
-        print(f"| {name} | {median(seconds):.2f} | {min(seconds):.2f}–{max(seconds):.2f} | {said[name]} |", flush=True)
+        print(f"| {name} | {median(seconds):.2f} | {min(seconds):.2f}–{max(seconds):.2f} | {results[name]} |", flush=True)
 
 
 def _known(lake: Path) -> tuple[str, str]:
@@ -109,9 +114,9 @@ def _known(lake: Path) -> tuple[str, str]:
 def _duckdb(lake: Path) -> dict[str, Callable[[], str]]:
     conversation, message = _known(lake)
 
-    def way(seconds: float = 2.0, **asked: Any) -> Callable[[], str]:
+    def way(seconds: float = 2.0, **query: Any) -> Callable[[], str]:
         def run() -> str:
-            found = search(str(lake), list(glob_files(str(lake))), SearchQuery(**asked, bodies=True), seconds=seconds)
+            found = search(str(lake), list(glob_files(str(lake))), SearchQuery(**query, bodies=True), seconds=seconds)
             back = f", searched back to {found.searched_from}" if found.is_partial else ""
             return f"{len(found.messages)}{'' if found.count is None else f' of {found.count:,}'}{back}"
 

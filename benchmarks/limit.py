@@ -1,7 +1,7 @@
-"""The limit: pgbench runs the worker's receive in C, prepared, each in a transaction of its own, and does nothing with the rows.
+"""The limit: pgbench runs the prepared receive of the worker in C, each in its own transaction, and does nothing with the rows.
 
-pgbench is looked for in SQLQUEUE_BENCH_PGBENCH (a path), beside the server's programs, in /usr/lib/postgresql and in PATH. Where
-there is none, nothing is installed: a loop of libpq takes its place, and the table says so.
+pgbench is searched for in SQLQUEUE_BENCH_PGBENCH (a path), next to the server's programs, in /usr/lib/postgresql and in PATH. If it
+is missing, nothing is installed: a loop of libpq replaces it, and the table notes that.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ def pgbench(program: str, database: PostgreSQL, recording: Recording, *, message
             env={**os.environ, "PGOPTIONS": "-c enable_seqscan=off -c enable_sort=off"},
             check=False, capture_output=True, text=True,
         )  # fmt: skip
-    told = TPS.search(answer.stdout)
-    if answer.returncode != 0 or told is None:
+    match = TPS.search(answer.stdout)
+    if answer.returncode != 0 or match is None:
         raise RuntimeError(f"pgbench failed with {answer.returncode}: {answer.stdout[-500:]}{answer.stderr[-500:]}")
     left = database.depth()
     if left != 2 * _SPARE * rows:
         raise RuntimeError(f"pgbench left {left} messages, expected {2 * _SPARE * rows}: it did not receive with each statement")
-    return Measured(float(told.group(1)) * rows)
+    return Measured(float(match.group(1)) * rows)
 
 
 def libpq(database: PostgreSQL, recording: Recording, *, messages: int, clients: int) -> Measured:

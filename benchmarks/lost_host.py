@@ -1,11 +1,11 @@
 """A host that vanishes: `sudo python -m benchmarks.lost_host [--seconds 10] [--patience 90]`, on Linux, as root.
 
-A worker runs in a network namespace of its own, behind a router that passes its packets to a real PostgreSQL. Then the router
-passes nothing on, and tells nobody: no side sees a connection closed, as when a machine loses its power or a cable is pulled. What
-a proxy that stalls could not show: behind it both kernels go on acknowledging what the other sends.
+A worker runs in its own network namespace, behind a router that forwards its packets to a real PostgreSQL. Then the router drops
+all packets silently, as when a machine loses power or a cable is unplugged: neither side sees a closed connection. A stalled proxy
+could not show this, because both kernels would still acknowledge every packet.
 
-Measured, with the settings of docs/howto/connections.md and without: after how many seconds the row of the lost worker can be
-received again, after how many a worker notices that its server is lost, and how soon it works again when the server is back.
+Measured with and without the settings of docs/howto/connections.md: the seconds until the row of the lost worker can be received
+again, until a worker notices the loss of its server, and until it works again once the server is back.
 """
 
 from __future__ import annotations
@@ -193,14 +193,16 @@ def connecting(found: postgresql.ThrowAwayServer) -> dict[str, Any]:
     return {"host": known["HOST"], "port": known["PORT"], "user": known["USER"], "dbname": known["NAME"]}
 
 
-def told(seconds: float | None, patience: float) -> str:
+def describe_wait(seconds: float | None, patience: float) -> str:
     return f"not within {patience:g} s" if seconds is None else f"{seconds:.1f} s"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=10, help="the bound that the settings are made for")
-    parser.add_argument("--patience", type=float, default=90.0, help="how many seconds to wait at most for each")
+    parser.add_argument(
+        "--seconds", type=int, default=10, help="time limit that the connection settings are computed for (default %(default)s)"
+    )
+    parser.add_argument("--patience", type=float, default=90.0, help="maximum seconds to wait for each event (default %(default)s)")
     given = parser.parse_args()
     with network(), server() as found:
         install = [sys.executable, "-m", "django"]
@@ -209,9 +211,9 @@ def main() -> None:
         for name, options in (("with the settings", options_for(given.seconds)), ("without", {})):
             row = lost_worker(found, options, given.patience)
             noticed, back = lost_server(found, options, given.patience)
-            print(f"{name}: the row of a lost worker is free after {told(row, given.patience)};", end=" ")
-            print(f"a lost server is noticed after {told(noticed, given.patience)};", end=" ")
-            print(f"work goes on {told(back, 120)} after it is back", flush=True)
+            print(f"{name}: the row of a lost worker is available after {describe_wait(row, given.patience)};", end=" ")
+            print(f"a lost server is noticed after {describe_wait(noticed, given.patience)};", end=" ")
+            print(f"work resumes {describe_wait(back, 120)} after it is back", flush=True)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def growth(samples: list[float]) -> Growth:
     return Growth(mean(samples[quarter : 2 * quarter]), mean(samples[-quarter:]))
 
 
-def measure(database: Database, *, messages: int, say: Callable[[str], None], samples: int = SAMPLES) -> Section:
+def measure(database: Database, *, messages: int, log_line: Callable[[str], None], samples: int = SAMPLES) -> Section:
     """Let a worker receive so many messages in chunks, and sample its memory after each chunk."""
     portion = max(1, messages // samples)
     resident = Series("memory.samples", f"run_sqlqueue_worker, resident after each {portion:,} messages", "MB")
@@ -56,7 +56,7 @@ def measure(database: Database, *, messages: int, say: Callable[[str], None], sa
             found = resident_megabytes(find())
             resident.values.append(found["now"])
             highest = max(highest, found["peak"])
-            say(f"resident after {(sample + 1) * portion:,} messages: {found['now']:.1f} MB")
+            log_line(f"resident after {(sample + 1) * portion:,} messages: {found['now']:.1f} MB")
     last = Series("memory.last", "run_sqlqueue_worker, resident at the end", "MB", [resident.values[-1]])
     peak.values.append(highest)
     grown = Series("memory.growth", "… more in the last quarter than in the second", "MB", [growth(resident.values).megabytes])

@@ -1,11 +1,11 @@
-"""The loops to compare with: the statements of the worker without the worker, nothing done with the rows, no Django.
+"""Reference loops: the statements of the worker without the worker and without Django; nothing is done with the rows.
 
     python -m benchmarks.plain_loop one_trip|pgconn|libpq|sqlite THREADS ADDRESS RECORDING
 
-`one_trip` sends the very strings that the worker sends, joined to one round trip a message, by a cursor of psycopg.
-`pgconn` sends the same below the cursor, by psycopg's PGconn, and makes nothing of the values.
-`libpq` runs the prepared receive alone, each in a transaction of its own: the limit where pgbench is missing.
-`sqlite` runs the statements of the worker one after the other; the threads take turns, for SQLite has one writer.
+`one_trip` sends exactly the strings that the worker sends, joined into one round trip per message, with a psycopg cursor.
+`pgconn` sends the same below the cursor, with psycopg's PGconn, and does not convert the values.
+`libpq` runs only the prepared receive, each in its own transaction: the limit if pgbench is missing.
+`sqlite` runs the statements of the worker one after the other; the threads take turns, because SQLite has one writer.
 """
 
 from __future__ import annotations
@@ -72,19 +72,19 @@ def pgconn(connection: Connection, recording: Recording) -> Receive:
     low = connection.pgconn
     lowest = b"0"
 
-    def ask(text: str) -> list[Any]:
+    def query(text: str) -> list[Any]:
         low.send_query(text.encode())
         return [result for result in connection.wait(generators.execute(low)) if _checked(result).nfields]
 
     def receive() -> int:
         nonlocal lowest
         while True:
-            (result,) = ask(f"{before}{lowest.decode()}{behind}")
+            (result,) = query(f"{before}{lowest.decode()}{behind}")
             if result.ntuples:
                 lowest = result.get_value(result.ntuples - 1, result.nfields - 1)
                 return int(result.ntuples)
             if lowest == b"0":
-                ask("ROLLBACK")
+                query("ROLLBACK")
                 return 0
             lowest = b"0"
 

@@ -1,8 +1,7 @@
-"""Record the statements of a worker for each message, so that plain loops and pgbench can send the same.
+"""Record the statements that a worker sends per message, so that plain loops and pgbench can send the same ones.
 
 Nothing is copied from the package: one thread of a real worker empties a small queue while the server (or SQLite) reports every
-string that reached it, and the strings that come again for each message are kept.
-    python -m benchmarks.recording
+statement that it receives. The statements that repeat with each message are kept.
 """
 
 from __future__ import annotations
@@ -106,11 +105,11 @@ def _listen(sent: dict[int, list[str]]) -> None:
         sent[threading.get_ident()].append(text)
 
     def notice(diagnostic: Any) -> None:
-        said = diagnostic.message_primary or ""
-        if said.startswith(_STATEMENT):
-            keep(said.removeprefix(_STATEMENT))
-        elif said.startswith("execute "):
-            keep(said)
+        text = diagnostic.message_primary or ""
+        if text.startswith(_STATEMENT):
+            keep(text.removeprefix(_STATEMENT))
+        elif text.startswith("execute "):
+            keep(text)
 
     def created(connection: Any, **_: object) -> None:
         if connection.vendor == "sqlite":

@@ -22,8 +22,8 @@ from benchmarks.series import Section, Series
 
 def markdown(sections: Sequence[Section], verdicts: Sequence[Verdict], facts: dict[str, Any]) -> str:
     """The machine, the one table, what could not be measured, and the goals."""
-    told = [f"- {name}: {_value(value)}" for name, value in facts.items()]
-    lines = ["# Benchmark", "", *told, "", *grid(sections), "", *_notes(sections), "## Goals", ""]
+    facts_lines = [f"- {name}: {_value(value)}" for name, value in facts.items()]
+    lines = ["# Benchmark", "", *facts_lines, "", *grid(sections), "", *_notes(sections), "## Goals", ""]
     rows = [["goal", "measured", "met"], *([each.goal, each.measured, each.word] for each in verdicts)]
     return "\n".join([*lines, *aligned(rows), ""])
 
@@ -72,8 +72,8 @@ def _value(value: object) -> str:
 def _notes(sections: Sequence[Section]) -> list[str]:
     found = {f"- {each.name}: {each.note}" for section in sections for each in section.series if each.note}
     for section in sections:
-        told = ", ".join(f"{name} {value}" for name, value in section.facts.items() if isinstance(value, int | float | str))
-        found.add(f"- {section.part}, {section.database}: {told}")
+        values = ", ".join(f"{name} {value}" for name, value in section.facts.items() if isinstance(value, int | float | str))
+        found.add(f"- {section.part}, {section.database}: {values}")
     return [*sorted(found), ""]
 
 

@@ -27,12 +27,12 @@ from benchmarks.series import Plan, Section, take_turns
 RESULTS = Path(__file__).resolve().parent / "results"
 PARTS = ("receive", "processes", "affinity", "backlog", "several", "idle", "announcing", "memory", "send", "delayed", "profile")
 PROCESSES_FACTOR = 3
-"""So many times the messages where two processes do not start at the same moment."""
+"""Factor for the number of messages if two processes do not start at the same moment."""
 _DURABILITIES = {"durable": [True], "not-durable": [False], "both": [True, False]}
 
 _EPILOG = """\
 examples:
-  benchmarks/run.py                                      all parts, as make bench
+  benchmarks/run.py                                      all parts, like make bench
   benchmarks/run.py --part receive --rounds 7 --messages 20000
   benchmarks/run.py --part memory --memory-messages 1000000
 """
@@ -41,20 +41,20 @@ examples:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the options; a wrong one exits with code 2 and one line."""
     parser = argparse.ArgumentParser(
-        description="Measures receiving, sending and memory on a throw-away PostgreSQL and a SQLite file.",
+        description="Measure receiving, sending and memory on a temporary PostgreSQL server and a SQLite file.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--part", choices=PARTS, action="append", help="measure this part alone; may be given more than once")
+    parser.add_argument("--part", choices=PARTS, action="append", help="measure only this part; may be repeated")
     parser.add_argument(
         "--durability",
         choices=tuple(_DURABILITIES),
         default="both",
-        help="whether PostgreSQL's commits wait for the disk; parts that need one database take the durable one (default both)",
+        help="whether commits of PostgreSQL wait for the disk; parts with one database use the durable one (default both)",
     )
-    parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured, in turns (default 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each variant, which take turns (default 3)")
     parser.add_argument(
-        "--messages", type=int, default=6_000, metavar="N", help="messages of each turn, more where it takes batches (default 6000)"
+        "--messages", type=int, default=6_000, metavar="N", help="messages per turn, more for batches (default 6000)"
     )
     parser.add_argument(
         "--memory-messages", type=int, default=60_000, metavar="N", help="messages of the memory part (default 60000)"
@@ -70,10 +70,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="waiting messages of the backlog part (default 1000, 100000, 1000000)",
     )
     parser.add_argument(
-        "--dead-rows", type=int, default=backlog.DEAD_ROWS, metavar="N", help="of the backlog part (default %(default)s)"
+        "--dead-rows", type=int, default=backlog.DEAD_ROWS, metavar="N", help="dead rows of the backlog part (default %(default)s)"
     )
     parser.add_argument(
-        "--results", type=Path, default=RESULTS, metavar="DIR", help="where the files go (default: benchmarks/results)"
+        "--results", type=Path, default=RESULTS, metavar="DIR", help="directory of the results (default: benchmarks/results)"
     )
     options = parser.parse_args(arguments)
     if min(options.rounds, options.dead_rows, options.idle_messages, *(options.depth or [1])) < 1:
@@ -101,17 +101,17 @@ class Bench:
                 begin = time.monotonic()
                 yield from self._sections(part)
                 self.minutes[part] = round((time.monotonic() - begin) / 60, 1)
-                say(f"{part} took {self.minutes[part]} minutes")
+                log_line(f"{part} took {self.minutes[part]} minutes")
 
     def _sections(self, part: str) -> list[Section]:
         options, main = self.options, self.servers[0]
         messages, rounds = options.messages, options.rounds
         if part == "idle":
-            return [idle.measure(main, count_messages=options.idle_messages, say=say)]
+            return [idle.measure(main, count_messages=options.idle_messages, log_line=log_line)]
         if part == "memory":
-            return [memory.measure(main, messages=options.memory_messages, say=say)]
+            return [memory.measure(main, messages=options.memory_messages, log_line=log_line)]
         if part == "profile":
-            return [stages.measure(each, messages=messages, rounds=rounds, say=say) for each in self.servers]
+            return [stages.measure(each, messages=messages, rounds=rounds, log_line=log_line) for each in self.servers]
         everywhere: list[Database] = [*self.servers, self.file]
         depths = tuple(options.depth or backlog.DEPTHS)
         plans: dict[str, Callable[[], list[Plan]]] = {
@@ -124,10 +124,10 @@ class Bench:
             "several": lambda: [several.plan(main, messages=messages)],
             "backlog": lambda: [backlog.plan(main, messages=messages, depths=depths, dead_rows=options.dead_rows)],
         }
-        return take_turns(plans[part](), rounds, say)
+        return take_turns(plans[part](), rounds, log_line)
 
 
-def say(line: str) -> None:
+def log_line(line: str) -> None:
     """Print the progress: the whole run takes minutes."""
     print(f"  {line}", file=sys.stderr, flush=True)
 
@@ -156,9 +156,9 @@ def write(options: argparse.Namespace, sections: Sequence[Section], facts: dict[
     options.results.mkdir(parents=True, exist_ok=True)
     name = f"{datetime.now(UTC):%Y-%m-%d}-{'-'.join(options.part) if options.part else 'all'}"
     (options.results / f"{name}.md").write_text(text, encoding="utf-8")
-    told = json.dumps(as_json(sections, found, facts), indent=2, ensure_ascii=False) + "\n"
-    (options.results / f"{name}.json").write_text(told, encoding="utf-8")
-    say(f"written to {options.results / name}.md and .json")
+    document = json.dumps(as_json(sections, found, facts), indent=2, ensure_ascii=False) + "\n"
+    (options.results / f"{name}.json").write_text(document, encoding="utf-8")
+    log_line(f"written to {options.results / name}.md and .json")
     return text
 
 

@@ -40,11 +40,11 @@ def main(rounds: int) -> None:
     for number in range(rounds + 1):
         for name, text in texts.items():
             begun = time.monotonic()
-            with CaptureQueriesContext(connection) as asked:
+            with CaptureQueriesContext(connection) as queries:
                 page = client.get("/admin/sqlqueue_app/search/", {"q": text})
             took = time.monotonic() - begun
             assert page.status_code == 200, page.status_code
-            found[name] |= {"found": page.content.count(b"data-key="), "statements": len(asked)}
+            found[name] |= {"found": page.content.count(b"data-key="), "statements": len(queries)}
             found[name]["seconds"] += [took] if number else []
     print(json.dumps(found))
 

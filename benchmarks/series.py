@@ -79,7 +79,7 @@ class Plan:
     facts: dict[str, object] = field(default_factory=dict)
 
 
-def take_turns(plans: Sequence[Plan], rounds: int, say: Callable[[str], None] = lambda _: None) -> list[Section]:
+def take_turns(plans: Sequence[Plan], rounds: int, log_line: Callable[[str], None] = lambda _: None) -> list[Section]:
     """Measure all kinds of all plans once per round, so that values of the same round see the same load of the machine."""
     sections = [Section(plan.part, plan.title, plan.database, [kind.series() for kind in plan.kinds], plan.facts) for plan in plans]
     for number in range(1, rounds + 1):
@@ -87,7 +87,7 @@ def take_turns(plans: Sequence[Plan], rounds: int, say: Callable[[str], None] = 
             for kind, series in zip(plan.kinds, section.series, strict=True):
                 if kind.measure is not None:
                     series.add(kind.measure())
-                    say(f"{number}: {plan.database}: {kind.name}: {series.values[-1]:,.0f} {kind.unit}")
+                    log_line(f"{number}: {plan.database}: {kind.name}: {series.values[-1]:,.0f} {kind.unit}")
     return sections
 
 

@@ -34,7 +34,7 @@ def plan(database: PostgreSQL, *, messages: int) -> Plan:
 
 
 def _kind(database: PostgreSQL, way: str, threads: int, messages: int) -> Kind:
-    told, mode, aliases = _WAYS[way]
+    description, mode, aliases = _WAYS[way]
     count = receive.messages_of(messages, threads=threads)
     # Otherwise Django would open a connection for each message.
     second = {"ENGINE": "django.db.backends.postgresql", "CONN_MAX_AGE": 600, **database.settings(SECOND)}
@@ -50,7 +50,7 @@ def _kind(database: PostgreSQL, way: str, threads: int, messages: int) -> Kind:
             raise RuntimeError(f"{way}: the handlers of {count} messages left {left} rows")
         return measured
 
-    return Kind(f"{way}.{threads}", f"worker, {threads} thread{'s' * (threads > 1)}: {told}", one)
+    return Kind(f"{way}.{threads}", f"worker, {threads} thread{'s' * (threads > 1)}: {description}", one)
 
 
 def _empty(database: PostgreSQL) -> None:

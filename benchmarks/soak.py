@@ -1,10 +1,10 @@
-"""Mixed load for as long as asked, with kills, and ids compared at the end: `python -m benchmarks.soak --help`.
+"""Mixed load with kills for a given time, then a comparison of all message ids: `python -m benchmarks.soak --help`.
 
-Two senders commit and roll back transactions of plain, delayed, failing and published messages, a requester asks and waits for
-replies. A supervisor with two worker processes and a worker of its own, which takes batches, handle them. Workers are killed with
-`kill -9` at random moments and at named steps, their supervisor too, and the first process of the PostgreSQL server. Every message
-writes one row in its receive transaction; a fifth of them another one in a second PostgreSQL database, the ledger, by two-phase
-commit. With the queues on SQLite that is what the server has. The load and the books are those of tests/chaos.
+Two senders commit and roll back transactions of plain, delayed, failing and published messages; a requester sends requests and
+waits for replies. A supervisor with two worker processes and one separate worker, which receives batches, handle them. Workers are
+killed with `kill -9` at random moments and at named steps, and so are their supervisor and the main process of the PostgreSQL
+server. Every message writes one row in its receive transaction; a fifth of them also write one to a second PostgreSQL database,
+the ledger, by two-phase commit. With queues on SQLite, the server holds only the ledger. Load and accounting come from tests/chaos.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Played:
     ledger: LedgerAccount
     rolled_back: int
     refused: int
-    asked: int
+    answered: int
     unanswered: list[str]
     left_behind: list[str]
     seconds: float
@@ -83,7 +83,7 @@ def play(given: argparse.Namespace, directory: Path) -> Played:
         bench = Bench(database)
         prepare(bench, web={"CALLBACKS": True, "INSTANCE": "soak", "CALLBACK_QUEUES": 1})
         seconds = given.minutes * 60
-        senders = Senders(bench, most=given.messages, a_second=given.messages / seconds, seed=given.seed)
+        senders = Senders(bench, limit=given.messages, a_second=given.messages / seconds, seed=given.seed)
         with ExitStack() as stack:
             workers = Workers(bench, server, log, stack)
             stack.enter_context(Progress(senders, workers))
@@ -101,7 +101,7 @@ def play(given: argparse.Namespace, directory: Path) -> Played:
         unanswered = sorted(asker.unanswered - set(found.failed))
         return Played(
             kills=dict(workers.kills), account=found, ledger=ledger_account(bench, ledger, log),
-            rolled_back=len(senders.rolled_back), refused=senders.refused, asked=asker.answered, unanswered=unanswered,
+            rolled_back=len(senders.rolled_back), refused=senders.refused, answered=asker.answered, unanswered=unanswered,
             left_behind=left_behind(bench, ledger), seconds=taken,
         )  # fmt: skip
 
@@ -126,10 +126,10 @@ class Progress:
         while not self._stop.wait(SECONDS_BETWEEN_LINES):
             minutes = (time.monotonic() - begun) / 60
             kills = sum(self._workers.kills.values())
-            say(f"{minutes:5.1f} min: {self._senders.committed:,} sent, {kills} kills")
+            log_line(f"{minutes:5.1f} min: {self._senders.committed:,} sent, {kills} kills")
 
 
-def say(line: str) -> None:
+def log_line(line: str) -> None:
     """Print the progress."""
     print(f"  {line}", file=sys.stderr, flush=True)
 
@@ -139,12 +139,12 @@ def as_json(given: argparse.Namespace, played: Played, facts: dict[str, Any]) ->
     account = played.account
     return {
         "machine": facts,
-        "asked for": {name: value for name, value in vars(given).items() if name != "results"},
+        "options": {name: value for name, value in vars(given).items() if name != "results"},
         "seconds": round(played.seconds),
         "messages sent": len(account.sent),
         "messages rolled back": played.rolled_back,
         "transactions refused or unanswered": played.refused,
-        "requests answered": played.asked,
+        "requests answered": played.answered,
         "effects": account.handled,
         "effects in both databases": played.ledger.in_both,
         **{f"branches in doubt, then {how}": count for how, count in played.ledger.resolved.items()},
@@ -154,30 +154,34 @@ def as_json(given: argparse.Namespace, played: Played, facts: dict[str, Any]) ->
     }
 
 
-def markdown(told: dict[str, Any]) -> str:
+def markdown(results: dict[str, Any]) -> str:
     """The report as Markdown."""
-    facts = [f"- {name}: {value}" for name, value in told["machine"].items()]
-    asked = ", ".join(f"{name} {value}" for name, value in told["asked for"].items())
+    facts = [f"- {name}: {value}" for name, value in results["machine"].items()]
+    options = ", ".join(f"{name} {value}" for name, value in results["options"].items())
     rows = [["what", "how many"]]
-    rows += [[name, f"{told[name]:,}"] for name in told if isinstance(told[name], int)]
-    rows += [[f"in the error queue: {why}", f"{count:,}"] for why, count in sorted(told["in the error queue"].items())]
-    rows.append(["kills", str(sum(told["kills"].values()))])
-    rows += [[f"killed: {where}", str(count)] for where, count in sorted(told["kills"].items())]
-    rows += [[f"**{name}**", str(len(told["faults"].get(name, [])))] for name in FAULTS]
-    named = [f"- {name}: {', '.join(units[:20])}" for name, units in told["faults"].items()]
-    return "\n".join(["# Soak", "", f"- asked for: {asked}", *facts, "", *aligned(rows), "", *named]).rstrip() + "\n"
+    rows += [[name, f"{results[name]:,}"] for name in results if isinstance(results[name], int)]
+    rows += [[f"in the error queue: {why}", f"{count:,}"] for why, count in sorted(results["in the error queue"].items())]
+    rows.append(["kills", str(sum(results["kills"].values()))])
+    rows += [[f"killed: {where}", str(count)] for where, count in sorted(results["kills"].items())]
+    rows += [[f"**{name}**", str(len(results["faults"].get(name, [])))] for name in FAULTS]
+    named = [f"- {name}: {', '.join(units[:20])}" for name, units in results["faults"].items()]
+    return "\n".join(["# Soak", "", f"- options: {options}", *facts, "", *aligned(rows), "", *named]).rstrip() + "\n"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=30.0, help="how long messages are sent and workers killed (default 30)")
-    parser.add_argument("--kills", type=int, default=60, help="of workers and supervisors (default 60)")
-    parser.add_argument("--server-kills", type=int, default=3, help="of the PostgreSQL server (default 3)")
-    parser.add_argument("--messages", type=int, default=110_000, help="at least so many, spread over the time (default 110000)")
-    parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="where the files go (default: results)")
+    parser.add_argument("--minutes", type=float, default=30.0, help="minutes to send messages and kill workers (default 30)")
+    parser.add_argument("--kills", type=int, default=60, help="kills of workers and supervisors (default 60)")
+    parser.add_argument("--server-kills", type=int, default=3, help="kills of the PostgreSQL server (default 3)")
+    parser.add_argument(
+        "--messages", type=int, default=110_000, help="minimum number of messages, spread over the run (default 110000)"
+    )
+    parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql", help="database of the queues")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random choices (default 1)")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, metavar="DIR", help="directory of the report (default: benchmarks/results)"
+    )
     given = parser.parse_args(arguments)
     if given.minutes <= 0 or given.messages < 1 or min(given.kills, given.server_kills) < 0:
         parser.error("--minutes and --messages must be above 0, --kills and --server-kills 0 or more")
@@ -194,14 +198,14 @@ def main(arguments: Sequence[str]) -> int:
         played = play(given, Path(directory))
         log = (Path(directory) / "workers.log").read_text(errors="replace")
     facts["load after"] = os.getloadavg()
-    told = as_json(given, played, facts)
-    text = markdown(told)
+    results = as_json(given, played, facts)
+    text = markdown(results)
     given.results.mkdir(parents=True, exist_ok=True)
     name = given.results / f"{datetime.now(UTC):%Y-%m-%d}-soak-{given.database}"
     name.with_suffix(".md").write_text(text, encoding="utf-8")
-    name.with_suffix(".json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    name.with_suffix(".json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     print(text)
-    say(f"written to {name}.md and .json")
+    log_line(f"written to {name}.md and .json")
     if played.faults:
         (given.results / f"{name.name}.log").write_text(log, encoding="utf-8")
     return 1 if played.faults else 0

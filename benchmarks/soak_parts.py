@@ -167,7 +167,7 @@ class Asker:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._errors: list[BaseException] = []
-        self._asked: Request[Any] | None = None
+        self._request: Request[Any] | None = None
         self.answered = 0
         self.unanswered: set[str] = set()
         """Sent for sure, without a reply."""
@@ -180,8 +180,8 @@ class Asker:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.stop()
-        if kind is not None and self._asked is not None:
-            self._asked.cancel()
+        if kind is not None and self._request is not None:
+            self._request.cancel()
         join_all([self._thread], 2 * SECONDS_FOR_A_REPLY)
         close_callbacks()
         assert self._errors == []
@@ -193,22 +193,22 @@ class Asker:
     def _run(self) -> None:
         try:
             while not self._stop.wait(SECONDS_BETWEEN_QUESTIONS):
-                self._ask(str(uuid.uuid4()))
+                self._send_request(str(uuid.uuid4()))
         except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             self._errors.append(error)
         finally:
             connections.close_all()
 
-    def _ask(self, name: str) -> None:
+    def _send_request(self, name: str) -> None:
         try:
-            asked = self._asked = request(TO_SALES, {"id": name, "way": "ask"})
+            pending = self._request = request(TO_SALES, {"id": name, "way": "ask"})
         except (SqlQueueError, DjangoDatabaseError):
             self.doubtful.add(name)
             connections.close_all()
             return
         self._note(name)
         try:
-            assert asked.result(SECONDS_FOR_A_REPLY) == {"id": name}
+            assert pending.result(SECONDS_FOR_A_REPLY) == {"id": name}
             self.answered += 1
         except (TimeoutError, CancelledError, SqlQueueError):
             self.unanswered.add(name)

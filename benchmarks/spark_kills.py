@@ -1,7 +1,7 @@
-"""`kill -9` of the pipeline, many times, with senders at work: `python -m benchmarks.spark_kills --help`.
+"""Many kills of the pipeline with `kill -9` while senders are active: `python -m benchmarks.spark_kills --help`.
 
-Half of the kills come at a named step, half at a random moment. The commits of the senders invert the order of row versions, a
-tenth of their transactions are rolled back; what they commit they write into a table of their own, too. Then ids are compared.
+Half of the kills happen at a named step, half at a random moment. Senders commit in an order that inverts the row versions, and
+roll back a tenth of their transactions; they also record committed messages in a separate table. Finally the ids are compared.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def killed_run(database: QueueDatabase, lake: Path, chance: random.Random, step:
     except subprocess.TimeoutExpired:
         where = f"before {step}" if step else where
         os.kill(process.pid, signal.SIGKILL)
-    said = process.communicate()[1].decode()
+    output = process.communicate()[1].decode()
     if process.returncode != -signal.SIGKILL:
-        raise SystemExit(f"a run ended by itself with {process.returncode}:\n{said}")
+        raise SystemExit(f"a run ended by itself with {process.returncode}:\n{output}")
     return where
 
 
-def play(vendor: str, kills: int, most: int, seed: int) -> dict[str, object]:
+def play(vendor: str, kills: int, limit: int, seed: int) -> dict[str, object]:
     """The whole play on one database."""
     from tests.pipeline.senders import Senders, truth  # noqa: PLC0415
     from tests.pipeline.workshop import ids_in_the_lake, run  # noqa: PLC0415
@@ -93,7 +93,7 @@ def play(vendor: str, kills: int, most: int, seed: int) -> dict[str, object]:
         install(database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
         audit = table(database, "audit")
         begun = time.monotonic()
-        with Senders(database, audit, most=most):
+        with Senders(database, audit, limit=limit):
             where = Counter(
                 killed_run(database, lake, chance, STEPS[number // 2 % len(STEPS)] if number % 2 else None)
                 for number in range(kills)
@@ -117,10 +117,10 @@ def play(vendor: str, kills: int, most: int, seed: int) -> dict[str, object]:
 def main() -> None:
     """Play, and print what came of it; exit code 1 where a message is lost or there twice."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--messages", type=int, default=40_000)
-    parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=20, help="kills of the pipeline (default %(default)s)")
+    parser.add_argument("--messages", type=int, default=40_000, help="messages to send (default %(default)s)")
+    parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql", help="database of the queues")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random choices (default %(default)s)")
     given = parser.parse_args()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
     django.setup()

@@ -1,9 +1,9 @@
-"""The whole pipeline beside a raw COPY of the same rows, on PostgreSQL.
+"""The whole pipeline compared with a raw COPY of the same rows, on PostgreSQL.
 
     python -m benchmarks.spark_pipeline --messages 1000000 10000000
 
-Warm: a batch goes before. With several numbers of messages it is measured for each, in one run. Headers have about 600 bytes and
-bodies 1 KB, as in the other benchmarks. The memory is the resident one of this process and of Java, at its highest.
+A batch runs first to warm up. With several numbers of messages, one run measures each of them. Headers have about 600 bytes and
+bodies 1 KB, as in the other benchmarks. The memory is the peak resident size of this process and of Java.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ MAX_BATCH = 500_000
 def main() -> None:
     """Measure, and print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, nargs="+", default=[500_000])
+    parser.add_argument(
+        "--messages", type=int, nargs="+", default=[500_000], help="numbers of messages to measure (default 500000)"
+    )
     given = parser.parse_args()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
     django.setup()

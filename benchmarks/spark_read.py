@@ -1,11 +1,10 @@
-"""A queue read by Spark: the data source `sqlqueue` beside Spark's own JDBC reader with PostgreSQL's driver, by turns in one run.
+"""Reading a queue with Spark: the data source `sqlqueue` compared with Spark's JDBC reader and the PostgreSQL driver, in turns.
 
     python benchmarks/spark_read.py --rows 1000000 --rounds 5 --partitions 2
 
-The rows (600 B headers, 1 KB bodies) go nowhere: Spark's sink `noop`. Every reader is run once before the first round, so that Java
-is warm and the table in the cache. The driver's jar is /usr/share/java/postgresql.jar of Debian's libpostgresql-jdbc-java, or
-`--jar`; where it is missing the package is asked for from Debian, for this run alone, and without it the data source is measured
-alone.
+The rows (600 B headers, 1 KB bodies) go to Spark's `noop` sink. Every reader runs once before the first round, so that Java is
+warm and the table is cached. The driver is /usr/share/java/postgresql.jar from Debian's libpostgresql-jdbc-java, or `--jar`. If
+it is missing, the package is downloaded from Debian for this run only; without it, only the data source is measured.
 """
 
 from __future__ import annotations
@@ -51,26 +50,26 @@ Readers = dict[str, Callable[[], DataFrame]]
 def main() -> None:
     """Make the table, measure, print the rates."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--partitions", type=int, default=2)
-    parser.add_argument("--jar", type=Path, default=SYSTEM_JAR)
-    asked = parser.parse_args()
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the queue (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="repetitions of each read (default %(default)s)")
+    parser.add_argument("--partitions", type=int, default=2, help="partitions to read in parallel (default %(default)s)")
+    parser.add_argument("--jar", type=Path, default=SYSTEM_JAR, help="JDBC driver of PostgreSQL (default %(default)s)")
+    options = parser.parse_args()
     programs = postgresql_programs.find_or_install()
     server = postgresql.ThrowAwayServer(programs, OPTIONS)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            jar = _jar(asked.jar, Path(folder))
+            jar = _jar(options.jar, Path(folder))
             with server.connect() as admin:
                 admin.execute("CREATE DATABASE bench")
             with server.connect("bench") as connection:
-                _fill(connection, asked.rows)
+                _fill(connection, options.rows)
             conf = {"spark.jars": str(jar)} if jar else {}
-            with spark_running(f"local[{asked.partitions}]", conf) as spark:
-                readers = {"sqlqueue": lambda: _source(spark, server.url("bench"), asked.partitions)}
+            with spark_running(f"local[{options.partitions}]", conf) as spark:
+                readers = {"sqlqueue": lambda: _source(spark, server.url("bench"), options.partitions)}
                 if jar:
-                    readers |= _jdbc(spark, server, asked.rows, asked.partitions)
-                _measure(readers, asked.rows, asked.rounds)
+                    readers |= _jdbc(spark, server, options.rows, options.partitions)
+                _measure(readers, options.rows, options.rounds)
     finally:
         server.close()
 

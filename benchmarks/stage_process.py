@@ -1,8 +1,8 @@
-"""A worker of one thread under timers that say where the time of a message goes: `python -m benchmarks.stage_process`.
+"""A worker with one thread and timers that show where the time of a message is spent: `python -m benchmarks.stage_process`.
 
-The timers are laid around functions of the package at run time, so that the package itself has none. Each stage counts what is
-spent in it and in no stage inside of it. The clock of the thread's processor time costs more than most stages, so it is read
-around the driver alone, and once a message for the sum.
+The timers wrap functions of the package at run time, so that the package itself has none. Each stage counts its own time without
+that of the stages inside it. Reading the thread's CPU clock costs more than most stages take, so it is read only around the driver
+and once per message for the total.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from benchmarks.stage_process import DRIVER
 UNIT = "µs a message"
 
 
-def measure(database: PostgreSQL, *, messages: int, rounds: int, say: Callable[[str], None]) -> Section:
+def measure(database: PostgreSQL, *, messages: int, rounds: int, log_line: Callable[[str], None]) -> Section:
     """Microseconds of each stage of a message in one thread, and the cost of the timers."""
     whole = Series("profile.whole", "a message, without timers", UNIT)
     timed: list[dict[str, Any]] = []
@@ -24,7 +24,7 @@ def measure(database: PostgreSQL, *, messages: int, rounds: int, say: Callable[[
         whole.processor_microseconds.append(without.processor_microseconds or 0.0)
         database.fill(messages)
         timed.append(run_child("benchmarks.stage_process", database.environment(CALLBACKS=False)))
-        say(f"a message: {whole.values[-1]:.0f} µs, under timers {1e6 / timed[-1]['rate']:.0f} µs")
+        log_line(f"a message: {whole.values[-1]:.0f} µs, under timers {1e6 / timed[-1]['rate']:.0f} µs")
     series = [whole, *_stages(timed), *_in_and_out_of_python(timed)]
     facts: dict[str, object] = {"messages": messages, "µs that a timer adds": round(median(each["timer"] for each in timed), 2)}
     return Section("profile", "where the time of a message goes, 1 thread", database.name, series, facts)

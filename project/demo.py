@@ -23,7 +23,7 @@ import django
 from django.core.management import call_command
 from django.db import connections
 
-from project.processes import HOST, SITE_IS_UP, Ended, Line, Programs, Told, free_port, name_of_exit
+from project.processes import HOST, SITE_IS_UP, Ended, Line, Programs, Signalled, free_port, name_of_exit
 from sqlqueue_app import pause
 from sqlqueue_app.conf import ConcurrencyModel, get_settings
 from sqlqueue_app.conf.settings import TransactionMode
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
             os.environ[name] = value
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
     django.setup()
-    say("setting up the database ...")
+    print_line("setting up the database ...")
     call_command("migrate", verbosity=0, interactive=False)
     # Django's settings must be configured before this import
     from project.administrator import ensure_administrator  # noqa: PLC0415
@@ -62,12 +62,12 @@ def main(arguments: list[str] | None = None) -> int:
     # the settings read the environment when they are imported
     from project.settings import VAR_DIR  # noqa: PLC0415
 
-    say("starting the site and the worker ...")
+    print_line("starting the site and the worker ...")
     password = ensure_administrator(ADMIN, VAR_DIR / "admin-password")
     connections.close_all()
     port = chosen.port or free_port()
     programs = Programs()
-    with told_by_signals(programs):
+    with events_of_signals(programs):
         try:
             code = run(programs, port, 600.0 if chosen.check else chosen.per_minute, password, check=chosen.check)
         finally:
@@ -75,8 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
             for line in programs.rest():
                 show(line)
     for name in killed:
-        say(f"{name} did not stop when it was asked to, and was killed")
-    say("stopped")
+        print_line(f"{name} did not stop on SIGTERM and was killed")
+    print_line("stopped")
     return 1 if killed else code
 
 
@@ -87,17 +87,17 @@ def run(programs: Programs, port: int, per_minute: float, password: str | None, 
     waiting = dict(SIGNS)
     progress = Progress()
     deadline = time.monotonic() + CHECK_SECONDS if check else None
-    last_look: float | None = None
+    last_check: float | None = None
     while True:
         event = programs.next_event(None if deadline is None else max(0.0, deadline - time.monotonic()))
         if event is None:
-            say(f"not within {CHECK_SECONDS:g} seconds: {progress.missing()}")
+            print_line(f"not within {CHECK_SECONDS:g} seconds: {progress.missing()}")
             return 1
-        if isinstance(event, Told):
-            say("stopping ...")
+        if isinstance(event, Signalled):
+            print_line("stopping ...")
             return 0
         if isinstance(event, Ended):
-            say(f"{event.program} {name_of_exit(event.code)}")
+            print_line(f"{event.program} {name_of_exit(event.code)}")
             return 1
         show(event)
         if waiting and SIGNS.get(event.program, "\n") in event.text:
@@ -105,13 +105,13 @@ def run(programs: Programs, port: int, per_minute: float, password: str | None, 
             if not waiting:
                 pause(PAUSED, by="the demo")
                 connections.close_all()
-                say(box(port, password))
+                print_line(box(port, password))
                 programs.start("customers", sys.executable, MANAGE, "place_orders", "--per-minute", f"{per_minute:g}")
         progress.saw(event)
         if check and not progress.missing():
             # A handler's line appears just before its transaction commits, so a missing row may exist by the next line.
-            last_look = last_look or time.monotonic() + SETTLE_SECONDS
-            if not (problems := look_at_everything(port, password)) or time.monotonic() >= last_look:
+            last_check = last_check or time.monotonic() + SETTLE_SECONDS
+            if not (problems := check_everything(port, password)) or time.monotonic() >= last_check:
                 return report(problems)
 
 
@@ -137,7 +137,7 @@ class Progress:
         return " and ".join(self._left)
 
 
-def look_at_everything(port: int, password: str | None) -> list[str]:
+def check_everything(port: int, password: str | None) -> list[str]:
     """Compare database and pages with the expected state; return a description of each difference."""
     from project.inspection import problems_found  # noqa: PLC0415 - needs Django's apps to be ready
 
@@ -149,16 +149,16 @@ def look_at_everything(port: int, password: str | None) -> list[str]:
 def report(problems: list[str]) -> int:
     """Print the result of the check and return the exit code."""
     for problem in problems:
-        say(f"check: {problem}")
+        print_line(f"check: {problem}")
     if not problems:
-        say("check: orders came all the way, subscribers heard of it, a page got its reply, one message is in the error queue")
+        print_line("check: orders are shipped, events delivered, a request answered, and one message is in the error queue")
     return 1 if problems else 0
 
 
 def box(port: int, password: str | None) -> str:
     """The addresses to visit, framed so that they stand out in the output of three programs."""
     site = f"http://{HOST}:{port}"
-    secret = f"password {password}" if password else "with the password that you gave it"
+    secret = f"password {password}" if password else "with the password that you set"
     sales = get_settings().endpoint("Sales")
     rows = [
         f"The shop        {site}/",
@@ -174,10 +174,10 @@ def box(port: int, password: str | None) -> str:
 
 
 @contextlib.contextmanager
-def told_by_signals(programs: Programs) -> Iterator[None]:
+def events_of_signals(programs: Programs) -> Iterator[None]:
     """Turn Ctrl-C, SIGTERM and a closed terminal into events; the first one starts the shutdown, later ones do not disturb it."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda got, _frame: programs.told(got)) for number in numbers}
+    before = {number: signal.signal(number, lambda got, _frame: programs.record_signal(got)) for number in numbers}
     try:
         yield
     finally:
@@ -193,10 +193,10 @@ def is_noise(line: Line) -> bool:
 def show(line: Line) -> None:
     """Print a line with the name of its program, unless it is noise."""
     if not is_noise(line):
-        say(f"{line.program:<9} | {line.text}")
+        print_line(f"{line.program:<9} | {line.text}")
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print and flush. A closed terminal must not leave programs running."""
     with contextlib.suppress(OSError):
         print(text, flush=True)

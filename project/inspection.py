@@ -45,7 +45,7 @@ def _on_the_pages(site: str, name: str, password: str | None) -> list[str]:
         if not Order.objects.filter(customer="Check").exists():
             problems.append("the form on the home page placed no order")
         if password is None:
-            return [*problems, "the administrator has another password: the admin was not looked at"]
+            return [*problems, "the administrator has another password: the admin was not checked"]
         browser.post(reverse("login"), username=name, password=password)
         page = browser.get(reverse("admin:sqlqueue_app_queue_changelist"))
         problems += [f"the admin page of the queues does not show {queue!r}" for queue in ("Sales", "error") if queue not in page]

@@ -36,13 +36,13 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Signalled:
     """A signal to stop."""
 
     signal: int
 
 
-Event = Line | Ended | Told
+Event = Line | Ended | Signalled
 
 
 class Programs:
@@ -73,9 +73,9 @@ class Programs:
         self._readers[name] = threading.Thread(target=self._read, args=(name, process), name=f"output of {name}", daemon=True)
         self._readers[name].start()
 
-    def told(self, number: int) -> None:
+    def record_signal(self, number: int) -> None:
         """Record a signal; safe in a signal handler."""
-        self._events.put(Told(number))
+        self._events.put(Signalled(number))
 
     def next_event(self, seconds: float | None = None) -> Event | None:
         """The next event; None if there was none within this time."""

@@ -201,8 +201,8 @@ def check_router(**_: Any) -> list[checks.CheckMessage]:
     if settings is None or router.db_for_read(apps.get_model("sqlqueue_app", "Instance")) == settings.database:
         return []
     message = (
-        f'SQLQUEUE["DATABASE"] is {settings.database!r}, but no router keeps the tables of sqlqueue_app there: '
-        "Django looks for them elsewhere"
+        f'SQLQUEUE["DATABASE"] is {settings.database!r}, but no router sends the models of sqlqueue_app there, '
+        "so Django uses another database for them"
     )
     hint = 'add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS'
     return [checks.Warning(message, hint=hint, id=NO_ROUTER)]
@@ -331,7 +331,7 @@ def check_server_side(databases: Sequence[str] | None = None, **_: Any) -> list[
     if not _is_elsewhere(client or "") or (seconds := seconds_until_given_up(*kernel)) <= MAX_SECONDS:
         return []
     message = (
-        f"the server of the database {alias!r} gives up a worker whose host vanishes only after {seconds:.0f} s: "
+        f"the server of the database {alias!r} drops the connection of a worker whose host vanishes only after {seconds:.0f} s: "
         "until then its rows stay locked, and no other worker receives those messages"
     )
     return [checks.Warning(message, hint=_hint(alias), id=NO_BOUND_OF_SERVER)]
@@ -410,7 +410,7 @@ def check_prepared_transactions(databases: Sequence[str] | None = None, **_: Any
     wanted = [alias for alias in aliases_beside(settings.database) if alias in (databases or ())]
     found: list[checks.CheckMessage] = []
     for alias in wanted:
-        if connections[alias].vendor not in CAN_PREPARE or _most(alias) != 0:
+        if connections[alias].vendor not in CAN_PREPARE or _max_prepared(alias) != 0:
             continue
         message = (
             f"the server of the database {alias!r} allows no prepared transactions (max_prepared_transactions = 0): "
@@ -425,7 +425,7 @@ def _in_scope(settings: Settings) -> str:
     return ", ".join(sorted(name for name, each in settings.endpoints.items() if each.transaction_mode == _MODE))
 
 
-def _most(alias: str) -> int | None:
+def _max_prepared(alias: str) -> int | None:
     try:
         return max_prepared_transactions(alias)
     except DatabaseError:

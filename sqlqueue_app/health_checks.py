@@ -86,21 +86,19 @@ def health_check(name: str, *, every: float | timedelta = 60.0) -> Callable[[_Fu
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.strip():
-        raise ConfigurationError(
-            f"a check cannot be called {name!r}: expected a name in words, as in @health_check('payment gateway')"
-        )
+        raise ConfigurationError(f"the check name {name!r} is invalid: expected text, as in @health_check('payment gateway')")
     if len(name) > MAX_NAME_LENGTH or not name.isprintable():
-        raise ConfigurationError(f"a check cannot be called {name!r}: expected at most {MAX_NAME_LENGTH} printable characters")
+        raise ConfigurationError(f"the check name {name!r} is invalid: expected at most {MAX_NAME_LENGTH} printable characters")
     if name.startswith(OWN_PREFIX):
         raise ConfigurationError(
-            f"a check cannot be called {name!r}: names that begin with {OWN_PREFIX!r} are reserved for sqlqueue"
+            f"the check name {name!r} is invalid: names that begin with {OWN_PREFIX!r} are reserved for sqlqueue"
         )
 
 
 def _seconds_of(name: str, every: object) -> float:
     seconds = every.total_seconds() if isinstance(every, timedelta) else every
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not MIN_SECONDS <= seconds < 10**8:
-        raise ConfigurationError(f"check {name!r} cannot be called every {every!r}: expected seconds of at least {MIN_SECONDS:g}")
+        raise ConfigurationError(f"check {name!r} cannot run every {every!r}: expected {MIN_SECONDS:g} seconds or more")
     return float(seconds)
 
 

@@ -77,8 +77,8 @@ class SqlQueueBackend(BaseTaskBackend):
         """Raise InvalidTask for a task that this backend cannot run."""
         if task.priority != DEFAULT_PRIORITY:
             raise InvalidTask(
-                f"Backend does not support setting priority of tasks. {task.module_path} has {task.priority!r}: give urgent tasks "
-                "a queue of their own by queue_name=, which has an endpoint or satellite of its own to receive from it"
+                f"Backend does not support setting priority of tasks. {task.module_path} has {task.priority!r}: put urgent "
+                "tasks into another queue with queue_name= and receive from it with a separate endpoint or satellite"
             )
         super().validate_task(task)
 

@@ -287,8 +287,8 @@ def test_arrows_have_no_cycle() -> None:
 
 @pytest.mark.parametrize("outermost", ["dashboard", "tasks", "management", "testing"])
 def test_outermost_layers_are_not_imported(outermost: str) -> None:
-    where_django_looks = {"admin", "apps", "templatetags", "urls"}
-    assert [layer for layer, below in ALLOWED.items() if outermost in below and layer not in where_django_looks] == []
+    template_folders = {"admin", "apps", "templatetags", "urls"}
+    assert [layer for layer, below in ALLOWED.items() if outermost in below and layer not in template_folders] == []
 
 
 # --- the size of the package --------------------------------------------------------------------------------------------------

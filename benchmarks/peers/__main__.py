@@ -22,7 +22,7 @@ from benchmarks.peers.brokers import Broker, BrokerMissing
 from benchmarks.peers.catalogue import OURS, PEERS, Peer
 from benchmarks.peers.plays import Play
 from benchmarks.report import machine
-from benchmarks.run import RESULTS, say
+from benchmarks.run import RESULTS, log_line
 
 _QUICK: dict[str, object] = {"rounds": 1, "seconds": 0.2, "idle_messages": 3, "watched": 2.0, "kills": 2, "patience": 5.0}
 _USUAL: dict[str, object] = {"results": RESULTS}
@@ -43,28 +43,34 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the options; a wrong one exits with code 2 and one line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers",
-        description="Measures sqlqueue beside other queues, in turns, on one durable throw-away PostgreSQL.",
+        description="Compare sqlqueue with other queues, which take turns on one temporary PostgreSQL server with durable commits.",
     )
-    parser.add_argument("--quick", action="store_true", help="one short round with two kills: shows that everything runs, no more")
+    parser.add_argument("--quick", action="store_true", help="one short round with two kills, to check that everything runs")
     parser.add_argument(
-        "--peer", action="append", choices=[peer.key for peer in PEERS], help="this one alone; may be given more than once"
+        "--peer", action="append", choices=[peer.key for peer in PEERS], help="measure only this one; may be repeated"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="how often every rate is measured, in turns (default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1.5, help="about how long a turn works (default %(default)s)")
-    parser.add_argument("--idle-messages", type=int, default=50, metavar="N", help="to each worker at rest (default %(default)s)")
-    parser.add_argument("--watched", type=float, default=30.0, metavar="S", help="seconds to count an idle worker's transactions")
-    parser.add_argument("--kills", type=int, default=10, metavar="N", help="of the workers of each peer (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each rate, in turns (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="approximate length of a turn (default %(default)s)")
+    parser.add_argument(
+        "--idle-messages", type=int, default=50, metavar="N", help="messages to each idle worker (default %(default)s)"
+    )
+    parser.add_argument(
+        "--watched", type=float, default=30.0, metavar="S", help="seconds to count the transactions of an idle worker"
+    )
+    parser.add_argument("--kills", type=int, default=10, metavar="N", help="kills of workers per peer (default %(default)s)")
     parser.add_argument(
         "--patience",
         type=float,
         default=300.0,
         metavar="S",
-        help="seconds to wait for messages of killed workers, who come again or not (default %(default)s)",
+        help="seconds to wait for the redelivery of messages of killed workers (default %(default)s)",
     )
-    parser.add_argument("--environment", type=Path, default=ROOT / ".venv-peers", metavar="DIR", help="of the peers")
-    parser.add_argument("--remark", default="", help="what a reader must know of this run, for the result")
     parser.add_argument(
-        "--results", type=Path, metavar="DIR", help="where the files go (default: benchmarks/results; with --quick nowhere)"
+        "--environment", type=Path, default=ROOT / ".venv-peers", metavar="DIR", help="virtual environment of the peers"
+    )
+    parser.add_argument("--remark", default="", help="a remark about this run, for the report")
+    parser.add_argument(
+        "--results", type=Path, metavar="DIR", help="directory of the results (default: benchmarks/results; none with --quick)"
     )
     options = parser.parse_args(arguments)
     # options given with --quick take precedence
@@ -99,13 +105,13 @@ def plays(options: argparse.Namespace, server: PostgreSQL, found: Mapping[str, r
         for peer in chosen(options):
             there = found[peer.key]
             try:
-                _look(peer, there, python)
+                _check_installed(peer, there, python)
                 broker = _broker(peer, started, stack)
                 there.broker = broker.version if broker else ""
                 ready.append(stack.enter_context(closing(Play(peer, python, server, directory, broker.url if broker else ""))))
             except (BrokerMissing, RuntimeError) as problem:
                 there.missing = str(problem)
-                say(f"{peer.name} is not measured: {problem}")
+                log_line(f"{peer.name} is not measured: {problem}")
         yield ready
 
 
@@ -114,11 +120,11 @@ def chosen(options: argparse.Namespace) -> list[Peer]:
     return [peer for peer in PEERS if not options.peer or peer.key in (OURS, *options.peer)]
 
 
-def _look(peer: Peer, there: results.Found, python: Path) -> None:
+def _check_installed(peer: Peer, there: results.Found, python: Path) -> None:
     there.versions = versions(Path(sys.executable), ["Django", "psycopg"]) if peer.key == OURS else versions(python, peer.packages)
     if peer.key != OURS and peer.packages[0] not in there.versions:
-        told = f"its Python is {there.versions['python']}" if there.versions else "there is none: run make bench-peers"
-        raise RuntimeError(f"{peer.packages[0]} is not installed in {python.parent.parent.name} ({told})")
+        text = f"its Python is {there.versions['python']}" if there.versions else "there is none: run make bench-peers"
+        raise RuntimeError(f"{peer.packages[0]} is not installed in {python.parent.parent.name} ({text})")
 
 
 def _broker(peer: Peer, started: dict[str, Broker], stack: ExitStack) -> Broker | None:
@@ -134,7 +140,7 @@ def measure_rates(options: argparse.Namespace, ready: Sequence[Play], found: Map
             for way, many in (("one", False), ("bulk", True)):
                 rate = rates.sending(play, options.seconds / 4, many=many)
                 found[play.peer.key].sending.setdefault(way, []).append(rate)
-                say(f"{number}: {play.peer.name}: sends {rate:,.0f} messages/s ({way})")
+                log_line(f"{number}: {play.peer.name}: sends {rate:,.0f} messages/s ({way})")
         for column in results.COLUMNS:
             for play in ready:
                 for variant in play.peer.variants:
@@ -145,10 +151,10 @@ def measure_rates(options: argparse.Namespace, ready: Sequence[Play], found: Map
                         except RuntimeError as problem:
                             # a failing peer is reported, and the others are still measured
                             found[play.peer.key].problems.append(str(problem))
-                            say(str(problem))
+                            log_line(str(problem))
                             continue
                         found[play.peer.key].rates.setdefault(row, {}).setdefault(column, []).append(rate)
-                        say(f"{number}: {row}: {rate:,.0f} messages/s ({column})")
+                        log_line(f"{number}: {row}: {rate:,.0f} messages/s ({column})")
 
 
 def measure(options: argparse.Namespace) -> results.Run:
@@ -159,10 +165,12 @@ def measure(options: argparse.Namespace) -> results.Run:
         facts["postgresql"] = server.version
         with plays(options, server, found) as ready:
             measure_rates(options, ready, found)
-            resting_found = resting.measure(ready, server, messages=options.idle_messages, watched=options.watched, say=say)
+            resting_found = resting.measure(
+                ready, server, messages=options.idle_messages, watched=options.watched, log_line=log_line
+            )
             for key, rest in resting_found.items():
                 found[key].rest = asdict(rest)
-            for key, killed in kills.measure(ready, kills=options.kills, patience=options.patience, say=say).items():
+            for key, killed in kills.measure(ready, kills=options.kills, patience=options.patience, log_line=log_line).items():
                 found[key].killed = asdict(killed)
     facts["load after"] = os.getloadavg()
     names = ("rounds", "seconds", "idle_messages", "watched", "kills", "patience", "remark")
@@ -187,10 +195,10 @@ def write(run: results.Run, directory: Path) -> None:
     """Write the two files of a run, named after its day."""
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / f"{datetime.now(UTC):%Y-%m-%d}-peers"
-    told = json.dumps(run.as_json(), indent=1, ensure_ascii=False) + "\n"
-    file.with_suffix(".json").write_text(told, encoding="utf-8")
+    text = json.dumps(run.as_json(), indent=1, ensure_ascii=False) + "\n"
+    file.with_suffix(".json").write_text(text, encoding="utf-8")
     file.with_suffix(".md").write_text(report.markdown(run), encoding="utf-8")
-    say(f"written to {file}.json and .md; the page is made from it by python -m benchmarks.peers.page")
+    log_line(f"written to {file}.json and .md; the page is made from it by python -m benchmarks.peers.page")
 
 
 if __name__ == "__main__":

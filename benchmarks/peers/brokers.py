@@ -79,9 +79,9 @@ class Broker:
                 socket.create_connection((HOST, self.port), timeout=1).close()
             except OSError:
                 if self._process.poll() is not None or time.monotonic() > end:
-                    said = (self.directory / "log").read_text("utf-8", errors="replace")[-1000:]
+                    log = (self.directory / "log").read_text("utf-8", errors="replace")[-1000:]
                     self.close()
-                    raise BrokerMissing(f"it did not start: {said}") from None
+                    raise BrokerMissing(f"it did not start: {log}") from None
                 threading.Event().wait(0.1)
             else:
                 return
@@ -99,11 +99,11 @@ class Broker:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def _find(kind: str, look: Callable[[], str | None]) -> str:
-    found = look()
+def _find(kind: str, search: Callable[[], str | None]) -> str:
+    found = search()
     if found is None:
         _install(_PACKAGES[kind])
-        found = look()
+        found = search()
     if found is None:
         raise BrokerMissing(f"{_PACKAGES[kind]} is not installed, and apt-get (as root) did not bring it")
     return found

@@ -156,8 +156,8 @@ def _django_q2() -> Peer:
 
 
 def _pgqueuer() -> Peer:
-    def worker(batch: int, column: str = "", pace: int = 0, most: int = 0) -> Variant:
-        cap = ("--max-concurrent-tasks", str(most)) if most else ()
+    def worker(batch: int, column: str = "", pace: int = 0, limit: int = 0) -> Variant:
+        cap = ("--max-concurrent-tasks", str(limit)) if limit else ()
         command = (
             "-m",
             "pgqueuer",
@@ -178,7 +178,7 @@ def _pgqueuer() -> Peer:
         "of --batch-size 10, no cap; batch: --batch-size 100",
         Promise("yes, on a connection that you pass", "no, two transactions", "at least once, 30 s without a heartbeat"),
         "peer_pgqueuer",
-        [worker(1, "one", 700, most=2), worker(10, "eight", 4000), worker(100, "batch", 15000)],
+        [worker(1, "one", 700, limit=2), worker(10, "eight", 4000), worker(100, "batch", 15000)],
         lambda _: worker(10),
         ["pgqueuer", "pgqueuer_log", "pgqueuer_statistics"],
         returns=45.0,

@@ -19,7 +19,7 @@ CONCURRENCY = 2
 MOMENTS = ("before", "after")
 _READY_SECONDS = 30.0
 _BETWEEN_SECONDS = 0.2
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class _Strikes:
         while not set(self.workers) <= {note.worker for note in self.notes.all()}:
             if time.monotonic() > end:
                 raise RuntimeError(
-                    f"{self.play.peer.name}: not all of its workers work: {[w.said() for w in self.workers.values()]}"
+                    f"{self.play.peer.name}: not all of its workers work: {[w.log_tail() for w in self.workers.values()]}"
                 )
             self._send("plain", 8)
             threading.Event().wait(_BETWEEN_SECONDS)
@@ -79,7 +79,7 @@ class _Strikes:
             if time.monotonic() > end:
                 # the message counts, but no worker reached the point of the kill
                 return
-            threading.Event().wait(_LOOK_SECONDS)
+            threading.Event().wait(_POLL_SECONDS)
         self.killed[number] = time.monotonic()
         self.workers.pop(standing.worker).kill()
         self.start()
@@ -131,7 +131,7 @@ class _Strikes:
             worker.kill()
 
 
-def measure(plays: Sequence[Play], *, kills: int, patience: float, say: Callable[[str], None]) -> dict[str, Killed]:
+def measure(plays: Sequence[Play], *, kills: int, patience: float, log_line: Callable[[str], None]) -> dict[str, Killed]:
     """Results by key of the peer. Waits at most `patience` seconds after the last kill; the slowest peers are killed first."""
     order = sorted(plays, key=lambda play: -(play.peer.returns or 0.0))
     struck: list[_Strikes] = []
@@ -145,10 +145,10 @@ def measure(plays: Sequence[Play], *, kills: int, patience: float, say: Callable
             except RuntimeError as problem:
                 # the others are still measured
                 strikes.problem = str(problem)
-                say(strikes.problem)
+                log_line(strikes.problem)
             again = len(strikes.again())
-            say(f"{play.peer.name}: {len(strikes.killed)} kills, {again} of their messages were handled again already")
-        _wait(struck, patience, say)
+            log_line(f"{play.peer.name}: {len(strikes.killed)} kills, {again} of their messages were handled again already")
+        _wait(struck, patience, log_line)
         return {strikes.play.peer.key: strikes.found() for strikes in struck}
     finally:
         for strikes in struck:
@@ -164,7 +164,7 @@ def _kill(strikes: _Strikes, kills: int) -> None:
     strikes.ready()
 
 
-def _wait(struck: Sequence[_Strikes], patience: float, say: Callable[[str], None]) -> None:
+def _wait(struck: Sequence[_Strikes], patience: float, log_line: Callable[[str], None]) -> None:
     """Wait until all peers that redeliver have handled the messages."""
     end, open_still = time.monotonic() + patience, list(struck)
     while time.monotonic() < end:
@@ -172,4 +172,4 @@ def _wait(struck: Sequence[_Strikes], patience: float, say: Callable[[str], None
         if not open_still:
             return
         threading.Event().wait(1.0)
-    say(f"not handled again after {patience:g} s: {', '.join(each.play.peer.name for each in open_still)}")
+    log_line(f"not handled again after {patience:g} s: {', '.join(each.play.peer.name for each in open_still)}")

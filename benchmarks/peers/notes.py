@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.peers.workers import Worker
 
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _PATIENCE_SECONDS = 120.0
 
 
@@ -55,5 +55,5 @@ class Notes:
         end = time.monotonic() + seconds
         while self.count() < count:
             if time.monotonic() > end or not worker.is_alive():
-                raise RuntimeError(f"{self._lines} of {count} messages were handled: {worker.said()}")
-            threading.Event().wait(_LOOK_SECONDS)
+                raise RuntimeError(f"{self._lines} of {count} messages were handled: {worker.log_tail()}")
+            threading.Event().wait(_POLL_SECONDS)

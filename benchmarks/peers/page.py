@@ -97,7 +97,7 @@ def text(file: Path) -> str:
         "speed": report.speed(run), "rest": report.rest(run), "killed": report.killed(run), "promises": report.promises(run),
         "settings": report.settings(run), "goals": report.goal_table(run), "facts": _facts(run),
     }  # fmt: skip
-    missing = [f"\n## {heading}\n\n{_joined(told)}\n" for heading, told in report.missing(run)]
+    missing = [f"\n## {heading}\n\n{_joined(lines)}\n" for heading, lines in report.missing(run)]
     return _TEXT.format(
         name=file.name, chunk=report.CHUNK, idle=run.run["idle_messages"], kills=run.run["kills"], missing="".join(missing),
         **{name: _joined(each) for name, each in lines.items()},

@@ -28,9 +28,9 @@ def sending(play: Play, seconds: float, *, many: bool) -> float:
     """Messages per second of one process that sends one by one or in bulk."""
     play.clear()
     play.send(5)
-    _, answer = play.send(MOST, seconds=seconds, many=many)
+    _, answer = play.send(MAX_MESSAGES, seconds=seconds, many=many)
     return answer["sent"] / answer["seconds"]
 
 
-MOST = 100_000
+MAX_MESSAGES = 100_000
 """More than anybody sends in the time that is given."""

@@ -18,7 +18,7 @@ def markdown(run: Run) -> str:
         "# Comparison with other queues", facts, "## Speed", speed(run), "## Idle workers", rest(run),
         "## Killed workers", killed(run),
         "## Guarantees", promises(run), "## Settings", settings(run),
-        *(part for heading, told in missing(run) for part in (f"## {heading}", told)), "## Goals", goal_table(run),
+        *(part for heading, lines in missing(run) for part in (f"## {heading}", lines)), "## Goals", goal_table(run),
     ]  # fmt: skip
     return "\n\n".join(part if isinstance(part, str) else "\n".join(part) for part in parts) + "\n"
 
@@ -68,11 +68,11 @@ def promises(run: Run) -> list[str]:
 
 def settings(run: Run) -> list[str]:
     """The settings and releases of each peer."""
-    told = []
+    lines = []
     for peer in _measured(run):
         releases = [f"{name} {version}" for name, version in peer.versions.items()] + ([peer.broker] if peer.broker else [])
-        told.append(f"- {peer.name}: {peer.settings} ({', '.join(releases)})")
-    return told
+        lines.append(f"- {peer.name}: {peer.settings} ({', '.join(releases)})")
+    return lines
 
 
 def goal_table(run: Run) -> list[str]:
@@ -82,10 +82,10 @@ def goal_table(run: Run) -> list[str]:
 
 def missing(run: Run) -> list[tuple[str, list[str]]]:
     """The section about missing measurements, if any."""
-    told = [f"- {peer.name}: {peer.missing}" for peer in run.peers if peer.missing]
+    lines = [f"- {peer.name}: {peer.missing}" for peer in run.peers if peer.missing]
     for peer in run.peers:
-        told += [f"- {peer.name}: {problem}" for problem in (*peer.problems, peer.killed.get("problem")) if problem]
-    return [("What could not be measured", told)] if told else []
+        lines += [f"- {peer.name}: {problem}" for problem in (*peer.problems, peer.killed.get("problem")) if problem]
+    return [("What could not be measured", lines)] if lines else []
 
 
 def _measured(run: Run) -> list[Found]:

@@ -36,7 +36,7 @@ class Rest:
 
 
 def measure(
-    plays: Sequence[Play], server: PostgreSQL, *, messages: int, watched: float, say: Callable[[str], None]
+    plays: Sequence[Play], server: PostgreSQL, *, messages: int, watched: float, log_line: Callable[[str], None]
 ) -> dict[str, Rest]:  # fmt: skip
     """Results by key of the peer."""
     found = {play.peer.key: Rest([]) for play in plays}
@@ -55,7 +55,7 @@ def measure(
                 notes.wait_for(2 * CONCURRENCY, worker)
             except RuntimeError as problem:
                 # the others are still measured
-                say(f"{play.peer.name} does not come to rest: {problem}")
+                log_line(f"{play.peer.name} does not come to rest: {problem}")
                 resting.remove((play, notes, worker))
                 del found[play.peer.key]
         for _ in range(messages):
@@ -63,7 +63,7 @@ def measure(
                 # not in step with the polling of any peer
                 threading.Event().wait(random.uniform(0.01, 0.11))
                 found[play.peer.key].milliseconds.append(_latency(play, notes, worker))
-        say(f"at rest: {messages} messages to each, now watched for {watched:g} s")
+        log_line(f"at rest: {messages} messages to each, now watched for {watched:g} s")
         transactions = _watch(server, watched)
         for play, _, worker in resting:
             rest = found[play.peer.key]

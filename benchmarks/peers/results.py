@@ -51,9 +51,9 @@ class Run:
         return {**asdict(self), "goals": [asdict(each) for each in goals(self.peers)]}
 
 
-def run_of(told: Mapping[str, Any]) -> Run:
+def run_of(text: Mapping[str, Any]) -> Run:
     """The run that `as_json` wrote."""
-    return Run(told["machine"], told["run"], [Found(**each) for each in told["peers"]])
+    return Run(text["machine"], text["run"], [Found(**each) for each in text["peers"]])
 
 
 def start(peer: Peer) -> Found:
@@ -90,13 +90,13 @@ def _beside(goal: str, ours: Found | None, others: Sequence[Found], column: str,
     best, *more = there
     each_round = ratios(ours.values(column, ADVISED), best.values(column))
     found = median(each_round)
-    told = f"{found:.2f} × {best.name} ({min(each_round):.2f}–{max(each_round):.2f})"
+    text = f"{found:.2f} × {best.name} ({min(each_round):.2f}–{max(each_round):.2f})"
     for row, columns in ours.rates.items():
         if row != ADVISED and column in columns:
-            told += f"; {row}: {median(ratios(columns[column], best.values(column))):.2f}"
+            text += f"; {row}: {median(ratios(columns[column], best.values(column))):.2f}"
     for each in more:
-        told += f"; {median(ratios(ours.values(column, ADVISED), each.values(column))):.2f} × {each.name}"
-    return Verdict(goal, told, found >= least)
+        text += f"; {median(ratios(ours.values(column, ADVISED), each.values(column))):.2f} × {each.name}"
+    return Verdict(goal, text, found >= least)
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:

@@ -51,7 +51,7 @@ class Worker:
         for each in self._started:
             each.wait()
 
-    def said(self) -> str:
+    def log_tail(self) -> str:
         """The end of its log."""
         return self.log.read_text("utf-8", errors="replace")[-2000:]
 

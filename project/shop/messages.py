@@ -82,9 +82,9 @@ class ThankCustomer:
     order_number: str
 
 
-@message_type("Sales.AskForReview")
+@message_type("Sales.RequestReview")
 @dataclass(frozen=True)
-class AskForReview:
+class RequestReview:
     """Sent by Sales to itself, due once the parcel has arrived."""
 
     order_number: str

@@ -13,7 +13,7 @@ from project.shop.forms import OrderForm
 from project.shop.messages import FindParcel
 from project.shop.models import Order
 from project.shop.orders import place_order
-from sqlqueue_app import request as ask
+from sqlqueue_app import request as sqlqueue_request
 
 LATEST = 20
 ANSWER_SECONDS = 5
@@ -38,7 +38,7 @@ def parcel(request: HttpRequest, number: str) -> HttpResponse:
     """Ask Shipping where the parcel of an order is, and wait for the reply; 503 if none arrives in time."""
     order = get_object_or_404(Order, number=number)
     try:
-        answer = ask(FindParcel(order.number)).result(timeout=ANSWER_SECONDS)
+        answer = sqlqueue_request(FindParcel(order.number)).result(timeout=ANSWER_SECONDS)
     except TimeoutError:
         answer = None
     context = {"order": order, "answer": answer, "seconds": ANSWER_SECONDS}

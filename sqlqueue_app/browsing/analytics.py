@@ -119,10 +119,10 @@ def newest_run() -> PipelineRun | None:
     return None
 
 
-def known_endpoints(most: int = 200) -> list[str]:
+def known_endpoints(limit: int = 200) -> list[str]:
     """The names of endpoints with rollups, sorted; one statement."""
     rows = MessageFigures.objects.using(managed_alias()).filter(seconds=DAY).exclude(endpoint="")
-    return list(rows.values_list("endpoint", flat=True).distinct().order_by("endpoint")[:most])
+    return list(rows.values_list("endpoint", flat=True).distinct().order_by("endpoint")[:limit])
 
 
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -269,7 +269,7 @@ class GroupRollup:
     over_time: dict[datetime, int] = field(default_factory=dict)
 
 
-def read_groups(query: RollupQuery, *, most: int = MAX_GROUPS, trends: int = 4) -> list[GroupRollup]:
+def read_groups(query: RollupQuery, *, limit: int = MAX_GROUPS, trends: int = 4) -> list[GroupRollup]:
     """The largest groups of the classifier: two statements. Steps are hours or days, since groups have no rollups per minute."""
     hourly = query.resample(max(query.seconds, HOUR))
     rows = GroupFigures.objects.using(managed_alias()).filter(hourly.in_time, classifier=query.classifier)
@@ -277,7 +277,7 @@ def read_groups(query: RollupQuery, *, most: int = MAX_GROUPS, trends: int = 4) 
     sums = {"total": Sum("count"), "first": Min("first_seen"), "last": Max("last_seen"), "name": Max("title")}
     found = [
         GroupRollup(each["group_id"], each["name"], each["total"], each["first"], each["last"])
-        for each in rows.values("group_id").annotate(**sums).order_by("-total", "group_id")[:most]
+        for each in rows.values("group_id").annotate(**sums).order_by("-total", "group_id")[:limit]
     ]
     drawn = {each.id: each for each in found[:trends]}
     for group, at, count in rows.filter(group_id__in=list(drawn)).order_by("at").values_list("group_id", "at", "count"):
@@ -303,7 +303,7 @@ class Edge:
         return durations(self.critical_count, self.critical_sum, self.critical)
 
 
-def read_edges(query: RollupQuery, *, most: int = MAX_EDGES) -> list[Edge]:
+def read_edges(query: RollupQuery, *, limit: int = MAX_EDGES) -> list[Edge]:
     """The busiest edges, of the endpoint of the query if it names one: three statements."""
     hourly = query.resample(max(query.seconds, HOUR))
     ends = Q(sender=query.endpoint) | Q(receiver=query.endpoint) if query.endpoint else Q()
@@ -311,13 +311,13 @@ def read_edges(query: RollupQuery, *, most: int = MAX_EDGES) -> list[Edge]:
     rows = ConversationEdge.objects.using(managed_alias()).filter(hourly.in_time, ends, kind)
     sums = {"total": Sum("count"), "measured": Sum("critical_count"), "seconds_sum": Sum("critical_sum")}
     found: dict[tuple[str, str], Edge] = {}
-    for each in rows.values("sender", "receiver", "message_type").annotate(**sums).order_by("-total")[: most * 20]:
+    for each in rows.values("sender", "receiver", "message_type").annotate(**sums).order_by("-total")[: limit * 20]:
         edge = found.setdefault((each["sender"], each["receiver"]), Edge(each["sender"], each["receiver"], 0, 0, 0.0))
         edge.count += each["total"] or 0
         edge.critical_count += each["measured"] or 0
         edge.critical_sum += each["seconds_sum"] or 0.0
         edge.types[each["message_type"]] = each["total"] or 0
-    best = sorted(found.values(), key=lambda each: (-each.count, each.sender, each.receiver))[:most]
+    best = sorted(found.values(), key=lambda each: (-each.count, each.sender, each.receiver))[:limit]
     kept = {(each.sender, each.receiver): each for each in best}
     for seconds in sorted({hourly.seconds, DAY}):
         rows = ConversationEdge.objects.using(managed_alias()).filter(hourly.resample(seconds).in_time, ends, kind)
@@ -361,10 +361,10 @@ def read_usage(query: RollupQuery) -> UsageReport:
     return UsageReport(by_day, by_endpoint, list(queues.order_by("queue")[:MAX_ROWS]), list(seen[:MAX_ROWS]))
 
 
-def read_top_messages(query: RollupQuery, kind: str, *, most: int = 20) -> list[NotableMessage]:
+def read_top_messages(query: RollupQuery, kind: str, *, limit: int = 20) -> list[NotableMessage]:
     """The top messages of a kind on the days that the time range touches: one statement."""
     rows = NotableMessage.objects.using(managed_alias()).filter(query.in_days, query.of_messages, kind=kind)
-    return list(rows.order_by("-value", "day", "rank")[:most])
+    return list(rows.order_by("-value", "day", "rank")[:limit])
 
 
 # A compacted lake has a few files per queue and day. DuckDB needs seconds to open more files than this.

@@ -197,7 +197,7 @@ def read_conversation(settings: Settings, conversation: str) -> ConversationResu
 
     failures = failures_where(Q(conversation_id=fitting("conversation_id", conversation)))
     rows, extent, problems = scan_rows(settings, RowSearch((needle_of(conversation),), fits=fits))
-    lake = read_lake(settings, conversation, most=MAX_MESSAGES)
+    lake = read_lake(settings, conversation, limit=MAX_MESSAGES)
     again = {
         unique: each for unique, each in failures.items() if unique not in lake.again or each.status == FailureStatus.UNRESOLVED
     }
@@ -318,9 +318,9 @@ def _without_cycles(parents: list[int | None]) -> list[int | None]:
     return found
 
 
-def cut(whole: Forest, most: int, *, first: Collection[int] = ()) -> Forest:
-    """Keep at most `most` branches: those in `first` with their ancestors, then the ones closest to the roots."""
-    if len(whole.branches) <= most:
+def cut(whole: Forest, limit: int, *, first: Collection[int] = ()) -> Forest:
+    """Keep at most `limit` branches: those in `first` with their ancestors, then the ones closest to the roots."""
+    if len(whole.branches) <= limit:
         return whole
     kept: set[int] = set()
     by_depth = sorted(range(len(whole.branches)), key=lambda number: whole.branches[number].depth)
@@ -330,9 +330,9 @@ def cut(whole: Forest, most: int, *, first: Collection[int] = ()) -> Forest:
         while at is not None and at not in kept:
             chain.append(at)
             at = whole.branches[at].parent
-        if len(kept) + len(chain) <= most:
+        if len(kept) + len(chain) <= limit:
             kept.update(chain)
-        if len(kept) == most:
+        if len(kept) == limit:
             break
     places = {number: place for place, number in enumerate(sorted(kept))}
     branches = []
@@ -428,23 +428,23 @@ class ScannedRow:
 class RowSearch:
     """A search for rows: the database finds those that hold one of the texts, `fits` checks their headers.
 
-    `bodies`: also search bodies. `most`: the maximum number of rows to return from each table. `queue`: search only this one,
+    `bodies`: also search bodies. `limit`: the maximum number of rows to return from each table. `queue`: search only this one,
     from the RowVersion `before` back. `in_time`: whether there is time for another statement.
     """
 
     texts: tuple[str, ...]
     fits: Callable[[Headers], bool] = lambda _headers: True
     bodies: bool = False
-    most: Callable[[int], int] = lambda _tables: SCAN_ROWS_PER_AUDIT_QUEUE
+    limit: Callable[[int], int] = lambda _tables: SCAN_ROWS_PER_AUDIT_QUEUE
     queue: str = ""
     before: int = LAST_ROW_VERSION
     in_time: Callable[[], bool] = lambda: True
 
     def places(self, queues: Sequence[tuple[KnownQueue, bool]], rows: int) -> list[TableScan]:
         """The scan of each table: queues from their end, delayed messages from the first due one."""
-        most = {QueueKind.AUDIT: SCAN_ROWS_PER_AUDIT_QUEUE}
+        limit = {QueueKind.AUDIT: SCAN_ROWS_PER_AUDIT_QUEUE}
         return [
-            TableScan(queue.address, rows if self.queue else most.get(queue.kind, rows), delayed, not delayed, self.before)
+            TableScan(queue.address, rows if self.queue else limit.get(queue.kind, rows), delayed, not delayed, self.before)
             for queue, delayed in queues
         ]
 
@@ -454,12 +454,12 @@ def needle_of(text: str) -> str:
     return max(_PLAIN.findall(text), key=len, default=EVERY)[:100]
 
 
-def rest_of(places: Sequence[TableScan], result: ScanResult, most: int) -> dict[int, int]:
+def rest_of(places: Sequence[TableScan], result: ScanResult, limit: int) -> dict[int, int]:
     """The position where each scan continues: behind the rows read, or behind the last returned one if there may be more."""
     found = dict(result.longer)
     for number, count in Counter(row.scan for row in result.rows).items():
         last = 0 if places[number].is_delayed else min(row.row_version for row in result.rows if row.scan == number) - 1
-        if count == most and (last > 0 or places[number].is_delayed):
+        if count == limit and (last > 0 or places[number].is_delayed):
             found[number] = last
     return found
 
@@ -474,7 +474,7 @@ def scan_rows(settings: Settings, wanted: RowSearch) -> tuple[list[ScannedRow], 
         queues = [each for each in queues if each[0].name == wanted.queue and not each[1]]
     count = max(1, len(queues))
     rows = SCAN_ROWS_TOTAL if wanted.queue else max(MIN_SCAN_ROWS, min(SCAN_ROWS_PER_TABLE, SCAN_ROWS_TOTAL // count))
-    places, most = wanted.places(queues, rows), wanted.most(count)
+    places, limit = wanted.places(queues, rows), wanted.limit(count)
     delayed = sum(is_delayed for _queue, is_delayed in queues)
     extent = ScanExtent(rows, SCAN_ROWS_PER_AUDIT_QUEUE, queues=len(queues) - delayed, delayed=delayed)
     found: list[ScannedRow] = []
@@ -487,12 +487,12 @@ def scan_rows(settings: Settings, wanted: RowSearch) -> tuple[list[ScannedRow], 
         try:
             with guarded_read(settings.database, f"look for messages in {len(here)} tables"):
                 part = places[start : start + at_once]
-                result = find_rows(settings.database, part, *wanted.texts, most=most, bodies=wanted.bodies)
+                result = find_rows(settings.database, part, *wanted.texts, limit=limit, bodies=wanted.bodies)
         except ConnectionLost:
             raise
         except DatabaseError as error:
             return found, replace(extent, longer=longer), (str(error),)
-        longer |= {here[number][0].name: rest for number, rest in sorted(rest_of(part, result, most).items())}
+        longer |= {here[number][0].name: rest for number, rest in sorted(rest_of(part, result, limit).items())}
         scanned = (
             ScannedRow(*here[row.scan], row.row_version, str(row.id or ""), _read(row.headers), instant_of(row.due))
             for row in result.rows
@@ -609,7 +609,7 @@ class LakeMessages:
         return frozenset(each.failure for each in self.handled if each.failure is not None)
 
 
-def read_lake(settings: Settings, conversation: str, *, most: int) -> LakeMessages:
+def read_lake(settings: Settings, conversation: str, *, limit: int) -> LakeMessages:
     """Read a conversation from the lake; empty without a lake. At most four statements. Raises ConnectionLost."""
     lake = known_lake(settings)
     if not lake.lake:
@@ -617,7 +617,9 @@ def read_lake(settings: Settings, conversation: str, *, most: int) -> LakeMessag
     if lake.problem:
         return LakeMessages(extent=LakeScanExtent(problem=lake.problem))
     try:
-        found = search(lake.lake, lake.files, SearchQuery(conversation=conversation, size=most, headers=True), seconds=LAKE_SECONDS)
+        found = search(
+            lake.lake, lake.files, SearchQuery(conversation=conversation, size=limit, headers=True), seconds=LAKE_SECONDS
+        )
     except (LakeError, LakeEngineMissing) as error:
         return LakeMessages(extent=LakeScanExtent(problem=str(error)))
     problem = "; ".join(found.problems[:3]) or ("the time limit was reached" if found.is_partial else "")

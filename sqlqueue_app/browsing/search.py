@@ -102,7 +102,7 @@ def search_messages(
     wanted = RowSearch(
         json_texts(text),
         bodies=bodies,
-        most=lambda tables: max(1, MAX_FROM_TABLES // tables),
+        limit=lambda tables: max(1, MAX_FROM_TABLES // tables),
         queue=queue,
         before=before,
         in_time=lambda: clock() < begun + QUEUE_SECONDS,

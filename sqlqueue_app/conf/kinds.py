@@ -104,7 +104,7 @@ def _queue_name(value: str, place: str) -> str:
 def _type_pattern(value: str, _: str) -> str:
     name = value.removesuffix(".*")
     if not name or name != name.strip() or "*" in name or name.startswith(".") or name.endswith("."):
-        raise Refused(Code.BAD_PATTERN, "'*' may stand at the end only, after a namespace and a dot")
+        raise Refused(Code.BAD_PATTERN, "'*' is allowed only at the end, after a namespace and a dot")
     if "," in name and "[" not in name:
         raise Refused(Code.BAD_PATTERN, f"leave the assembly out: {name.split(',')[0].strip()!r}")
     return value

@@ -158,10 +158,10 @@ class Action:
 
     def make_form(self) -> forms.Form:
         """The form: bound if the action is confirmed, else with the values of the query string, or of the posting list."""
-        asked = self.request.POST if self.request.method == "POST" else self.request.GET
+        submitted = self.request.POST if self.request.method == "POST" else self.request.GET
         form = self.form_class(
             self.request.POST if self.is_confirmed else None,
-            initial={**self.initial, **asked.dict()},
+            initial={**self.initial, **submitted.dict()},
             auto_id="sq-%s",
             label_suffix="",
         )

@@ -193,7 +193,7 @@ def _groups(query: RollupQuery) -> dict[str, Any]:
 
 
 def _group_rows(query: RollupQuery) -> Iterator[tuple[Any, ...]]:
-    for each in analytics.read_groups(query, most=10_000, trends=0):
+    for each in analytics.read_groups(query, limit=10_000, trends=0):
         yield each.id, query.classifier, each.title, each.count, each.first_seen, each.last_seen
 
 
@@ -251,9 +251,9 @@ def endpoint_map(edges: Sequence[tuple[str, str, int]]) -> EndpointMap:
     """Draw edges (sender, receiver, count), most frequent first: those of the first endpoints that fit."""
     names = list(dict.fromkeys(name for *ends, _count in edges for name in ends))[:MAX_NODES]
     places = {name: cmath.rect(1, math.tau * place / len(names) - math.tau / 4) for place, name in enumerate(sorted(names))}
-    most = max((count for _sender, _receiver, count in edges), default=1)
+    highest = max((count for _sender, _receiver, count in edges), default=1)
     arrows = [
-        (_arrow(places[sender], places[receiver]), round(1 + (_WIDEST - 1) * count / most, 1))
+        (_arrow(places[sender], places[receiver]), round(1 + (_WIDEST - 1) * count / highest, 1))
         for sender, receiver, count in edges
         if sender in places and receiver in places
     ]

@@ -119,7 +119,7 @@ def line_chart(
         return (top - value) / (top - bottom) * HEIGHT
 
     times = sorted(set().union(*known))
-    shown, listed = (_thinned(times, known, most) for most in (_READINGS, TABLE_ROWS))
+    shown, listed = (_thinned(times, known, limit) for limit in (_READINGS, TABLE_ROWS))
     ended_at = _ended_at(times, end, step)
     levels = (bottom, 0.0, top) if bottom else (0.0, top / 2, top)
     y_axis = [(f"{y_of(level):.1f}", unit.label(level)) for level in levels]
@@ -224,9 +224,9 @@ def _summary(series: Series, scale: Scale, *, is_over: bool) -> str:
     return words % {"name": series.name, **{name: scale.text(value) for name, value in found.items()}}
 
 
-def _thinned(times: Sequence[datetime], lines: Collection[Mapping[datetime, float | None]], most: int) -> list[datetime]:
+def _thinned(times: Sequence[datetime], lines: Collection[Mapping[datetime, float | None]], limit: int) -> list[datetime]:
     """At most this many times over the whole range; of each part, the one with the highest values, so that no peak is hidden."""
-    every = max(1, math.ceil(len(times) / most))
+    every = max(1, math.ceil(len(times) / limit))
     parts = (times[start : start + every] for start in range(0, len(times), every))
     return [max(part, key=lambda at: sum(points.get(at) or 0.0 for points in lines)) for part in parts]
 

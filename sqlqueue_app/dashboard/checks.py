@@ -24,7 +24,7 @@ from sqlqueue_app.failures.operations import is_worker_alive
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import CheckResult, Severity
 from sqlqueue_app.monitoring.check_results import can_be_run_now, is_muted, is_stale, mute, request_check_run
-from sqlqueue_app.monitoring.checks import advice_in_words, finding_in_words, label_of
+from sqlqueue_app.monitoring.checks import describe_advice, describe_finding, label_of
 from sqlqueue_app.monitoring.health import current_results
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
@@ -197,7 +197,7 @@ def _muted(result: CheckResult, now: datetime) -> str:
 
 
 def _finding(result: CheckResult) -> str:
-    return finding_in_words(result.name, result.subject, result.details) if result.failing else ""
+    return describe_finding(result.name, result.subject, result.details) if result.failing else ""
 
 
 def _finding_and_remedy(result: CheckResult, now: datetime) -> SafeString:
@@ -206,6 +206,6 @@ def _finding_and_remedy(result: CheckResult, now: datetime) -> SafeString:
     note = silent if is_stale(result, now) else ""
     if not result.failing:
         return with_notes("", note)
-    advice = advice_in_words(result.name, result.subject, result.details)
+    advice = describe_advice(result.name, result.subject, result.details)
     sql = result.details.get("sql") if isinstance(result.details, dict) else None
     return with_notes(_finding(result), advice, sql and template_html("sql", sql=sql), note)

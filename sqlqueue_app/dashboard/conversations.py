@@ -46,7 +46,7 @@ class ConversationAdmin(PageAdmin):
         if wanted := request.GET.get("id", "").strip():
             return HttpResponseRedirect(f"{self.url_of(Search)}?{urlencode({'q': wanted[:MAX_ID_LENGTH]})}")
         # Keeps the list correct even if no worker is alive.
-        catch_up_for_page(get_settings(), timezone.now(), queues_at_most=1)
+        catch_up_for_page(get_settings(), timezone.now(), max_queues=1)
         columns: list[TableColumn[conversations.FailingConversation]] = [
             TableColumn(_("Conversation"), lambda each: link_html(self.conversation_url(each.id), each.id), WIDE),
             TableColumn(_("Failed messages"), lambda each: each.failed, NUMBER),
@@ -73,7 +73,7 @@ class ConversationAdmin(PageAdmin):
             read=read,
             extent=read.extent,
             longer=list(read.extent.longer.items()),
-            most=conversations.MAX_MESSAGES,
+            max_messages=conversations.MAX_MESSAGES,
             **(self._drawn(request, whole) if read.messages else {}),
         )
 

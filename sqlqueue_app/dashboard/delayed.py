@@ -53,8 +53,8 @@ class DelayedAction(Action):
             self.known, self.table = known, table = pages.found(key["table"])
         except Http404 as error:
             raise not_found(self.request, self.permission, str(error)) from error
-        asked = self.request.POST.getlist("ids") or self.request.GET.getlist("ids")
-        keys = dict.fromkeys(found for text in asked if (found := key_of(table, text)) is not None)
+        requested = self.request.POST.getlist("ids") or self.request.GET.getlist("ids")
+        keys = dict.fromkeys(found for text in requested if (found := key_of(table, text)) is not None)
         self.keys = list(keys)[: delayed_messages.MAX_SELECTED]
         self.target = f"{known.name} #{self.keys[0]}" if len(self.keys) == 1 else known.name
         self.back_url = pages.table_url(known)
@@ -100,8 +100,8 @@ class DeliverNow(DelayedAction):
     label = gettext_lazy("Deliver now")
     title_of_count = ngettext_lazy("Deliver %(count)s message now", "Deliver %(count)s messages now", "number")
     text = gettext_lazy(
-        "They are put into their queues at once, in one transaction, whenever they are due. "
-        "Messages that a worker moves meanwhile are left to it."
+        "They are moved to their queues now, in one transaction, regardless of when they are due. "
+        "Messages that a worker moves first are skipped."
     )
 
     def ready(self, there: Sequence[delayed_messages.PlannedDelivery]) -> Sequence[delayed_messages.PlannedDelivery]:

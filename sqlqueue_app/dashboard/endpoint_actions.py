@@ -93,7 +93,7 @@ class PauseEndpoint(EndpointAction):
         "replies are still received, and background work continues. A process that starts later receives. "
         "A process follows at its next heartbeat, within %(seconds)s seconds."
     )
-    ask: Callable[..., int] = staticmethod(pause)
+    request_change: Callable[..., int] = staticmethod(pause)
     done = ngettext_lazy("Pause requested for %(count)s process.", "Pause requested for %(count)s processes.", "number")
 
     def find(self, **key: Any) -> None:
@@ -101,7 +101,7 @@ class PauseEndpoint(EndpointAction):
         self.blocked = self.blocked or ("" if self.count else _("No live process."))
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        self.ask(self.endpoint, **self.only, by=actor_of(self.request).name)
+        self.request_change(self.endpoint, **self.only, by=actor_of(self.request).name)
         return self.outcome(self.done)
 
 
@@ -112,7 +112,7 @@ class ResumeEndpoint(PauseEndpoint):
     logged_as = gettext_lazy("Resume an endpoint")
     label, title = gettext_lazy("Resume"), gettext_lazy("Resume %(name)s")
     text = gettext_lazy("It receives again. A process follows at its next heartbeat, within %(seconds)s seconds.")
-    ask = staticmethod(resume)
+    request_change = staticmethod(resume)
     done = ngettext_lazy("Resume requested for %(count)s process.", "Resume requested for %(count)s processes.", "number")
 
 

@@ -84,7 +84,7 @@ class EndpointAdmin(PageAdmin):
         minimum = SetMinimum.button(self, request, path_of(each.name))
         # The page of queues has the other callback queues of this machine.
         held = {instance.callback_queue for instance in each.instances}
-        queues = [look for look in each.queues if look.queue.kind is not QueueKind.CALLBACK or look.queue.address.table in held]
+        queues = [item for item in each.queues if item.queue.kind is not QueueKind.CALLBACK or item.queue.address.table in held]
         return self.page(
             request,
             "endpoint",
@@ -103,7 +103,7 @@ class EndpointAdmin(PageAdmin):
             periods=PERIODS,
             processes=self._processes(request, each),
             queues=queues_table(_("Queues for its messages, failures and audits"), queue_columns(self, each.instances), queues),
-            problems=[look.problem for look in queues if look.problem is not None],
+            problems=[item.problem for item in queues if item.problem is not None],
             subscriptions=_subscriptions(settings, each.name),
             handlers=handlers,
             handlers_problem=handlers_problem,
@@ -138,7 +138,7 @@ class EndpointAdmin(PageAdmin):
 
     def _processes(self, request: HttpRequest, each: EndpointStatus) -> HtmlTable | None:
         actions = TableColumn(_("Actions"), partial(instance_buttons, self, request))
-        columns = [*instance_columns(self, [look for look in each.queues if look.queue.kind is QueueKind.CALLBACK]), actions]
+        columns = [*instance_columns(self, [item for item in each.queues if item.queue.kind is QueueKind.CALLBACK]), actions]
         caption = _("Processes report their threads with each heartbeat, every 10 seconds, and then follow requests")
         return table(caption, columns, each.instances, lambda instance: f"process {instance.id}") if each.instances else None
 
@@ -182,7 +182,7 @@ def _subscriptions(settings: Settings, name: str) -> HtmlTable | str:
 def _remark(each: SubscriptionState) -> str:
     if not each.queue_exists:
         return _("the queue does not exist")
-    return _("it has no handler for it") if each.handled is False else ""
+    return _("no handler for it") if each.handled is False else ""
 
 
 def _handlers(settings: Settings, each: EndpointStatus) -> tuple[list[str], str]:
@@ -200,12 +200,12 @@ def _configuration(settings: Settings, name: str) -> list[tuple[str, str]]:
     section = settings.senders.get(name)
     if section is None:
         return []
-    return [(key, _in_words(getattr(section, field.name))) for key, field in keys_of(type(section)).items()]
+    return [(key, _as_text(getattr(section, field.name))) for key, field in keys_of(type(section)).items()]
 
 
-def _in_words(value: object) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, tuple | Mapping):
-        return ", ".join(map(_in_words, value)) or "–"
+        return ", ".join(map(_as_text, value)) or "–"
     if callable(value):
         return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__name__)}"
     return "–" if value is None else str(value)
@@ -525,15 +525,15 @@ def _threads(each: InstanceStatus) -> SafeString | None:
 
 def _request(each: InstanceStatus) -> str:
     """A request that the process has not followed yet, and the time when it will."""
-    asked = (
+    requested = (
         "" if each.requested_ago is None else _("requested %(age)s ago") % {"age": duration(max(each.requested_ago, timedelta()))}
     )
     if each.state not in (InstanceState.PAUSING, InstanceState.RESUMING):
         # Other requests, such as another concurrency, are in the row immediately.
-        return _("%(requested)s, not followed yet") % {"requested": asked} if asked and each.alive else ""
+        return _("%(requested)s, not followed yet") % {"requested": requested} if requested and each.alive else ""
     left = min(max(0.0, HEARTBEAT_SECONDS - each.heartbeat_age.total_seconds()), HEARTBEAT_SECONDS)
     words = _("at its next heartbeat, within %(seconds)s s") % {"seconds": number(round(left + 0.5))}
-    return f"{words} ({asked})" if asked else words
+    return f"{words} ({requested})" if requested else words
 
 
 def heartbeat_html(at: datetime | None, age: timedelta) -> SafeString | str:

@@ -167,12 +167,12 @@ class FailureAdmin(PageAdmin):
             counted=(found.count if found else 0, True),
             numbers=found,
             trend=trend_html(found.trend) if found else "",
-            operations=queries.read_operations(selection, most=OPERATIONS_SHOWN),
+            operations=queries.read_operations(selection, limit=OPERATIONS_SHOWN),
             note_buttons=[WriteNote.button(self, request, unique, label=_("Change the note") if group.note else "")],
             sample_url=self.url("retry"),
             sample_refused=refusal(request, Permission.RETRY) or error_queue_refusal(get_settings()),
             sample=SAMPLE,
-            most=MAX_IDS,
+            max_sample=MAX_IDS,
         )
 
     def list_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
@@ -318,12 +318,12 @@ _LONGEST_BAR = 20
 
 def trend_html(pieces: Sequence[int]) -> SafeString:
     """The failures of the last 24 hours as bars with a text."""
-    most, failures = max(pieces, default=0) or 1, sum(pieces)
+    highest, failures = max(pieces, default=0) or 1, sum(pieces)
     text = ngettext("%(count)s failure in 24 hours", "%(count)s failures in 24 hours", failures) % {"count": number(failures)}
     if failures:
         hours = queries.PIECE // timedelta(hours=1)
         text += _("; in the last %(hours)d of them %(recent)s") % {"hours": hours, "recent": number(pieces[-1])}
-    heights = [(place * 5, max(round(each * _LONGEST_BAR / most), 1)) for place, each in enumerate(pieces) if each]
+    heights = [(place * 5, max(round(each * _LONGEST_BAR / highest), 1)) for place, each in enumerate(pieces) if each]
     bars = [(x, _LONGEST_BAR - height, height) for x, height in heights]
     return lists.template_html("trend", bars=bars, text=text, width=queries.PIECES * 5, height=_LONGEST_BAR)
 
@@ -446,9 +446,9 @@ class ListRequest:
     def read(cls, query: QueryDict, now: datetime, *statuses: FailureStatus, fixed: bool = False) -> ListRequest:
         """Parse a query string. `statuses` are the default, or with `fixed` always used."""
         text = query.get(BAR, "").strip()[:MAX_BAR_LENGTH]
-        said = read_query(text, now) if BAR in query else FailureSelection.from_query(query)
-        found = cls.of(said, query, *statuses)
-        selection = replace(said, statuses=statuses) if fixed else found.selection
+        parsed = read_query(text, now) if BAR in query else FailureSelection.from_query(query)
+        found = cls.of(parsed, query, *statuses)
+        selection = replace(parsed, statuses=statuses) if fixed else found.selection
         return replace(found, selection=selection, text=text if BAR in query else found.text)
 
     @classmethod

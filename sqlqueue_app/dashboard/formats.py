@@ -88,9 +88,9 @@ def percents(_values: Iterable[float | None]) -> Scale:
 
 def times(values: Iterable[float | None]) -> Scale:
     """Durations in seconds: in milliseconds up to a second, in seconds up to ten minutes, in minutes up to two hours, in hours."""
-    most = max((abs(value) for value in values if value is not None), default=0.0)
+    highest = max((abs(value) for value in values if value is not None), default=0.0)
     units = ((7_200.0, _("h"), 3_600.0), (600.0, _("min"), 60.0), (1.0, _("s"), 1.0), (0.0, _("ms"), 0.001))
-    unit, factor = next((unit, factor) for least, unit, factor in units if most >= least)
+    unit, factor = next((unit, factor) for least, unit, factor in units if highest >= least)
     return Scale(unit, factor, suffix=f" {unit}")
 
 

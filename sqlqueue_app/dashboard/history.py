@@ -20,7 +20,7 @@ from sqlqueue_app.dashboard.lists import NUMBER, WIDE, DaysFilter, ListAdmin, Ta
 from sqlqueue_app.dashboard.operations import operation_state
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.messages.failure_groups import guid_of
-from sqlqueue_app.monitoring.checks import finding_in_words, label_of
+from sqlqueue_app.monitoring.checks import describe_finding, label_of
 from sqlqueue_app.status.events import CATALOGUE, SubjectKind
 from sqlqueue_app.status.retention import EVENTS_KEPT
 from sqlqueue_app.status.texts import Words
@@ -102,7 +102,7 @@ def text_of_event(event: models.Event) -> str:
         words["kind"] = event.kind
         return _("An event of a kind that this version does not know: %(kind)s, %(subject)s") % words
     check = words["check"]
-    words["finding"] = finding_in_words(check, event.subject, event.details)
+    words["finding"] = describe_finding(check, event.subject, event.details)
     words["check"] = f"{label_of(check)}: {event.subject}" if event.subject else label_of(check)
     return str(kind.text) % words
 

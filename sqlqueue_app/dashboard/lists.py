@@ -142,8 +142,8 @@ class ListFilter(forms.Form):
     lookups: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, request: HttpRequest) -> None:
-        asked = {name: request.GET[name] for name in self.base_fields if name in request.GET}
-        super().__init__(asked, auto_id="sq-%s", label_suffix="", use_required_attribute=False)
+        submitted = {name: request.GET[name] for name in self.base_fields if name in request.GET}
+        super().__init__(submitted, auto_id="sq-%s", label_suffix="", use_required_attribute=False)
         for field in self.fields.values():
             field.required = False
 

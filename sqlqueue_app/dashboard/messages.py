@@ -82,8 +82,8 @@ def read_page_query(query: Mapping[str, str], table: QueueTable) -> PageQuery:
     Invalid parameters give the first page of the default size. A position costs a statement. Raises DatabaseErrors.
     """
 
-    def number(name: str, most: int = LAST_ROW_VERSION) -> int | None:
-        return number_of(query.get(name, ""), most) or None
+    def number(name: str, maximum: int = LAST_ROW_VERSION) -> int | None:
+        return number_of(query.get(name, ""), maximum) or None
 
     size = number("size")
     page = PageQuery(size=size if size in PAGE_SIZES else PAGE_SIZES[0], header=query.get("header", "").strip()[:MAX_SEARCH_LENGTH])

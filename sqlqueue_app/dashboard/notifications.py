@@ -117,7 +117,7 @@ class RuleAction(Action):
         self.rule, self.target = found, f"{found.name}: {shown_target(found.channel, found.target)}"
         self.back_url = self.pages.url("rule", found.pk)
         self.facts = (
-            (_("Condition"), notifying.condition_in_words(found)),
+            (_("Condition"), notifying.describe_condition(found)),
             (_("Applies to"), found.subject or _("all")),
             (_("Recipients"), target_for(self.request, found)),
         )
@@ -315,7 +315,7 @@ class NotificationAdmin(WithRecipients):
 
         return [
             TableColumn(_("Rule"), lambda rule: link_html(self.url("rule", rule.pk), rule.name), WIDE),
-            TableColumn(_("Condition"), lambda rule: with_notes(notifying.condition_in_words(rule), of(rule)), WIDE),
+            TableColumn(_("Condition"), lambda rule: with_notes(notifying.describe_condition(rule), of(rule)), WIDE),
             TableColumn(_("Recipients"), lambda rule: _to(request, rule), WIDE),
             TableColumn(_("State"), lambda rule: with_notes(_state_of_rule(rule), _raised(rule))),
             TableColumn(_("Last notification"), lambda rule: with_notes(rule.notified_at, _last_result(rule))),
@@ -354,7 +354,7 @@ class NotificationAdmin(WithRecipients):
             crumbs=(Crumb(rule.name),),
             rule=rule,
             state=_state_of_rule(rule),
-            condition=notifying.condition_in_words(rule),
+            condition=notifying.describe_condition(rule),
             to=_to(request, rule),
             raised=_raised(rule),
             pending=len(rule.pending.get("changes", ())) + rule.pending.get("more", 0),

@@ -23,7 +23,7 @@ from sqlqueue_app.dashboard.failures import state_of
 from sqlqueue_app.dashboard.formats import Grade, State, number
 from sqlqueue_app.dashboard.page import Crumb, found_or_404
 from sqlqueue_app.failures.index import catch_up_for_page
-from sqlqueue_app.failures.operation_batches import reason_in_words
+from sqlqueue_app.failures.operation_batches import describe_reason
 from sqlqueue_app.failures.operation_kinds import KINDS
 from sqlqueue_app.failures.operations import cancel_operation, is_worker_alive
 from sqlqueue_app.failures.selection import FailureSelection
@@ -172,8 +172,8 @@ class OperationAdmin(lists.ListAdmin[Operation]):
         return lists.table(_("Messages of this operation, newest change first"), columns, messages, lambda each: each.pk)
 
     def _cancel_button(self, request: HttpRequest, operation: Operation) -> Button:
-        is_asked = _("It is being cancelled.") if operation.cancel_requested else ""
-        reason = is_asked if operation.is_open else _("It has ended.")
+        cancelling = _("It is being cancelled.") if operation.cancel_requested else ""
+        reason = cancelling if operation.is_open else _("It has ended.")
         url, label = self.url("cancel", operation.pk), str(CancelOperation.label)
         return button(request, _permission_of(operation), label, url, dangerous=True, reason=reason)
 
@@ -196,9 +196,9 @@ def operation_state(operation: Operation) -> State:
 
 
 def _progress(operation: Operation) -> SafeString:
-    most = max(operation.total, operation.processed, 1)
-    percent = operation.processed * 100 // most
-    return lists.template_html("progress", operation=operation, most=most, percent=percent)
+    highest = max(operation.total, operation.processed, 1)
+    percent = operation.processed * 100 // highest
+    return lists.template_html("progress", operation=operation, highest=highest, percent=percent)
 
 
 def _permission_of(operation: Operation) -> Permission:
@@ -211,7 +211,7 @@ def _reasons(log: object) -> lists.HtmlTable:
     words = {"skipped": _("skipped"), "failed": _("failed")}
 
     def reason(entry: dict[str, Any]) -> str:
-        return reason_in_words(str(entry.get("reason")), str(entry.get("detail") or ""))
+        return describe_reason(str(entry.get("reason")), str(entry.get("detail") or ""))
 
     columns: list[lists.TableColumn[dict[str, Any]]] = [
         lists.TableColumn(_("Result"), lambda entry: words.get(what := str(entry.get("what")), what)),

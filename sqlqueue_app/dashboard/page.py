@@ -155,8 +155,8 @@ class PageAdmin(ReadOnlyAdmin):
 
     def message_gone(self, request: HttpRequest, text: str, crumbs: tuple[Crumb, ...]) -> HttpResponse:
         """The error page of a message that is no longer there, with a search for the `id` in the query string."""
-        asked, search = request.GET.get("id", ""), self.url_of(models.Search)
-        links = [(f"{search}?{urlencode({'q': asked})}", _("Search for the message"))] if asked and search else []
+        message_id, search = request.GET.get("id", ""), self.url_of(models.Search)
+        links = [(f"{search}?{urlencode({'q': message_id})}", _("Search for the message"))] if message_id and search else []
         return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs, links=links)
 
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
@@ -216,10 +216,10 @@ def query_of(request: HttpRequest, **changed: object) -> str:
     return query.urlencode()
 
 
-def number_of(text: str, most: int = LAST_ROW_VERSION) -> int:
-    """A number from 1 to `most` in a URL or a form, of ASCII digits only; 0 for any other text."""
+def number_of(text: str, maximum: int = LAST_ROW_VERSION) -> int:
+    """A number from 1 to `maximum` in a URL or a form, of ASCII digits only; 0 for any other text."""
     found = int(text) if re.fullmatch("[0-9]{1,19}", text) else 0
-    return found if found <= most else 0
+    return found if found <= maximum else 0
 
 
 class Crumb(NamedTuple):

@@ -85,7 +85,7 @@ class PurgeQueue(QueueAction):
     label, title = gettext_lazy("Purge the queue"), gettext_lazy("Purge the queue %(name)s")
     submit = gettext_lazy("Delete all messages")
     text: str | Promise = gettext_lazy(
-        "All its messages are deleted, including those that arrive meanwhile. They cannot be restored."
+        "All its messages are deleted, including those that arrive during the purge. They cannot be restored."
     )
     is_dangerous = True
 
@@ -186,7 +186,7 @@ class RemoveCallbackQueue(QueueAction):
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         if self.gone is None or not remove_callback_queue(self.gone):
-            raise ValueError(_("A process has leased the queue meanwhile."))
+            raise ValueError(_("A process has since leased the queue."))
         return ActionOutcome(_("Queue %(name)s removed.") % self.words, self.pages.url())
 
 

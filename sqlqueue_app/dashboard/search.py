@@ -133,10 +133,10 @@ class LakeSearchAdmin(PageAdmin):
         if not form.is_valid():
             return self.page(request, "lake_search", form=form, **(extra_context or {}))
         is_file = bool(lists.wanted_format(request))
-        asked = form.asked(timezone.now(), Cursor.read(request.GET.get("after", "")), EXPORTED if is_file else PAGE_SIZE)
-        lake = known_lake(get_settings(), since=asked.since and asked.since.date(), until=asked.until and asked.until.date())
+        query = form.query(timezone.now(), Cursor.read(request.GET.get("after", "")), EXPORTED if is_file else PAGE_SIZE)
+        lake = known_lake(get_settings(), since=query.since and query.since.date(), until=query.until and query.until.date())
         seconds = EXPORT_SECONDS if is_file else SECONDS
-        found, problem = _read(lake, lambda where: search(where, lake.files, asked, seconds=seconds))
+        found, problem = _read(lake, lambda where: search(where, lake.files, query, seconds=seconds))
         results = found or Results()
         if is_file:
             answer = lists.export(request, "old messages", COLUMNS, results.messages)
@@ -151,7 +151,7 @@ class LakeSearchAdmin(PageAdmin):
             problem=problem,
             results=results,
             matched=len(results.messages) if results.count is None else results.count,
-            is_first=asked.after is None,
+            is_first=query.after is None,
             table=table(_("Archived messages, newest first"), self._columns(), results.messages) if results.messages else None,
             **(empty_lake(self) if lake.is_empty else {"runs_url": self.url_of(PipelineRun)}),
             **(extra_context or {}),
@@ -262,7 +262,7 @@ class LakeSearchForm(lists.DaysFilter):
             self.fields["text"].label = _("Text in headers")
             self.fields["text"].help_text = _("Bodies are not searched.") + " " + refusal_text(Permission.VIEW_BODY)
 
-    def asked(self, now: datetime, after: Cursor | None, size: int) -> SearchQuery:
+    def query(self, now: datetime, after: Cursor | None, size: int) -> SearchQuery:
         """The query of a valid form."""
         values = self.cleaned_data
         since, until = values["since"], values["until"]

@@ -272,7 +272,7 @@ def load_statements(dialect: str) -> dict[str, Statement]:
         statements = parse_statements(file.read_text(encoding="utf-8"))
         doubled = sorted(found.keys() & statements.keys())
         if doubled:
-            raise ValueError(f"statements {doubled} of {file.name!r} stand in another file of {dialect!r} too")
+            raise ValueError(f"statements {doubled} of {file.name!r} are also defined in another file of {dialect!r}")
         found.update(statements)
     return found
 

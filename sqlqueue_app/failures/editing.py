@@ -20,10 +20,10 @@ from sqlqueue_app.browsing.bodies import indent_xml
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.failures.operation_batches import (
     BatchOutcome,
+    describe_reason,
     forget_rows,
     lock_failures,
     older_rows,
-    reason_in_words,
     set_status,
 )
 from sqlqueue_app.failures.operation_kinds import error_queue_refusal
@@ -190,7 +190,7 @@ def edit_and_retry(
             raise EditRefused(_("There is no such failed message."))
         _check(settings, failure)
         if failure.row_version != row_version:
-            raise EditRefused(_("The message has failed again meanwhile: look at it and edit it again."))
+            raise EditRefused(_("The message has failed again: open it and edit it again."))
         set_status([failure.pk], FailureStatus.RETRY_ISSUED, at, row_version=None, operation=None)
         with transaction.atomic(using=settings.database):
             message_id = _send(settings, failure, dict(headers), body)
@@ -207,7 +207,7 @@ def _send(settings: Settings, failure: FailedMessage, headers: Headers, body: st
     original = read_headers(row.headers)
     target = targets.of(original.get(names.FAILED_QUEUE) or "", original.get(names.RETRY_TO) or "")
     if not isinstance(target, Target):
-        raise EditRefused(reason_in_words(*target))
+        raise EditRefused(describe_reason(*target))
     message_id = new_message_id()
     kept = {name: value for name, value in original.items() if is_locked(name)}
     edited = {

@@ -101,7 +101,7 @@ def error_queues(settings: Settings) -> list[KnownQueue]:
     return [queue for queue in known_queues(settings) if queue.kind is QueueKind.ERROR]
 
 
-def catch_up(settings: Settings, *, limit: int, now: datetime, queues_at_most: int | None = None) -> IndexState:
+def catch_up(settings: Settings, *, limit: int, now: datetime, max_queues: int | None = None) -> IndexState:
     """Bring the index up to date: read at most `limit` rows, from at most `queues_at_most` error queues in rotation.
 
     Takes only acknowledgements out of the queues, and only with ERROR_QUEUE_OWNER "sqlqueue". Any number of processes may call this
@@ -109,7 +109,7 @@ def catch_up(settings: Settings, *, limit: int, now: datetime, queues_at_most: i
     `problems` and tried again by the next update.
     """
     state = IndexState()
-    for queue in _in_turn(error_queues(settings), queues_at_most):
+    for queue in _in_turn(error_queues(settings), max_queues):
         try:
             with database_errors(dialect_of_connection(connection_of(managed_alias())), "write the index of failures"):
                 state = state.plus(_QueueIndex(settings, queue).update(limit - state.read, now))
@@ -118,17 +118,17 @@ def catch_up(settings: Settings, *, limit: int, now: datetime, queues_at_most: i
     return state
 
 
-def catch_up_for_page(settings: Settings, now: datetime, *, queues_at_most: int = PAGE_QUEUES) -> IndexState:
+def catch_up_for_page(settings: Settings, now: datetime, *, max_queues: int = PAGE_QUEUES) -> IndexState:
     """Bring the index up to date as far as a page has time for, so that it is correct without a worker. See `catch_up`."""
-    return catch_up(settings, limit=PAGE_ROWS, now=now, queues_at_most=queues_at_most)
+    return catch_up(settings, limit=PAGE_ROWS, now=now, max_queues=max_queues)
 
 
-def has_new_failures(settings: Settings, queues_at_most: int = PAGE_QUEUES) -> bool:
+def has_new_failures(settings: Settings, max_queues: int = PAGE_QUEUES) -> bool:
     """Whether an error queue has a row behind the last known one; two statements per queue, queues in rotation.
 
     Only a full update finds removed and late rows. A queue that cannot be read counts as unchanged. Raises TransientErrors.
     """
-    for queue in _in_turn(error_queues(settings), queues_at_most):
+    for queue in _in_turn(error_queues(settings), max_queues):
         known = FailedAttempt.objects.using(managed_alias()).filter(queue=queue.name, row_version__isnull=False)
         last = max(numbers_of(known.order_by("-row_version")[:1]), default=0)
         if _is_longer(settings, queue, last):
@@ -152,11 +152,11 @@ _cursors: Final[dict[tuple[str, str], int]] = {}
 _cursors_lock: Final = threading.Lock()
 
 
-def _in_turn(queues: list[KnownQueue], at_most: int | None) -> list[KnownQueue]:
-    if at_most is None or len(queues) <= at_most:
+def _in_turn(queues: list[KnownQueue], max_queues: int | None) -> list[KnownQueue]:
+    if max_queues is None or len(queues) <= max_queues:
         return queues
-    first = next(_turns) * at_most % len(queues)
-    return (queues + queues)[first : first + at_most]
+    first = next(_turns) * max_queues % len(queues)
+    return (queues + queues)[first : first + max_queues]
 
 
 class _QueueIndex:

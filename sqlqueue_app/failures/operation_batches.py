@@ -100,7 +100,7 @@ _TEXTS: Final = {
 ReasonDetail = tuple[Reason, str]
 
 
-def reason_in_words(reason: str, detail: str = "") -> str:
+def describe_reason(reason: str, detail: str = "") -> str:
     """A reason in the current language; an unknown reason is shown unchanged."""
     try:
         return str(_TEXTS[Reason(reason)]) % {"detail": detail}

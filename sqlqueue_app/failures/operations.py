@@ -32,8 +32,8 @@ from sqlqueue_app.failures.operation_batches import (
     OperationRefused,
     Reason,
     ReasonDetail,
+    describe_reason,
     merged_log,
-    reason_in_words,
 )
 from sqlqueue_app.failures.operation_kinds import KINDS, OperationKind, Scope, failure_kind_of, kind_of
 from sqlqueue_app.failures.retrying import RetryTargets, Target
@@ -71,7 +71,7 @@ class Preview:
 
     def in_words(self) -> list[tuple[str, int]]:
         """The reasons in the current language with the number of messages, most frequent first."""
-        return [(reason_in_words(*why), count) for why, count in self.reasons.most_common()]
+        return [(describe_reason(*why), count) for why, count in self.reasons.most_common()]
 
 
 def preview(settings: Settings, kind: str, selection: FailureSelection) -> Preview:
@@ -177,7 +177,7 @@ class OperationRunner:
         self.worker = f"{platform.node() or 'unknown'} {os.getpid()} {uuid.uuid4().hex[:8]}"[-255:]
         self._settings = settings
         self.now = now or partial(database_now, self.alias)
-        self._most, self._size = batch, min(batch, FIRST_BATCH)
+        self._max_size, self._size = batch, min(batch, FIRST_BATCH)
         self.lease = lease
 
     def lease_until(self) -> datetime:
@@ -252,7 +252,7 @@ class OperationRunner:
                 self._size = max(1, self._size // 10)
                 return self._rows(operation_id).get()
             return self._step_over(operation_id, error)
-        self._size = min(self._most, self._size * _GROWTH)
+        self._size = min(self._max_size, self._size * _GROWTH)
         return row
 
     def _batch(self, operation_id: uuid.UUID) -> Operation:
@@ -358,7 +358,7 @@ class OperationRunner:
 
 # The requesting process starts an operation itself; an idle worker sends few statements (benchmarks/idle.py).
 EVERY_SECONDS: Final = 5.0
-_MOST: Final = 20
+_MAX_OPERATIONS: Final = 20
 
 
 def bulk_operations_job(settings: Settings, stop: StopSignal, *, now: Callable[[], datetime] | None = None) -> BackgroundJob:
@@ -376,7 +376,7 @@ def bulk_operations_job(settings: Settings, stop: StopSignal, *, now: Callable[[
 def run_open_operations(runner: OperationRunner, stop: StopSignal) -> int:
     """Run operations without a live lease, oldest first, until the stop. Returns the number of operations. TransientErrors."""
     rows = Operation.objects.using(runner.alias).filter(state__in=OPEN, kind__in=KINDS).order_by("requested_at")
-    found = list(rows.values_list("pk", "lease_until")[:_MOST])
+    found = list(rows.values_list("pk", "lease_until")[:_MAX_OPERATIONS])
     # Claiming a leased operation would wait for the batch that runs.
     now = runner.now() if found else None
     free = [pk for pk, lease_until in found if lease_until is None or now is None or lease_until < now]

@@ -278,11 +278,11 @@ def read_all_failures(settings: Settings, *, now: Callable[[], datetime] | None 
             return state.problems
 
 
-def read_operations(selection: FailureSelection, *, most: int) -> list[Operation]:
+def read_operations(selection: FailureSelection, *, limit: int) -> list[Operation]:
     """The last operations on messages of a selection, whatever their outcome. One statement."""
     changed = replace(selection, statuses=tuple(FailureStatus)).queryset().exclude(operation=None).values("operation")
     found = Operation.objects.using(managed_alias()).filter(pk__in=changed)
-    return list(found.order_by("-requested_at", "-pk")[:most])
+    return list(found.order_by("-requested_at", "-pk")[:limit])
 
 
 def find_messages(text: str) -> list[UUID]:

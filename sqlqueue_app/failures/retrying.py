@@ -333,7 +333,7 @@ def change_redirect(settings: Settings, redirect: Redirect, to_address: str) -> 
         _refuse_chains(alias, redirect.from_address, target)
         _refuse_missing(settings, book, target)
         if not Redirect.objects.using(alias).filter(pk=redirect.pk).update(to_address=target):
-            raise RedirectRefused(_("The redirect has been removed meanwhile."))
+            raise RedirectRefused(_("The redirect has since been removed."))
 
 
 def remove_redirect(redirect: Redirect) -> bool:

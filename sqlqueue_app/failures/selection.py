@@ -170,13 +170,13 @@ class FailureSelection:
         """A description in the current language, shown beside numbers and buttons. One statement for a group."""
         if self.problems:
             return _("nothing")
-        parts = [*self._chosen_in_words(), *self._filters_in_words()]
+        parts = [*self._describe_chosen(), *self._describe_filters()]
         statuses = ", ".join(str(FailureStatus(each).label) for each in self.statuses)
         if statuses:
             parts.append(statuses if parts else capfirst(statuses))
         return "; ".join(parts) if parts else _("all failed messages")
 
-    def _chosen_in_words(self) -> list[str]:
+    def _describe_chosen(self) -> list[str]:
         parts = []
         if len(self.ids) == 1:
             parts.append(_("the message %(id)s") % {"id": self.ids[0]})
@@ -192,7 +192,7 @@ class FailureSelection:
             parts.append(_("retried or changed by an operation"))
         return parts
 
-    def _filters_in_words(self) -> list[str]:
+    def _describe_filters(self) -> list[str]:
         templates = (
             (self.endpoint, _("endpoint %(value)s")),
             (self.message_type, _("type %(value)s")),
@@ -202,8 +202,8 @@ class FailureSelection:
             (self.message_id, _("id %(value)s")),
             (self.retried_to, _("sent again to %(value)s")),
             (self.text, _("with the text “%(value)s”")),
-            (_time_in_words(self.since), _("failed since %(value)s")),
-            (_time_in_words(self.until), _("failed before %(value)s")),
+            (_format_time(self.since), _("failed since %(value)s")),
+            (_format_time(self.until), _("failed before %(value)s")),
         )
         return [template % {"value": value} for value, template in templates if value]
 
@@ -345,7 +345,7 @@ def _read_time(text: str, problems: list[str]) -> datetime | None:
     return None
 
 
-def _time_in_words(instant: datetime | None) -> str:
+def _format_time(instant: datetime | None) -> str:
     return "" if instant is None else f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 

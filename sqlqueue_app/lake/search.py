@@ -365,17 +365,17 @@ def _touches(file: DataFile, begin: datetime | None, end: datetime | None) -> bo
     return (begin is None or _begin(file.day) + _DAY > begin) and (end is None or _begin(file.day) < end)
 
 
-def _instants(scan: _Scan, files: Sequence[DataFile], conditions: Conditions, most: int) -> list[datetime]:
-    sql = f"SELECT epoch_us(counted_at) {_FROM} WHERE {conditions.text} ORDER BY counted_at DESC LIMIT {most}"
+def _instants(scan: _Scan, files: Sequence[DataFile], conditions: Conditions, limit: int) -> list[datetime]:
+    sql = f"SELECT epoch_us(counted_at) {_FROM} WHERE {conditions.text} ORDER BY counted_at DESC LIMIT {limit}"
     rows = scan.rows(files, sql, conditions.values, scan.left())
-    return [instant(micros) for micros in sorted((row[0] for row in rows), reverse=True)[:most]]
+    return [instant(micros) for micros in sorted((row[0] for row in rows), reverse=True)[:limit]]
 
 
 def _select(
     scan: _Scan,
     files: Sequence[DataFile],
     conditions: Conditions,
-    most: int,
+    limit: int,
     *,
     more: Sequence[str] = (),
     limit_seconds: float = 3_600.0,
@@ -384,7 +384,7 @@ def _select(
     table = files[0].table
     names = [*_PLAIN, *(_OF_FAILURES if table == FAILURES.name else ()), *more]
     columns = ", ".join([*(f"epoch_us({name})" for name in _TIMES), *names, QUEUE])
-    order = f"ORDER BY counted_at DESC, row_version DESC, {QUEUE} DESC LIMIT {most}"
+    order = f"ORDER BY counted_at DESC, row_version DESC, {QUEUE} DESC LIMIT {limit}"
     rows = scan.rows(files, f"SELECT {columns} {_FROM} WHERE {conditions.text} {order}", conditions.values, limit_seconds)
     return [_message(table, names, row) for row in rows]
 

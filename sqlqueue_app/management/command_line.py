@@ -156,7 +156,7 @@ def add_format_argument(parser: CommandParser, *more: str) -> None:
     )
 
 
-def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
     """An argument type: a whole number in a range."""
 
     def parse(text: str) -> int:
@@ -164,9 +164,9 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
             number = int(text)
         except ValueError:
             raise ArgumentTypeError(f"expected a whole number, got {text!r}") from None
-        if number < least or (most is not None and number > most):
-            upper = "" if most is None else f" and at most {most}"
-            raise ArgumentTypeError(f"expected at least {least}{upper}, got {number}")
+        if number < minimum or (maximum is not None and number > maximum):
+            upper = "" if maximum is None else f" and at most {maximum}"
+            raise ArgumentTypeError(f"expected at least {minimum}{upper}, got {number}")
         return number
 
     return parse

@@ -377,7 +377,7 @@ def write_xml(value: Any, names: str, types: Sequence[str]) -> str:
     """
     if not types:
         raise ConversionError(
-            "XML names the type of the message, and there is none: send a registered class, or a type name and a body"
+            "XML needs a message type, which names the root element: send a registered class, or a type name and a body"
         )
     space, _, full = types[0].rpartition(".")
     root = full.rpartition("+")[2]

@@ -496,7 +496,7 @@ CLOCKS: Final = Check(
     NORMAL_INTERVAL,
     gettext_lazy("Clocks"),
     gettext_lazy("The clock of the machine %(subject)s differs from that of the database by %(seconds)s seconds."),
-    gettext_lazy("Set both by NTP: times in the headers of messages are wrong meanwhile."),
+    gettext_lazy("Set both clocks by NTP: until then, times in message headers are wrong."),
     read_by=Reader.PROCESS,
 )
 POOLS: Final = Check(
@@ -559,13 +559,13 @@ def words_of(subject: str, details: object) -> Words:
     return words
 
 
-def finding_in_words(name: str, subject: str, details: object) -> str:
+def describe_finding(name: str, subject: str, details: object) -> str:
     """The text of a failing check in the language of the reader. Never raises, whatever the row contains."""
     words = words_of(subject, details)
     return (str(CHECKS[name].finding) % words).strip() if name in CHECKS else words["text"]
 
 
-def advice_in_words(name: str, subject: str, details: object) -> str:
+def describe_advice(name: str, subject: str, details: object) -> str:
     """The remedy."""
     if name in CHECKS:
         return str(CHECKS[name].advice) % Words(subject, details)
@@ -656,10 +656,10 @@ class ProcessChecks:
         return {"seconds": drift}
 
     def _pool(self) -> Details | None:
-        most = pool_size(connections.settings[self.alias])
-        if most is None or most >= self.connections_needed:
+        pool_limit = pool_size(connections.settings[self.alias])
+        if pool_limit is None or pool_limit >= self.connections_needed:
             return None
-        return {"most": most, "needed": self.connections_needed, "alias": self.alias}
+        return {"most": pool_limit, "needed": self.connections_needed, "alias": self.alias}
 
 
 def _report(check: Check, host: str, details: Details | None) -> Report:

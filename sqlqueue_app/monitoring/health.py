@@ -29,7 +29,7 @@ from sqlqueue_app.monitoring.checks import (
     Check,
     ProbeOutcome,
     Reader,
-    finding_in_words,
+    describe_finding,
     is_growth_explained,
     words_of,
 )
@@ -88,7 +88,7 @@ class Issue:
         return (str((self.is_live and check.now) or check.finding) % known).strip()
 
     def _finding(self) -> str:
-        return finding_in_words(self.name, self.outcome.subject, self.outcome.details)
+        return describe_finding(self.name, self.outcome.subject, self.outcome.details)
 
 
 def current_issues(snapshot: Snapshot, results: CheckResults) -> list[Issue]:

@@ -28,7 +28,7 @@ from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.errors import TransientError, counted
 from sqlqueue_app.models import DeliveryState, NotificationChannel, NotificationDelivery, NotificationKind, NotificationRule
-from sqlqueue_app.monitoring.checks import finding_in_words, label_of
+from sqlqueue_app.monitoring.checks import describe_finding, label_of
 from sqlqueue_app.monitoring.rules import EVERY_SECONDS, GONE, NEW, RAISED, RESOLVED, Change, Evaluator
 from sqlqueue_app.monitoring.webhooks import SendFailed, host_is_allowed, post, signed_headers
 from sqlqueue_app.receiving.background import BackgroundJob
@@ -397,21 +397,21 @@ def sentence(kind: str, change: Change) -> str:
     if change.get("check"):
         check, of = str(change["check"]), str(change.get("check_of", ""))
         name = label_of(check) if what == RAISED or not of else f"{label_of(check)}, {of}"
-        found = finding_in_words(check, of, change.get("details")) if what == RAISED else ""
+        found = describe_finding(check, of, change.get("details")) if what == RAISED else ""
         if found:
             return _("%(subject)s: %(text)s") % {"subject": name, "text": found}
     texts = {RAISED: _RAISED, RESOLVED: _RESOLVED}.get(str(what), {})
-    words = {"value": _number_in_words(change.get("value")), "threshold": _number_in_words(change.get("threshold"))}
+    words = {"value": _format_number(change.get("value")), "threshold": _format_number(change.get("threshold"))}
     text = str(texts[NotificationKind(kind)]) % words if kind in texts else str(what)
     return _("%(subject)s: %(text)s") % {"subject": name, "text": text}
 
 
-def condition_in_words(rule: NotificationRule) -> str:
+def describe_condition(rule: NotificationRule) -> str:
     """The condition of a rule in words."""
     label = rule.get_kind_display()
     if rule.threshold is not None:
         unit = _("%(n)s s") if rule.kind == NotificationKind.QUEUE_OLDER else "%(n)s"
-        return f"{label} {unit % {'n': _number_in_words(rule.threshold)}}"
+        return f"{label} {unit % {'n': _format_number(rule.threshold)}}"
     if rule.kind == NotificationKind.INSTANCES_BELOW:
         return label + " " + _("the minimum of the endpoint")
     return label
@@ -455,7 +455,7 @@ def _changes(delivery: NotificationDelivery) -> tuple[list[Change], int]:
     return list(delivery.payload.get("changes") or ()), int(delivery.payload.get("more") or 0)
 
 
-def _number_in_words(value: object) -> str:
+def _format_number(value: object) -> str:
     """A number for people, with one decimal if it is not whole."""
     if not isinstance(value, int | float):
         return "0"

@@ -147,7 +147,7 @@ def _begin_again(rule: NotificationRule) -> None:
 def _locked(alias: str, rule_id: int) -> NotificationRule:
     rule = NotificationRule.objects.using(alias).filter(pk=rule_id).select_for_update().first()
     if rule is None:
-        raise RuleRefused(_("The rule has been deleted meanwhile."))
+        raise RuleRefused(_("The rule has since been deleted."))
     return rule
 
 
@@ -467,10 +467,10 @@ DEFAULT_THROTTLE_SECONDS: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class ThresholdRange:
-    """The allowed thresholds of a kind: from least to most, whole or not; `words` describe them."""
+    """The allowed thresholds of a kind: from `minimum` to `maximum`, whole or not; `words` describe them."""
 
-    least: float
-    most: float
+    minimum: float
+    maximum: float
     words: Any
     is_whole: bool = True
     is_required: bool = True
@@ -479,7 +479,7 @@ class ThresholdRange:
         """Whether a rule of the kind may have this threshold."""
         if value is None:
             return not self.is_required
-        return self.least <= value <= self.most and not (self.is_whole and value % 1)
+        return self.minimum <= value <= self.maximum and not (self.is_whole and value % 1)
 
 
 # The maximum that is counted, or makes sense.

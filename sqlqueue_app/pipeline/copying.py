@@ -44,15 +44,15 @@ class ErrorQueueCopier:
         self._table = table
         self._queue = queue
 
-    def copy(self, most: int) -> Commit | None:
-        """Copy the first new rows, at most `most`, and record which rows have left the queue; None if none is new.
+    def copy(self, limit: int) -> Commit | None:
+        """Copy the first new rows, at most `limit`, and record which rows have left the queue; None if none is new.
 
         Acknowledgements of retries are not failures and are skipped.
         """
         there = set(row_ids(self._table))
         known = {(number, native) for number, native in self._in_queue().values_list("row_version", "native_id")}
         self._mark_left(known - there)
-        new = sorted(there - known)[:most]
+        new = sorted(there - known)[:limit]
         if not new:
             return None
         self._tools.step("chosen to copy")

@@ -58,12 +58,12 @@ class AuditQueueTaker:
         self._table = table
         self._queue = queue
 
-    def take(self, most: int) -> BatchResult | None:
-        """Take the first rows, at most `most`; None if the queue is empty.
+    def take(self, limit: int) -> BatchResult | None:
+        """Take the first rows, at most `limit`; None if the queue is empty.
 
         Raises BatchLost if another consumer took some of them, QueueNotFound if the table is gone; nothing is taken then.
         """
-        highest, was_full = batch_boundary(self._table, most)
+        highest, was_full = batch_boundary(self._table, limit)
         if highest is None:
             return None
         self._tools.step("chosen")
@@ -101,9 +101,9 @@ def batch_result(commit: Commit | None, *, was_full: bool) -> BatchResult:
     return BatchResult(0, 0, 0, was_full) if commit is None else BatchResult(commit.rows, commit.unreadable, commit.bytes, was_full)
 
 
-def batch_boundary(table: QueueTable, most: int) -> tuple[int | None, bool]:
+def batch_boundary(table: QueueTable, limit: int) -> tuple[int | None, bool]:
     """The RowVersion of the n-th row, or of the last row if there are fewer; and whether there are n rows."""
-    found = table.row_version_at(most - 1)
+    found = table.row_version_at(limit - 1)
     if found is not None:
         return found, True
     last = table.peek_back(1, body_limit=0)
@@ -132,18 +132,18 @@ class AuditQueueCopier:
         self.left: str | None = None
         """The reason for leaving rows for the next run; None if none were left."""
 
-    def take(self, most: int) -> BatchResult | None:
-        """Copy the next settled rows, at most `most`; None if there are none.
+    def take(self, limit: int) -> BatchResult | None:
+        """Copy the next settled rows, at most `limit`; None if there are none.
 
         Waits up to `settle_seconds` for open transactions that may insert among them. Raises BatchLost if another pipeline copied
         them, QueueNotFound if the table is gone; nothing is copied then.
         """
         position = self._position()
         after = BEFORE_ALL if position is None else position.row_version
-        settled = self._settled(after, most)
+        settled = self._settled(after, limit)
         if settled is None or settled <= after:
             return None
-        last = row_version_after(self._table, after, settled, most)
+        last = row_version_after(self._table, after, settled, limit)
         highest = settled if last is None else last
         native_id = row_id_at(self._table, highest) or ""
         self._tools.step("chosen")
@@ -180,7 +180,7 @@ class AuditQueueCopier:
             return True
         return row_id_at(self._table, position.row_version) not in (None, position.native_id) and bool(position.native_id)
 
-    def _settled(self, after: int, most: int) -> int | None:
+    def _settled(self, after: int, limit: int) -> int | None:
         """Wait until a full batch or all present rows are settled, or time is up; return the settled RowVersion."""
         self.left = None
         with self._table.errors(f"look for rows of {self._table.qualified}"):
@@ -190,7 +190,7 @@ class AuditQueueCopier:
                 return None
             for _ in range(int(self._settle_seconds / _POLL_SECONDS)):
                 settled = self._watermark.advance(probe)
-                if (settled is not None and settled >= newest) or self._is_full(after, settled, most):
+                if (settled is not None and settled >= newest) or self._is_full(after, settled, limit):
                     return settled
                 if self._stop.wait(_POLL_SECONDS):
                     return settled
@@ -202,14 +202,14 @@ class AuditQueueCopier:
                 )
             return settled
 
-    def _is_full(self, after: int, settled: int | None, most: int) -> bool:
-        return settled is not None and row_version_after(self._table, after, settled, most) is not None
+    def _is_full(self, after: int, settled: int | None, limit: int) -> bool:
+        return settled is not None and row_version_after(self._table, after, settled, limit) is not None
 
     def _move(self, batch: LakeBatch, before: LakePosition | None, row_version: int, native_id: str) -> None:
         """Move the position; the commit lock is held, so no other pipeline can move it."""
         found = positions(self._tools, self._queue).first()
         if (found and (found.pk, found.row_version)) != (before and (before.pk, before.row_version)):
-            raise BatchLost(f"another pipeline has copied rows of {self._table.qualified} meanwhile: the batch is rolled back")
+            raise BatchLost(f"another pipeline has already copied rows of {self._table.qualified}: this batch is rolled back")
         moved = found or LakePosition(lake_id=self._tools.manifest.lake_id, queue=self._queue)
         moved.row_version, moved.native_id = row_version, native_id
         moved.moved_at = batch.committed_at
@@ -222,8 +222,8 @@ def positions(tools: Tools, queue: str) -> QuerySet[LakePosition]:
     return LakePosition.objects.using(tools.alias).filter(lake_id=tools.manifest.lake_id, queue=queue)
 
 
-def delete_copied(tools: Tools, table: QueueTable, queue: str, most: int, stop: StopSignal) -> int:
-    """Delete the rows that were already copied into the lake, `most` per transaction; return their number.
+def delete_copied(tools: Tools, table: QueueTable, queue: str, limit: int, stop: StopSignal) -> int:
+    """Delete the rows that were already copied into the lake, `limit` per transaction; return their number.
 
     The files of the lake identify the rows, by RowVersion and id. Then the position is deleted; without one this does nothing. Ends
     early when `stop` is set; an interrupted run is simply repeated.
@@ -236,7 +236,7 @@ def delete_copied(tools: Tools, table: QueueTable, queue: str, most: int, stop: 
     while found:
         if stop.is_set():
             return deleted
-        full = row_version_after(table, after, position.row_version, most)
+        full = row_version_after(table, after, position.row_version, limit)
         found, highest = full is not None, position.row_version if full is None else full
         between = f"row_version > {after} AND row_version <= {highest}"
         copied = row_versions_in([each.where(between) for each in files], tools.read(table, after + 1, highest))

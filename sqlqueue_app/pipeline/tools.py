@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Reader = Callable[[QueueTable, int | None, int], "DataFrame"]
 """Reads the rows of a queue between two RowVersions (None: from the first), with the columns of the data source."""
 
-_COMMIT_TRIES = 3
+_COMMIT_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Tools:
 
         `work` is called inside the transaction; an exception from it rolls everything back.
         """
-        for left in reversed(range(_COMMIT_TRIES)):
+        for left in reversed(range(_COMMIT_ATTEMPTS)):
             try:
                 batch = self._commit(commit, work)
             except TransientError:

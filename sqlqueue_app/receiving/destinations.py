@@ -48,9 +48,7 @@ def route_of(queue: str, headers: Headers) -> Route:
     if is_for_retries(queue):
         failed = headers.get(names.FAILED_QUEUE)
         if not failed:
-            raise Unroutable(
-                f"the retry has no header {names.FAILED_QUEUE}, which names the queue where it failed and to which it returns"
-            )
+            raise Unroutable(f"the retry has no header {names.FAILED_QUEUE}, which names the queue to return to")
         return Route(failed)
     to = headers.get(names.TIMEOUT_ROUTE_TO)
     if queue.endswith(LEGACY_TIMEOUTS):

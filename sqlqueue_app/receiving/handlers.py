@@ -377,7 +377,7 @@ def types_of(element: Element, enclosed: Sequence[str]) -> list[str]:
     own = [name for name in element.type_names[:1] if name in enclosed]
     own = own or [name for name in dict.fromkeys(enclosed) if _may_be(element, name)]
     if len(own) != 1:
-        what = "is none of" if not own else "could be several of"
+        what = "matches none of" if not own else "matches several of"
         raise MessageTypeError(
             f"the body holds a message {element.name!r} of the namespace {element.namespace!r}, which {what} "
             f"the types in the header NServiceBus.EnclosedMessageTypes: {', '.join(map(repr, enclosed))}"

@@ -450,7 +450,7 @@ class MessageProcessor:
                 call()
             self._measure(batch)
         logger.error(
-            "a handler ended the receive transaction by a COMMIT or ROLLBACK of its own; %s of %s moved to the error queue: %s",
+            "a handler ended the receive transaction with its own COMMIT or ROLLBACK; %s of %s moved to the error queue: %s",
             len(missing),
             counted(len(batch.rows), "message"),
             failure.message,

@@ -181,7 +181,7 @@ class QueuePoller:
 
     def _open(self) -> MessageProcessor:
         # Not in the constructor: on SQL Server it reads the table, and the database may be unavailable.
-        with self._table.errors(f"look at {self._table.qualified}"):
+        with self._table.errors(f"inspect {self._table.qualified}"):
             opened = receive_transaction(self._table, self._config.bound)
             opened.participants = self._config.participants()
             self._processor = self._new_processor(self._config, opened)

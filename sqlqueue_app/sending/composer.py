@@ -372,7 +372,7 @@ def check_can_delay(endpoint: str | None) -> str:
     """The endpoint whose table holds a process's delayed messages; ConfigurationError if there is none."""
     if endpoint is None:
         raise ConfigurationError(
-            "a message cannot be delayed without an endpoint in whose table it waits: "
+            "a message cannot be delayed without an endpoint, whose table would hold it: "
             'set SQLQUEUE["SEND_AS"] to the endpoint to send as and run sqlqueue_install, which creates the table'
         )
     return endpoint

@@ -108,7 +108,7 @@ def _with_stand_in(home: Path, environment: Mapping[str, str]) -> Path:
     """A home whose `bin/java` is the replacement script."""
     if os.name == "nt":
         raise ConfigurationError(
-            f"the Java in {home} lacks the module {_VECTOR_MODULE}, and there is no stand-in for it on Windows: install a whole "
+            f"the Java in {home} lacks the module {_VECTOR_MODULE}, which sqlqueue cannot replace on Windows: install a full "
             f"JDK {OLDEST} or later and set JAVA_HOME to its folder"
         )
     script = _SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(home / "bin" / "java")))
@@ -120,8 +120,8 @@ def _with_stand_in(home: Path, environment: Mapping[str, str]) -> Path:
         except OSError as error:
             problems.append(f"{cache}: {error.strerror or error}")
     raise ConfigurationError(
-        f"the stand-in for the Java in {home} cannot be written ({'; '.join(problems)}): set XDG_CACHE_HOME to a folder where "
-        "it can"
+        f"the wrapper script for the Java in {home} cannot be written ({'; '.join(problems)}): set XDG_CACHE_HOME to a writable "
+        "folder"
     )
 
 

@@ -341,7 +341,7 @@ def _root() -> Path:
         root.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(
-            f"Spark's folder for temporary files cannot be created: {error}; set TMPDIR to a folder where it can"
+            f"Spark's folder for temporary files cannot be created: {error}; set TMPDIR to a writable folder"
         ) from None
     if hasattr(os, "getuid") and root.stat().st_uid != os.getuid():
         raise ConfigurationError(f"{root} belongs to another user: remove it, or set TMPDIR to another folder")

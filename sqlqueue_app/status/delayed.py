@@ -69,7 +69,7 @@ def _read_together(alias: str, tables: Sequence[KnownDelayed], limit: int) -> di
     """Read all tables together; empty if one of them cannot be read."""
     if not tables:
         return {}
-    with optional_read(alias, f"look at {len(tables)} tables of delayed messages"):
+    with optional_read(alias, f"inspect {len(tables)} tables of delayed messages"):
         snapshots = snapshot_delayed(alias, [table.address for table in tables], limit + 1)
         return {
             table: _status(alias, table, snapshot.waiting, snapshot.overdue, limit, snapshot.first_due)
@@ -82,7 +82,7 @@ def _read_one(alias: str, known: KnownDelayed, limit: int) -> DelayedStatus:
     table = known.table(alias)
     unknown = DelayedStatus(known.endpoint, table.qualified, name=known.name, is_in_settings=known.is_in_settings)
     try:
-        with guarded_read(alias, f"look at {table.qualified}"):
+        with guarded_read(alias, f"inspect {table.qualified}"):
             waiting, overdue = table.count(limit + 1)
     except ConnectionLost:
         raise

@@ -172,11 +172,11 @@ def read_callback_queues() -> list[CallbackQueue]:
 
 def _with_replaced(found: list[InstanceStatus], rows: Iterable[Instance]) -> tuple[InstanceStatus, ...]:
     starts = sorted((each.endpoint, each.started_at) for each in found if each.alive)
-    heard = [row.heartbeat_at for row in rows]
+    heartbeats = [row.heartbeat_at for row in rows]
     # The process with the oldest heartbeat is replaced first.
-    for place in sorted((place for place, each in enumerate(found) if not each.alive), key=heard.__getitem__):
+    for place in sorted((place for place, each in enumerate(found) if not each.alive), key=heartbeats.__getitem__):
         endpoint = found[place].endpoint
-        start = next((start for start in starts if start[0] == endpoint and start[1] > heard[place]), None)
+        start = next((start for start in starts if start[0] == endpoint and start[1] > heartbeats[place]), None)
         if start is not None:
             starts.remove(start)
             found[place] = replace(found[place], replaced=True)

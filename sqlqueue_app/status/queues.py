@@ -118,7 +118,7 @@ def read_queues(
     together = {queue: layout for queue in queues if (layout := layouts.get(table_key(queue.address))) is not None}
 
     def probe(unseen: list[KnownQueue]) -> dict[KnownQueue, QueueStatus]:
-        with optional_read(settings.database, f"look at {len(unseen)} queues"):
+        with optional_read(settings.database, f"inspect {len(unseen)} queues"):
             return _read_together(settings, {queue: together[queue] for queue in unseen}, limit, now)
         return {}
 
@@ -182,7 +182,7 @@ def read_queue(
     """Read one queue. Raises ConnectionLost."""
     table = queue_table(settings.database, queue.address)
     try:
-        with guarded_read(settings.database, f"look at {table.qualified}"):
+        with guarded_read(settings.database, f"inspect {table.qualified}"):
             layout = table.layout()
             depth = table.depth(limit)
             # Beyond the limit both numbers come from the index on Expires, which bounds them too.
@@ -569,7 +569,7 @@ def _ending(holder: HorizonHolder) -> list[str]:
     """SQL that ends the holder, and prevents its return where a setting can."""
     if holder.kind == "prepared transaction":
         return [
-            "-- or COMMIT PREPARED, as the other databases that took part have decided:",
+            "-- or COMMIT PREPARED, if the other databases in the transaction have committed:",
             f"ROLLBACK PREPARED {_literal(holder.name)};",
         ]
     if holder.kind == "replication slot":

@@ -17,14 +17,14 @@ class Words(dict[str, str]):
 
     def __init__(self, subject: str, details: object) -> None:
         known: Mapping[str, Any] = details if isinstance(details, dict) else {}
-        super().__init__({str(name): _in_words(value) for name, value in known.items()})
+        super().__init__({str(name): _as_text(value) for name, value in known.items()})
         self["subject"] = subject
 
     def __missing__(self, name: str) -> str:
         return "?"
 
 
-def _in_words(value: object) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(number_format(value, decimal_pos=0, force_grouping=True))
     return str(value)

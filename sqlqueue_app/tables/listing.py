@@ -124,7 +124,7 @@ def snapshot_delayed(alias: str, addresses: Sequence[QueueAddress], limit: int) 
 
 def _count_each(alias: str, name: str, addresses: Sequence[QueueAddress], limit: int) -> list[tuple[Any, ...]]:
     parts = [_Part(name, address, {"limit": limit}) for address in addresses]
-    found = {int(number): tuple(row) for number, *row in _read_each(alias, f"look at {len(addresses)} tables", parts)}
+    found = {int(number): tuple(row) for number, *row in _read_each(alias, f"inspect {len(addresses)} tables", parts)}
     return [found[number] for number in range(len(addresses))]
 
 
@@ -202,8 +202,8 @@ def _lower(found: re.Match[str]) -> str:
     return found[0].lower()
 
 
-def find_rows(alias: str, scans: Sequence[TableScan], *texts: str, most: int, bodies: bool = False) -> ScanResult:
-    """Find rows that contain one of the texts, as encoded in the JSON; at most `most` per table. Ignores the case of ASCII.
+def find_rows(alias: str, scans: Sequence[TableScan], *texts: str, limit: int, bodies: bool = False) -> ScanResult:
+    """Find rows that contain one of the texts, as encoded in the JSON; at most `limit` per table. Ignores the case of ASCII.
 
     Uses one statement for each hundred tables, which takes and locks nothing and never waits. Headers have no index, so it reads
     the rows. With `bodies` it also searches the first SEARCHED_BODY_BYTES of each body. Raises DatabaseError if a table is gone.
@@ -214,7 +214,7 @@ def find_rows(alias: str, scans: Sequence[TableScan], *texts: str, most: int, bo
         _Part(
             "find_in_delayed" if scan.is_delayed else "find_in_queue",
             scan.address,
-            {"rows": scan.rows, "most": most, "before": scan.before, "body_limit": SEARCHED_BODY_BYTES, **values, **encoded},
+            {"rows": scan.rows, "limit": limit, "before": scan.before, "body_limit": SEARCHED_BODY_BYTES, **values, **encoded},
             {"order": "DESC" if scan.from_end else "ASC"},
             partial(Dialect.find_statement, texts=list(values), bodies=bodies),
         )
@@ -264,7 +264,7 @@ def dead_rows(alias: str, tables: Sequence[str]) -> dict[str, DeadRows]:
     dialect = dialect_of_connection(connection)
     if dialect.name != "postgresql" or not tables:
         return {}
-    with database_errors(dialect, "look at the statistics of the queue tables"):
+    with database_errors(dialect, "read the statistics of the queue tables"):
         found = fetch_all(connection, dialect.statement("dead_rows"), tables=list(tables))
     return {str(name): DeadRows(str(name), int(dead), int(live)) for name, dead, live in found}
 

@@ -154,7 +154,7 @@ def row_ids(table: QueueTable) -> Iterator[tuple[int, str]]:
 def row_id_at(table: QueueTable, number: int) -> str | None:
     """The id of the row with that RowVersion, "" if it is NULL; None if no such row is visible."""
     statement = table.dialect.statement("row_ids", table=table.qualified)
-    with table.errors(f"look at a row of {table.qualified}"):
+    with table.errors(f"read a row of {table.qualified}"):
         rows = fetch_all(table.connection(), statement, after=number - 1, limit=1)
     return _id_text(rows[0][1]) if rows and int(rows[0][0]) == number else None
 
@@ -180,12 +180,12 @@ def _id_text(row_id: object) -> str:
     return "" if row_id is None else str(row_id_of(row_id))
 
 
-def _chunks(ranges: Iterable[RowVersionRange], most_rows: int | None) -> Iterator[list[RowVersionRange]]:
+def _chunks(ranges: Iterable[RowVersionRange], max_rows: int | None) -> Iterator[list[RowVersionRange]]:
     portion: list[RowVersionRange] = []
     rows = 0
-    for each in _pieces(ranges, most_rows):
+    for each in _pieces(ranges, max_rows):
         length = each.highest - each.lowest + 1
-        if portion and (len(portion) == RANGES_PER_STATEMENT or (most_rows is not None and rows + length > most_rows)):
+        if portion and (len(portion) == RANGES_PER_STATEMENT or (max_rows is not None and rows + length > max_rows)):
             yield portion
             portion, rows = [], 0
         portion.append(each)
@@ -194,11 +194,11 @@ def _chunks(ranges: Iterable[RowVersionRange], most_rows: int | None) -> Iterato
         yield portion
 
 
-def _pieces(ranges: Iterable[RowVersionRange], most_rows: int | None) -> Iterator[RowVersionRange]:
+def _pieces(ranges: Iterable[RowVersionRange], max_rows: int | None) -> Iterator[RowVersionRange]:
     """Split ranges that are too long."""
     for lowest, highest in ranges:
-        if most_rows is None:
+        if max_rows is None:
             yield RowVersionRange(lowest, highest)
             continue
-        for start in range(lowest, highest + 1, most_rows):
-            yield RowVersionRange(start, min(start + most_rows - 1, highest))
+        for start in range(lowest, highest + 1, max_rows):
+            yield RowVersionRange(start, min(start + max_rows - 1, highest))

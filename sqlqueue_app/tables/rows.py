@@ -204,7 +204,7 @@ def without_nul(text: str) -> str:
     return text.replace("\0", "\ufffd")
 
 
-def cut_text(text: str, most: int | None) -> str:
-    """Remove NUL and cut the text to a column of `most` characters in every database: SQL Server counts UTF-16."""
+def cut_text(text: str, limit: int | None) -> str:
+    """Remove NUL and cut the text to a column of `limit` characters in every database: SQL Server counts UTF-16."""
     whole = without_nul(text)
-    return whole if most is None else whole.encode("utf-16-le", "surrogatepass")[: 2 * most].decode("utf-16-le", "ignore")
+    return whole if limit is None else whole.encode("utf-16-le", "surrogatepass")[: 2 * limit].decode("utf-16-le", "ignore")

@@ -123,7 +123,7 @@ class TwoPhaseParticipants:
             committed = self._log.is_committed(prepared[0][1].transaction)
         except DatabaseError as error:
             for _, branch in prepared:
-                self._in_doubt(branch, error, "whether its transaction was committed is asked again")
+                self._in_doubt(branch, error, "a worker checks again whether its transaction was committed")
             return
         if committed is None:
             return
@@ -199,9 +199,9 @@ def prepare(connection: BaseDatabaseWrapper, branch: BranchId) -> None:
 def cannot_prepare(alias: str, why: str) -> str:
     """The error text for an alias that cannot take part."""
     return (
-        f"the database {alias!r} {why}, so what a handler writes there cannot be committed together with its message; "
-        "nothing was committed. Enable them, use TRANSACTION_MODE 'sends_atomic_with_receive' (what is written there "
-        "then commits on its own, before the message), or have an endpoint whose queues are in that database do this work"
+        f"the database {alias!r} {why}, so a handler's writes there cannot be committed together with its message; "
+        "nothing was committed. Enable them, use TRANSACTION_MODE 'sends_atomic_with_receive' (those writes then commit "
+        "on their own, before the message), or handle the message in an endpoint whose queues are in that database"
     )
 
 
@@ -236,7 +236,7 @@ def end_in_doubt(branch: PreparedBranch, *, committed: bool) -> bool:
         background_logger.warning(text, branch.id, branch.alias, error, extra={"event": "branch_in_doubt"})
         return False
     if ended:
-        text = "the branch %s on %r was in doubt and is %s, as the log says"
+        text = "the branch %s on %r was in doubt; it is now %s, as the transaction log decided"
         what = "committed" if committed else "rolled back"
         background_logger.warning(text, branch.id, branch.alias, what, extra={"event": "branch_resolved"})
     return ended
@@ -253,7 +253,7 @@ def prepared_branches(alias: str, coordinator: uuid.UUID) -> list[PreparedBranch
 
 def max_prepared_transactions(alias: str) -> int:
     """The server's limit of prepared transactions; 0: none. DatabaseError if the database cannot be queried."""
-    with database_errors(_dialect(), f"look at the settings of {alias!r}"):
+    with database_errors(_dialect(), f"read the settings of {alias!r}"):
         return int(fetch_all(connection_of(alias), _dialect().statement("max_prepared_transactions"))[0][0])
 
 

@@ -189,7 +189,7 @@ def _fail(problem: str, found: list[tuple[SentMessage, list[str]]]) -> NoReturn:
 
 
 # A failed assertion lists no more; a test that sends more should count rows.
-MOST = 10_000
+MAX_ROWS = 10_000
 _WHOLE_BODY = 2**31 - 1
 
 # Per transaction: messages that drains have taken, and ids of messages that the test has put in.
@@ -261,13 +261,13 @@ def _waiting(settings: Settings, book: AddressBook) -> Iterator[SentMessage]:
     for table in _queues(settings):
         yield from _messages(table)
     for delayed in delayed_tables(settings, book):
-        for waiting in delayed.peek(MOST):
+        for waiting in delayed.peek(MAX_ROWS):
             yield from _message(delayed.address, waiting.headers, waiting.body, book)
 
 
 def _messages(table: QueueTable) -> Iterator[SentMessage]:
     if table.exists():
-        for row in table.peek(MOST, after=-(2**63), body_limit=_WHOLE_BODY):
+        for row in table.peek(MAX_ROWS, after=-(2**63), body_limit=_WHOLE_BODY):
             yield from _message(table.address, row.headers, row.body)
 
 

@@ -128,7 +128,7 @@ def test_one_processor_is_compared_with_all(server: PostgreSQL) -> None:
 
 
 def test_memory_of_the_worker_command_is_measured(server: PostgreSQL) -> None:
-    section = memory.measure(server, messages=40, samples=4, say=lambda _: None)
+    section = memory.measure(server, messages=40, samples=4, log_line=lambda _: None)
 
     last, peak, _ = section.series
     # a Python with Django is never smaller
@@ -148,7 +148,7 @@ def test_moving_due_messages_is_measured_on_both_databases(server: PostgreSQL, f
 
 
 def test_time_of_a_message_is_split_into_stages(server: PostgreSQL) -> None:
-    section = stages.measure(server, messages=60, rounds=1, say=lambda _: None)
+    section = stages.measure(server, messages=60, rounds=1, log_line=lambda _: None)
 
     whole, *parts = section.series
     assert whole.values[0] > 0

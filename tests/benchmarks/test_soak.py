@@ -34,7 +34,7 @@ def test_short_soak_finds_no_faults(tmp_path: Path) -> None:
 def test_report_names_the_faults() -> None:
     result = {
         "machine": {"cores": 2},
-        "asked for": {"minutes": 1},
+        "options": {"minutes": 1},
         "messages sent": 3,
         "in the error queue": {"never, LookupError": 1},
         "kills": {"supervisor": 2},

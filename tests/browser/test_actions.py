@@ -42,19 +42,19 @@ def button(window: Page, scene: Scene, label: str, within: str) -> Locator:
     return buttons.filter(has_text=re.compile(rf"^\s*{re.escape(label)}\s*$")).first
 
 
-def take(window: Page, scene: Scene, walk: Walk, look: Callable[[str], None]) -> None:
-    """Do a walk with its permission; `look` is called with a name for each confirmation page."""
+def take(window: Page, scene: Scene, walk: Walk, check: Callable[[str], None]) -> None:
+    """Do a walk with its permission; `check` is called with a name for each confirmation page."""
     go(window, scene, walk.page)
     for name in walk.chosen:
         window.check(f"input[name=ids][value='{scene.ids[name]}']")
-    for name, value in walk.asks.items():
+    for name, value in walk.parameters.items():
         window.fill(f"#sq-{name}", value)
     with window.expect_navigation():
         button(window, scene, walk.label, walk.within).click()
     for step in range(walk.steps):
         confirmed = window.locator("form.sq-form button[name=confirmed]")
         assert confirmed.count() == 1, (walk, window.inner_text("#content"))
-        look(f"{walk.name} {step}")
+        check(f"{walk.name} {step}")
         fill_in(window, walk, is_first=step == 0)
         with window.expect_navigation():
             confirmed.click()
@@ -99,7 +99,7 @@ def test_every_action_works_with_its_permission_and_is_refused_without(site: Sit
     mirror.goto(ADMIN + "operation/")
     barriers: dict[str, list[str]] = {}
 
-    def look(name: str) -> None:
+    def check(name: str) -> None:
         # An admin sees every page. The accessibility check needs scripts, so it runs on a copy in another window.
         if role == "admin" and name not in barriers:
             mirror.set_content(window.content())
@@ -114,7 +114,7 @@ def test_every_action_works_with_its_permission_and_is_refused_without(site: Sit
     for walk in WALKS:
         if has(role, ACTS[walk.name]):
             before = OperatorAction.objects.count()
-            take(window, scene, walk, look)
+            take(window, scene, walk, check)
             # The admin capitalizes the first letter of every message.
             assert walk.says.casefold() in window.inner_text("ul.messagelist").casefold(), walk
             assert walk.effect(scene), walk

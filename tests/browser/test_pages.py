@@ -101,9 +101,9 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("look", ["light", "dark", "phone"])
-def test_every_page_is_accessible_and_fits_the_screen(filled: QueueDatabase, site: Site, look: str, part: int) -> None:
-    window = site.window("superuser", phone=look == "phone", dark=look == "dark")
+@pytest.mark.parametrize("variant", ["light", "dark", "phone"])
+def test_every_page_is_accessible_and_fits_the_screen(filled: QueueDatabase, site: Site, variant: str, part: int) -> None:
+    window = site.window("superuser", phone=variant == "phone", dark=variant == "dark")
     barriers = {}
     for page in PAGES[part::PARTS]:
         window.goto(ADMIN + page)

@@ -95,7 +95,7 @@ class Walk:
     effect: Callable[[Scene], object]
     within: str = "#content"
     fields: Mapping[str, str] = field(default_factory=dict)
-    asks: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
     chosen: tuple[str, ...] = ()
     steps: int = 1
 
@@ -120,8 +120,8 @@ def create_scene(database: QueueDatabase) -> Scene:
     ids["paused"] = instance(name="paused", pid=1, callback_queue=None, silent=-timedelta(hours=1), paused=True).pk
     ids["dead"] = instance(name="dead", host="dead", callback_queue=None, silent=timedelta(minutes=5)).pk
     instance(name="lost", host="lost", pid=2, callback_queue="Sales.here-3", silent=timedelta(minutes=5))
-    asked = {"kind": "retry", "requested_at": now, "state": OperationState.RUNNING}
-    ids["operation"] = Operation.objects.create(id=uuid.uuid4(), **asked).pk
+    values = {"kind": "retry", "requested_at": now, "state": OperationState.RUNNING}
+    ids["operation"] = Operation.objects.create(id=uuid.uuid4(), **values).pk
     muted = {"failing": True, "since": now, "checked_at": now, "muted_until": now + timedelta(days=1), "muted_by": "anna"}
     ids["muted"] = CheckResult.objects.create(name="muted check", **muted).pk
     Claim.objects.create(name=claim_of_custom("payment gateway"), until=now + timedelta(hours=1))
@@ -151,7 +151,7 @@ FAILURES: Final = (
          within="#content p.sq-submit", chosen=("ticked", "ticked_too")),
     Walk("failedmessage_retry", "failedmessage/group/{sample}/", "Retry a sample", "1 message sent for retry.",
          lambda scene: {scene.status("sampled"), scene.status("left")} == {FailureStatus.RETRY_ISSUED, FailureStatus.UNRESOLVED},
-         asks={"sample": "1"}),
+         parameters={"sample": "1"}),
     Walk("failedmessage_note", "failedmessage/group/{sample}/", "Add a note", "The note is saved.",
          lambda scene: FailureGroup.objects.get(pk=scene.ids["sample"]).note == "look at this", fields={"note": "look at this"}),
     Walk("failedmessage_edit", "failedmessage/{edited}/", "Edit and retry", "The edited message was sent",

@@ -179,10 +179,10 @@ def test_failure_search_uses_the_indexes(postgresql_database: QueueDatabase) -> 
     connection = connections[postgresql_database.alias]
     with CaptureQueriesContext(connection) as statements:
         find("order")
-    (asked,) = [each["sql"] for each in statements if 'FROM "sqlqueue_app_failedmessage"' in each["sql"]]
+    (query,) = [each["sql"] for each in statements if 'FROM "sqlqueue_app_failedmessage"' in each["sql"]]
     with connection.cursor() as cursor:
         cursor.execute("SET enable_seqscan = off")
-        cursor.execute(f"EXPLAIN {asked}")
+        cursor.execute(f"EXPLAIN {query}")
         plan = "\n".join(line for (line,) in cursor.fetchall())
         cursor.execute("RESET enable_seqscan")
     assert "Seq Scan" not in plan, plan

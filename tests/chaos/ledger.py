@@ -32,19 +32,19 @@ def write(unit: str) -> None:
             cursor.execute("INSERT INTO effects (name) VALUES (%s)", [unit])
 
 
-def _tell_resolved(module: ModuleType) -> None:
+def _record_resolved(module: ModuleType) -> None:
     end_in_doubt = module.end_in_doubt
 
-    def told(branch: Any, *, committed: bool) -> bool:
+    def record_outcome(branch: Any, *, committed: bool) -> bool:
         ended: bool = end_in_doubt(branch, committed=committed)
         if ended:
             # A single write, because other processes write to the same file.
             os.write(sys.__stderr__.fileno(), f"{RESOLVED[committed]}\n".encode())  # type: ignore[union-attr]
         return ended
 
-    module.end_in_doubt = told  # type: ignore[attr-defined]
+    module.end_in_doubt = record_outcome  # type: ignore[attr-defined]
 
 
 if ALIAS in settings.DATABASES:
-    _tell_resolved(in_doubt)
-    _tell_resolved(two_phase)
+    _record_resolved(in_doubt)
+    _record_resolved(two_phase)

@@ -84,12 +84,12 @@ def ledger_account(bench: Bench, ledger: OtherDatabase, log: Path | None = None)
         cursor.execute("SELECT id FROM effects")
         here = {str(name) for (name,) in cursor.fetchall() if is_for_ledger(str(name))}
     there = Counter(ledger.effects())
-    said = log.read_text(errors="replace") if log else ""
+    text = log.read_text(errors="replace") if log else ""
     return LedgerAccount(
         in_both=sum(1 for unit in here if there[unit] == 1),
         lost=sorted(here - set(there)),
         twice=sorted(unit for unit, count in there.items() if count > 1),
         strangers=sorted(set(there) - here),
         undecided=undecided(bench, ledger),
-        resolved={how: said.count(line) for how, line in (("committed", RESOLVED[True]), ("rolled back", RESOLVED[False]))},
+        resolved={how: text.count(line) for how, line in (("committed", RESOLVED[True]), ("rolled back", RESOLVED[False]))},
     )

@@ -46,11 +46,11 @@ def prepare(bench: Bench, *, web: dict[str, object] | None = None, **endpoint: o
 class Senders(SendingThreads):
     """Threads that send until `most` messages are committed."""
 
-    def __init__(self, bench: Bench, *, most: int, a_second: float, threads: int = 2, seed: int = 1) -> None:
+    def __init__(self, bench: Bench, *, limit: int, a_second: float, threads: int = 2, seed: int = 1) -> None:
         """`a_second`: the maximum number of messages per second of all threads together."""
         super().__init__((f"{seed}.{number}" for number in range(threads)), deadline=120)
         self._bench = bench
-        self._most = most
+        self._limit = limit
         self._a_second = a_second
         self.committed = 0
         """How many messages were sent in a committed transaction."""
@@ -61,7 +61,7 @@ class Senders(SendingThreads):
 
     def _send(self, chance: random.Random) -> None:
         begun = time.monotonic()
-        while self.committed < self._most and not self._stop.is_set():
+        while self.committed < self._limit and not self._stop.is_set():
             try:
                 self._transaction(chance)
             except (DatabaseError, DjangoDatabaseError):

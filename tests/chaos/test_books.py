@@ -22,7 +22,7 @@ def handled(bench: Bench, log: Path) -> Account:
     prepare(bench, DELAYED_RETRIES=0)
     send(TO_SALES, {"id": "a-failed-one", "way": "never"})
     note(bench.database.alias, [("a-failed-one", "never")])
-    with Senders(bench, most=40, a_second=1_000_000):
+    with Senders(bench, limit=40, a_second=1_000_000):
         pass
     finish(bench, log)
     return account(bench)

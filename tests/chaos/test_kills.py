@@ -28,7 +28,7 @@ A_SECOND = 100.0
 def test_a_kill_at_every_step(bench: Bench, ledger: OtherDatabase, tmp_path: Path) -> None:
     prepare(bench)
     log = tmp_path / "workers.log"
-    with Senders(bench, most=100_000, a_second=A_SECOND) as senders:
+    with Senders(bench, limit=100_000, a_second=A_SECOND) as senders:
         command = [sys.executable, "-W", "error", "-m", "tests.chaos.kill_each", str(SIDE_BY_SIDE)]
         environment = bench.database.child_environment()
         killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
@@ -47,7 +47,7 @@ def test_a_kill_at_every_step(bench: Bench, ledger: OtherDatabase, tmp_path: Pat
 def test_kills_at_random_of_processes_and_of_their_supervisor(bench: Bench, tmp_path: Path) -> None:
     prepare(bench)
     log, chance = tmp_path / "workers.log", random.Random(1)
-    with Senders(bench, most=100_000, a_second=A_SECOND) as senders:
+    with Senders(bench, limit=100_000, a_second=A_SECOND) as senders:
         with worker(bench, log, "--processes", "2") as supervisor:
             for kills in range(1, 3):
                 handled_more(bench, chance.randint(1, 40))

@@ -28,7 +28,7 @@ def test_the_server_is_killed_and_stopped_under_load(
 ) -> None:
     bench, log = postgresql_bench, tmp_path / "workers.log"
     prepare(bench)
-    with worker(bench, log, "--processes", "1") as process, Senders(bench, most=100_000, a_second=A_SECOND) as senders:
+    with worker(bench, log, "--processes", "1") as process, Senders(bench, limit=100_000, a_second=A_SECOND) as senders:
         for end in (kill_server, ThrowAwayServer.stop):
             handled_more(bench, 20)
             connections.close_all()
@@ -48,7 +48,7 @@ def test_connections_are_cut_and_commit_answers_are_lost(
     with (
         Proxy("127.0.0.1", postgresql_server.port) as line,
         worker(bench, log, **through(line, postgresql_server, bench)) as process,
-        Senders(bench, most=100_000, a_second=A_SECOND) as senders,
+        Senders(bench, limit=100_000, a_second=A_SECOND) as senders,
     ):
         for _ in range(2):
             handled_more(bench, 20)

@@ -56,9 +56,9 @@ def through(line: Proxy, server: ThrowAwayServer, bench: Bench) -> dict[str, str
 
 def alias_with(bench: Bench, **settings: Any) -> dict[str, str]:
     """The environment of a worker with changed database settings."""
-    told = json.loads(bench.database.child_environment()["SQLQUEUE_TEST_CHILD"])
-    told["DATABASES"][bench.database.alias].update(settings)
-    return {"SQLQUEUE_TEST_CHILD": json.dumps(told)}
+    child = json.loads(bench.database.child_environment()["SQLQUEUE_TEST_CHILD"])
+    child["DATABASES"][bench.database.alias].update(settings)
+    return {"SQLQUEUE_TEST_CHILD": json.dumps(child)}
 
 
 def finish(bench: Bench, log: Path, deadline: float = 60.0) -> None:

@@ -243,7 +243,7 @@ def test_json_document_agrees(sqlite_database: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         ({"max_length": "many"}, "--max-length: expected a whole number of 0 or more"),
         ({"max_length": "1:2:3"}, "--max-length: expected a whole number"),
@@ -256,10 +256,10 @@ def test_json_document_agrees(sqlite_database: QueueDatabase) -> None:
         ({"format": "xml"}, "--format: invalid choice"),
     ],
 )
-def test_wrong_arguments_are_unknown(sqlite_database: QueueDatabase, options: dict[str, Any], said: str) -> None:
+def test_wrong_arguments_are_unknown(sqlite_database: QueueDatabase, options: dict[str, Any], expected: str) -> None:
     install(sqlite_database)
 
-    with pytest.raises(CommandError, match=said) as refusal:
+    with pytest.raises(CommandError, match=expected) as refusal:
         call_command("sqlqueue_health", **options)
     assert refusal.value.returncode == 3
 

@@ -69,7 +69,7 @@ def test_single_keyword_value_is_accepted_for_a_list(sqlite_database: QueueDatab
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "value", "said"),
+    ("name", "option", "value", "expected"),
     [
         ("run_sqlqueue_worker", "max_concurrency", 0, "--max-concurrency: expected at least 1, got 0"),
         ("run_sqlqueue_worker", "model", "fast", "--model: invalid choice: 'fast'"),
@@ -78,7 +78,9 @@ def test_single_keyword_value_is_accepted_for_a_list(sqlite_database: QueueDatab
         ("sqlqueue_status", "format", "xml", "--format: invalid choice: 'xml'"),
     ],
 )
-def test_wrong_keyword_values_are_refused(sqlite_database: QueueDatabase, name: str, option: str, value: Any, said: str) -> None:
-    with pytest.raises(CommandError, match=said) as refused:
+def test_wrong_keyword_values_are_refused(
+    sqlite_database: QueueDatabase, name: str, option: str, value: Any, expected: str
+) -> None:
+    with pytest.raises(CommandError, match=expected) as refused:
         call(name, **{option: value})
     assert refused.value.returncode == 2

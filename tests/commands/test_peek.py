@@ -46,11 +46,11 @@ def test_the_text_has_headers_and_body(sqlite_database: QueueDatabase) -> None:
         [message({"a": 1}, headers={"NServiceBus.ExceptionInfo.StackTrace": trace, "NServiceBus.FailedQ": "Sales"})]
     )
 
-    said = peek("error")
+    output = peek("error")
 
-    assert "[failed]" in said
-    assert "  NServiceBus.ExceptionInfo.StackTrace: boom\n       at f()\n" in said
-    assert '    {\n      "a": 1\n    }\n' in said
+    assert "[failed]" in output
+    assert "  NServiceBus.ExceptionInfo.StackTrace: boom\n       at f()\n" in output
+    assert '    {\n      "a": 1\n    }\n' in output
 
 
 def test_poison_is_shown_with_the_reason(queue_database: QueueDatabase) -> None:
@@ -75,9 +75,9 @@ def test_control_characters_do_not_reach_the_terminal(sqlite_database: QueueData
         [row(headers, json.dumps({"a": evil}).encode()), NewRow(str(uuid.uuid4()), evil, evil.encode())]
     )
 
-    said = peek("Sales")
+    output = peek("Sales")
 
-    assert not [letter for letter in said if letter != "\n" and (ord(letter) < 32 or letter in "\x7f\u202e")]
+    assert not [letter for letter in output if letter != "\n" and (ord(letter) < 32 or letter in "\x7f\u202e")]
 
 
 def test_long_body_is_truncated(sqlite_database: QueueDatabase) -> None:

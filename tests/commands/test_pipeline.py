@@ -24,7 +24,7 @@ def refused(*arguments: str) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--batch-size", "0"], "Error: argument --batch-size: expected at least 1, got 0"),
         (["--keep-days", "x"], "Error: argument --keep-days: expected a whole number, got 'x'"),
@@ -32,9 +32,9 @@ def refused(*arguments: str) -> tuple[str, int]:
         (["--format", "xml"], "Error: argument --format: invalid choice: 'xml' (choose from 'text', 'json')"),
     ],
 )
-def test_a_bad_argument_is_one_line(sqlite_database: QueueDatabase, arguments: list[str], said: str) -> None:
+def test_a_bad_argument_is_one_line(sqlite_database: QueueDatabase, arguments: list[str], expected: str) -> None:
     del sqlite_database
-    assert refused(*arguments) == (said, 2)
+    assert refused(*arguments) == (expected, 2)
 
 
 @needs_spark
@@ -60,9 +60,9 @@ def test_a_lake_of_a_newer_version_is_refused(sqlite_database: QueueDatabase, tm
     text = '{"format": 99, "id": "11111111-2222-3333-4444-555555555555", "written_by": "7.0"}'
     (tmp_path / "_sqlqueue.json").write_text(text)
 
-    said, code = refused("--lake", str(tmp_path))
+    expected, code = refused("--lake", str(tmp_path))
 
-    assert said.startswith(f"the lake {tmp_path} cannot be used: it has the format 99, written by sqlqueue 7.0")
+    assert expected.startswith(f"the lake {tmp_path} cannot be used: it has the format 99, written by sqlqueue 7.0")
     assert code == 1
     assert not PipelineRun.objects.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["_sqlqueue.json"]

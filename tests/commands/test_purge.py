@@ -43,10 +43,10 @@ def test_only_expired_messages_are_purged(filled: QueueDatabase) -> None:
 def test_expired_messages_are_purged_in_batches(queue_database: QueueDatabase) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message(lifetime_ms=-60_000) for _ in range(25)])
-    heard: list[int] = []
+    progress: list[int] = []
 
-    assert purge_expired(table(queue_database, "Sales"), batch=10, progress=heard.append) == 25
-    assert heard == [10, 20, 25]
+    assert purge_expired(table(queue_database, "Sales"), batch=10, progress=progress.append) == 25
+    assert progress == [10, 20, 25]
 
 
 def test_command_refuses_without_a_terminal(sqlite_database: QueueDatabase) -> None:

@@ -25,9 +25,15 @@ from tests.support.filling import install, message, table
 
 
 def instance(database: QueueDatabase, queue: str | None, *, silent: float = 3600, name: str = "gone", pid: int = 1) -> Instance:
-    heard = timezone.now() - timedelta(seconds=silent)
+    last_heartbeat = timezone.now() - timedelta(seconds=silent)
     return Instance.objects.using(database.alias).create(
-        endpoint="Sales", name=name, host="elsewhere", pid=pid, callback_queue=queue, started_at=heard, heartbeat_at=heard
+        endpoint="Sales",
+        name=name,
+        host="elsewhere",
+        pid=pid,
+        callback_queue=queue,
+        started_at=last_heartbeat,
+        heartbeat_at=last_heartbeat,
     )
 
 

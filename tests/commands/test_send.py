@@ -32,11 +32,11 @@ def test_message_is_sent_unchanged(queue_database: QueueDatabase) -> None:
     install(queue_database)
     body = '{"order_id": "ü", "total": 9.90, "big": 12345678901234567890}'
 
-    said = send("Sales", "--type", "Sales.PlaceOrder", "--body", body, "--header", "tenant=a=b", "--header", "empty=")
+    output = send("Sales", "--type", "Sales.PlaceOrder", "--body", body, "--header", "tenant=a=b", "--header", "empty=")
 
     (found,) = sent(queue_database, "Sales")
     assert found.headers is not None
-    assert said.strip() == found.summary.message_id
+    assert output.strip() == found.summary.message_id
     assert found.summary.types == ("Sales.PlaceOrder",)
     assert '"total": 9.90' in found.body.text
     assert json.loads(found.body.text)["big"] == 12345678901234567890
@@ -144,7 +144,7 @@ def test_a_delayed_message_waits_in_the_table_of_send_as(queue_database: QueueDa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("--delay", "5", "--ttbr", "5"), "time_to_be_received"),
         (("--delay", "soon"), "expected a number of seconds, got 'soon'"),
@@ -152,9 +152,9 @@ def test_a_delayed_message_waits_in_the_table_of_send_as(queue_database: QueueDa
         (("--delay", "1e12"), "year 9999"),
     ],
 )
-def test_invalid_delay_is_refused(sqlite_database: QueueDatabase, arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_delay_is_refused(sqlite_database: QueueDatabase, arguments: tuple[str, ...], expected: str) -> None:
     install(sqlite_database)
-    with pytest.raises(CommandError, match=said) as refusal:
+    with pytest.raises(CommandError, match=expected) as refusal:
         send("Sales", "--type", "T", "--body", "{}", *arguments)
     assert refusal.value.returncode == 2
     assert count(sqlite_database, "Sales") == 0

@@ -136,10 +136,10 @@ def test_the_text_lists_queues_and_instances(sqlite_database: QueueDatabase) -> 
 def test_empty_status_names_the_next_step(sqlite_database: QueueDatabase) -> None:
     sqlite_database.configure(ENDPOINTS={})
 
-    said = text()
+    output = text()
 
-    assert "ENDPOINTS" in said
-    assert "run_sqlqueue_worker" in said
+    assert "ENDPOINTS" in output
+    assert "run_sqlqueue_worker" in output
 
 
 def test_unavailable_database_is_one_line(postgresql_server: ThrowAwayServer, postgresql_database: QueueDatabase) -> None:

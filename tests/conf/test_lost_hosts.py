@@ -29,7 +29,7 @@ def elsewhere(postgresql_database: QueueDatabase) -> Iterator[QueueDatabase]:
     point(alias, **before)
 
 
-def told() -> list[str]:
+def warning_ids() -> list[str]:
     return [str(each.id) for each in checks.run_checks(tags=["sqlqueue"])]
 
 
@@ -53,7 +53,7 @@ def test_aliases_that_wait_for_a_lost_server_are_reported(
     elsewhere: QueueDatabase, options: dict[str, Any], ids: list[str]
 ) -> None:
     point(elsewhere.alias, OPTIONS=options)
-    assert told() == ids
+    assert warning_ids() == ids
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_aliases_that_wait_for_a_lost_server_are_reported(
 )
 def test_other_hosts_are_recognised(elsewhere: QueueDatabase, host: str, ids: list[str]) -> None:
     point(elsewhere.alias, HOST=host)
-    assert told() == ids
+    assert warning_ids() == ids
 
 
 def test_hint_contains_settings_that_pass(elsewhere: QueueDatabase) -> None:
@@ -76,7 +76,7 @@ def test_hint_contains_settings_that_pass(elsewhere: QueueDatabase) -> None:
 
 def test_sqlite_needs_no_hint(sqlite_database: QueueDatabase) -> None:
     del sqlite_database
-    assert told() == []
+    assert warning_ids() == []
 
 
 def test_settings_of_the_server_count(

@@ -90,9 +90,9 @@ def test_all_routes_need_one_query(queue_database: QueueDatabase) -> None:
     costs = []
     for routed in (peers[:1], peers):
         queue_database.configure(ENDPOINTS={"Sales": {}}, ROUTES={f"{each}.*": each for each in routed})
-        with CaptureQueriesContext(queue_database.connection) as asked:
+        with CaptureQueriesContext(queue_database.connection) as queries:
             assert found(queue_database.alias) == []
-        costs.append(len(asked))
+        costs.append(len(queries))
     assert costs == [1, 1]
 
 

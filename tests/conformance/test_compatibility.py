@@ -52,7 +52,7 @@ class Peer:
 
     def put(self, bench: Bench, headers: dict[str, str], body: bytes, *, queue: str = "Sales", correlation: str = ASKED) -> None:
         """Insert a row in the form it writes."""
-        told = {
+        all_headers = {
             "NServiceBus.MessageId": ASKED,
             "NServiceBus.CorrelationId": correlation,
             "NServiceBus.ConversationId": "aaaaaaaa-0000-0000-0000-00000000000c",
@@ -65,9 +65,9 @@ class Peer:
         on_postgresql = bench.database.vendor == "postgresql"
         reply_to = address(bench, "Peer") if on_postgresql else self.own_address(bench)
         if self.reply_to_in_header or on_postgresql:
-            told["NServiceBus.ReplyToAddress"] = reply_to
-        row_id = told["NServiceBus.MessageId"]
-        bench.table(queue).send([NewRow(row_id, json.dumps(told), body, correlation, reply_to)])
+            all_headers["NServiceBus.ReplyToAddress"] = reply_to
+        row_id = all_headers["NServiceBus.MessageId"]
+        bench.table(queue).send([NewRow(row_id, json.dumps(all_headers), body, correlation, reply_to)])
 
 
 PEERS = [
@@ -148,9 +148,9 @@ def test_a_peer_subscribes_by_message_and_gets_one_copy_in_its_main_queue(shop: 
     shop.database.configure(SEND_AS="Sales")
     shop.run()
     event_id = publish(EVENT, {"Number": 42})
-    told, body = sent(shop, "Peer")
-    assert (told["NServiceBus.MessageId"], told["NServiceBus.MessageIntent"]) == (event_id, "Publish")
-    assert told["NServiceBus.EnclosedMessageTypes"].startswith(EVENT)
+    all_headers, body = sent(shop, "Peer")
+    assert (all_headers["NServiceBus.MessageId"], all_headers["NServiceBus.MessageIntent"]) == (event_id, "Publish")
+    assert all_headers["NServiceBus.EnclosedMessageTypes"].startswith(EVENT)
     assert body == b'{"Number":42}'
     assert shop.rows("Peer.HOST") == shop.rows("error") == []
 
@@ -168,12 +168,12 @@ def test_a_reply_of_the_peer_ends_our_request(asking: Asking, peer: Peer, kind: 
     headers, body, returns, expected = REPLIES[kind]
     asking.configure(LEGACY_CALLBACK_HEADER=True)
     asking.bench.install_queues("Peer")
-    asked = request("Test.Ask", {"Number": 1}, to=address(asking.bench, "Peer"), returns=returns)
-    told, _ = sent(asking.bench, "Peer")
+    pending = request("Test.Ask", {"Number": 1}, to=address(asking.bench, "Peer"), returns=returns)
+    all_headers, _ = sent(asking.bench, "Peer")
     # 1.x replies to the column or header ReplyToAddress, 2.x to its own header, 3.x to ReplyToAddress: all name one queue
-    assert told["NServiceBus.SqlServer.CallbackQueue"] == "Web.here"
-    assert told["NServiceBus.ReplyToAddress"] == address(asking.bench, "Web.here")
+    assert all_headers["NServiceBus.SqlServer.CallbackQueue"] == "Web.here"
+    assert all_headers["NServiceBus.ReplyToAddress"] == address(asking.bench, "Web.here")
     intent = {} if peer.core.startswith("4.") else {"NServiceBus.MessageIntent": "Reply"}
     reply_id = {"NServiceBus.MessageId": str(uuid.uuid4())}
-    peer.put(asking.bench, {**headers, **intent, **reply_id}, body, queue="Web.here", correlation=asked.message_id)
-    assert asked.result(SECONDS) == expected
+    peer.put(asking.bench, {**headers, **intent, **reply_id}, body, queue="Web.here", correlation=pending.message_id)
+    assert pending.result(SECONDS) == expected

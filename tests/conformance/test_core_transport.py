@@ -35,19 +35,19 @@ def no_policy_is_left() -> Any:
     policies.clear()
 
 
-def watch(look: Callable[[Any], object]) -> None:
+def watch(inspect: Callable[[Any], object]) -> None:
     """Pass each failure to `look`; the default policy decides."""
 
-    def looking(config: Any, context: Any) -> Any:
-        look(context)
+    def policy_that_inspects(config: Any, context: Any) -> Any:
+        inspect(context)
         return default_policy(config, context)
 
-    policies.append(looking)
+    policies.append(policy_that_inspects)
 
 
 def configure(bench: Bench, mode: str, **endpoint: Any) -> None:
-    asked = endpoint.pop("IMMEDIATE_RETRIES", 0)
-    retries = 0 if mode == "none" else asked
+    configured = endpoint.pop("IMMEDIATE_RETRIES", 0)
+    retries = 0 if mode == "none" else configured
     bench.configure(TRANSACTION_MODE=mode, IMMEDIATE_RETRIES=retries, RECOVERABILITY=f"{__name__}.policy", **endpoint)
 
 
@@ -112,10 +112,10 @@ def test_a_failure_is_told_with_the_exception_the_attempt_and_the_message(bench:
     bench.put_message("Test.Message", {"a": 1}, x="y")
     bench.run()
 
-    (told,) = seen
+    (reported,) = seen
     # The policy gets the same exception object, with what the handler added to it.
-    assert told.exception is failure
-    assert (told.failed_attempts, told.headers["x"]) == (1, "y")
+    assert reported.exception is failure
+    assert (reported.failed_attempts, reported.headers["x"]) == (1, "y")
     (row,) = bench.rows("error")
     assert json.loads(row.body or b"") == {"a": 1}
 
@@ -123,18 +123,18 @@ def test_a_failure_is_told_with_the_exception_the_attempt_and_the_message(bench:
 @in_transactions
 def test_the_number_of_the_attempt_grows_with_each_immediate_retry(bench: Bench, calls: Calls, mode: str) -> None:
     configure(bench, mode, IMMEDIATE_RETRIES=3)
-    told: list[int] = []
+    reported: list[int] = []
 
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         calls.add(context.attempt)
         raise LookupError
 
-    watch(lambda context: told.append(context.failed_attempts))
+    watch(lambda context: reported.append(context.failed_attempts))
     bench.put_message("Test.Message")
     bench.run()
 
-    assert calls.seen == told == [1, 2, 3, 4]
+    assert calls.seen == reported == [1, 2, 3, 4]
 
 
 @in_transactions

@@ -30,7 +30,7 @@ def cutting(bench: Bench) -> Bench:
 @pytest.fixture(autouse=True)
 def _answering(bench: Bench) -> None:
     @handles("Test.Ask")
-    def ask(message: Any, context: Any) -> None:
+    def answer_request(message: Any, context: Any) -> None:
         context.reply("Test.Answer", {"n": message["n"]})
 
     @handles("Test.Check")
@@ -40,10 +40,10 @@ def _answering(bench: Bench) -> None:
 
 def put(bench: Bench, reply_to: str, message_type: str = "Test.Ask", **headers: str) -> None:
     """Insert a row as transports 1.x and 2.x write it: the reply-to address only in the column, if the table has one."""
-    told = {"NServiceBus.EnclosedMessageTypes": message_type, "NServiceBus.MessageId": ASKED, **headers}
+    all_headers = {"NServiceBus.EnclosedMessageTypes": message_type, "NServiceBus.MessageId": ASKED, **headers}
     if bench.database.vendor == "postgresql":
-        told["NServiceBus.ReplyToAddress"] = reply_to
-    bench.table("Sales").send([NewRow(ASKED, json.dumps(told), b'{"n": 1}', ASKED, reply_to)])
+        all_headers["NServiceBus.ReplyToAddress"] = reply_to
+    bench.table("Sales").send([NewRow(ASKED, json.dumps(all_headers), b'{"n": 1}', ASKED, reply_to)])
 
 
 @pytest.mark.parametrize("reply_to", ["Acme.Web@OLDBOX", "Acme.Web@[sales]@[nsb]", "Acme.Web"])

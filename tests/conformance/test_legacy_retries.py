@@ -56,9 +56,9 @@ def configure(bench: Bench, **endpoint: Any) -> None:
 
 
 def put(bench: Bench, headers: Headers | None = None, body: bytes = b"{}", *, to: str | None = "Sales", **columns: Any) -> None:
-    told = {**HEADERS, "NServiceBus.FailedQ": to, **(headers or {})}
+    all_headers = {**HEADERS, "NServiceBus.FailedQ": to, **(headers or {})}
     row_id = str(uuid.uuid4()) if bench.database.vendor == "postgresql" else MESSAGE_ID
-    bench.table("Sales.Retries").send([NewRow(row_id, json.dumps(told, ensure_ascii=False), body, **columns)])
+    bench.table("Sales.Retries").send([NewRow(row_id, json.dumps(all_headers, ensure_ascii=False), body, **columns)])
 
 
 def waiting(bench: Bench) -> list[tuple[dict[str, Any], bytes]]:

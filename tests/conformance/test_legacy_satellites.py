@@ -290,8 +290,8 @@ def test_the_installer_misses_and_makes_their_tables(bench: Bench, capsys: pytes
     with pytest.raises(SystemExit) as ended:
         call_command("sqlqueue_install", "--check")
     assert ended.value.code == 1
-    said = capsys.readouterr().out
-    assert all(f"Sales.{name}" in said for name in ("Retries", "Timeouts", "TimeoutsDispatcher"))
+    output = capsys.readouterr().out
+    assert all(f"Sales.{name}" in output for name in ("Retries", "Timeouts", "TimeoutsDispatcher"))
     call_command("sqlqueue_install")
     call_command("sqlqueue_install", "--check")
     assert satellites_are_empty(bench)

@@ -51,10 +51,10 @@ class Peer:
             columns = {"CorrelationId": correlation_id, "ReplyToAddress": reply_to, "Recoverable": recoverable}
             insert_row(connection, queue, row_id, headers, body, columns)
             return
-        told = dict(headers)
-        told |= {"NServiceBus.CorrelationId": correlation_id} if correlation_id else {}
-        told |= {"NServiceBus.ReplyToAddress": reply_to} if reply_to else {}
-        insert_row(connection, queue, row_id, told, body, {})
+        all_headers = dict(headers)
+        all_headers |= {"NServiceBus.CorrelationId": correlation_id} if correlation_id else {}
+        all_headers |= {"NServiceBus.ReplyToAddress": reply_to} if reply_to else {}
+        insert_row(connection, queue, row_id, all_headers, body, {})
 
     def read(self, queue: str) -> list[RawRow]:
         return read_rows(self.bench.database.connection, queue)
@@ -196,7 +196,7 @@ def test_the_timeout_of_a_saga_comes_back_to_its_endpoint(peer: Peer, calls: Cal
 def test_a_return_code_of_1_x_without_a_body_ends_a_request(asking: Asking) -> None:
     asking.configure(LEGACY_CALLBACK_HEADER=True, LEGACY_ADDRESSES=True)
     peer = Peer(asking.bench)
-    asked = request("Test.Ask", {"n": 1})
+    pending = request("Test.Ask", {"n": 1})
     (row,) = peer.read("Sales")
     # 2.x replies to the queue in that header, in the schema of the reply-to queue, whose name it cuts at the @.
     queue = row.headers["NServiceBus.SqlServer.CallbackQueue"] or ""
@@ -205,34 +205,34 @@ def test_a_return_code_of_1_x_without_a_body_ends_a_request(asking: Asking) -> N
         assert row.id == uuid.UUID(row.headers["NServiceBus.MessageId"])
     reply: dict[str, str | None] = {
         "NServiceBus.MessageId": str(uuid.uuid4()),
-        "NServiceBus.CorrelationId": None if has_columns(peer) else asked.message_id,
+        "NServiceBus.CorrelationId": None if has_columns(peer) else pending.message_id,
         "NServiceBus.Version": "4.0.0",
         "NServiceBus.ControlMessage": "True",
         "NServiceBus.MessageIntent": "Send",
         "NServiceBus.ReturnMessage.ErrorCode": "5",
     }
-    peer.write(queue, reply, None, correlation_id=asked.message_id, reply_to="Sales")
-    assert asked.result(SECONDS) == 5
+    peer.write(queue, reply, None, correlation_id=pending.message_id, reply_to="Sales")
+    assert pending.result(SECONDS) == 5
 
 
 def test_a_message_of_3_x_with_a_random_row_id_keeps_its_own(peer: Peer, calls: Calls) -> None:
     answering(calls, ("Shop.Messages.OrderPlaced", {}))
-    told = {
+    all_headers = {
         **core_4(),
         "NServiceBus.Version": "6.5.10",
         "NServiceBus.MessageId": "any text",
         "NServiceBus.CorrelationId": "any text",
     }
-    told["NServiceBus.ReplyToAddress"] = "Web@[dbo]"
-    peer.write("Sales", told, BOM + b"{}", row_id=str(uuid.uuid4()), correlation_id="any text", reply_to="Web@[dbo]")
+    all_headers["NServiceBus.ReplyToAddress"] = "Web@[dbo]"
+    peer.write("Sales", all_headers, BOM + b"{}", row_id=str(uuid.uuid4()), correlation_id="any text", reply_to="Web@[dbo]")
     peer.bench.run()
     (reply,) = peer.read("Web")
     assert reply.headers["NServiceBus.RelatedTo"] == reply.headers["NServiceBus.CorrelationId"] == "any text"
 
 
 def test_a_message_without_a_body_keeps_its_columns_in_the_error_queue(peer: Peer) -> None:
-    told = {name: value for name, value in core_4().items() if name != "NServiceBus.MessageId"}
-    peer.write("Sales", told, None, correlation_id="an older question", reply_to="Web@OLDBOX")
+    all_headers = {name: value for name, value in core_4().items() if name != "NServiceBus.MessageId"}
+    peer.write("Sales", all_headers, None, correlation_id="an older question", reply_to="Web@OLDBOX")
     peer.bench.run()
     (row,) = peer.read("error")
     assert row.headers["NServiceBus.ExceptionInfo.Message"] == "the column Body is NULL"

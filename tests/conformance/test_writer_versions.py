@@ -57,7 +57,7 @@ class Writer:
 
     def row(self, message_id: str = ASKED, correlation_id: str = TALK, **headers: str) -> tuple[str, dict[str, str | None], Any]:
         """Id, headers and further columns of a row."""
-        told: dict[str, str | None] = {
+        all_headers: dict[str, str | None] = {
             **({"NServiceBus.MessageId": message_id} if self.message_id else {}),
             "NServiceBus.EnclosedMessageTypes": "Test.Ask",
             "NServiceBus.Version": self.core,
@@ -71,7 +71,7 @@ class Writer:
             "ReplyToAddress": self.peer if COLUMN in self.reply_to else None,
             "Recoverable": True,
         }
-        return message_id if self.row_id == ASKED or not self.message_id else ROW, told, columns
+        return message_id if self.row_id == ASKED or not self.message_id else ROW, all_headers, columns
 
 
 CLASSIC, MODERN = ("classic",), ("classic", "BodyString", "no Recoverable")
@@ -185,10 +185,10 @@ def test_a_message_whose_time_has_passed_is_dropped(bench: Bench, calls: Calls, 
 
 @EACH_WRITER
 def test_a_reply_ends_the_request_that_waits(asking: Asking, layout: str, writer: Writer) -> None:
-    asked = request("Test.Ask", {"n": 1})
+    pending = request("Test.Ask", {"n": 1})
     intent = {} if writer.core.startswith("4.") else {"NServiceBus.MessageIntent": "Reply"}
-    write(asking.bench, layout, writer.row(ROW, asked.message_id, **intent), b'{"n": 2}', queue="Web.here")
-    assert asked.result(SECONDS) == {"n": 2}
+    write(asking.bench, layout, writer.row(ROW, pending.message_id, **intent), b'{"n": 2}', queue="Web.here")
+    assert pending.result(SECONDS) == {"n": 2}
 
 
 # --- rows that we pass on mean the same to readers of the headers and to readers of the columns -----------------------------------
@@ -279,8 +279,8 @@ CORRELATION = [
 def answering(bench: Bench, headers: dict[str, str | None], **columns: Any) -> None:
     bench.install_queues("Column", "Header", "Callback")
     handles("Test.Ask")(lambda message, context: context.reply("Test.Answer", {}) and None)
-    told = {"NServiceBus.EnclosedMessageTypes": "Test.Ask", "NServiceBus.MessageId": ASKED, **headers}
-    insert_row(bench.database.connection, "Sales", ASKED, told, b"{}", {"Recoverable": True, **columns})
+    all_headers = {"NServiceBus.EnclosedMessageTypes": "Test.Ask", "NServiceBus.MessageId": ASKED, **headers}
+    insert_row(bench.database.connection, "Sales", ASKED, all_headers, b"{}", {"Recoverable": True, **columns})
     bench.run()
 
 
@@ -304,13 +304,13 @@ def test_the_header_wins_for_the_correlation_id(sqlite_bench: Bench, column: str
 def test_what_counts_here_is_what_a_copy_says(sqlite_bench: Bench, column: str, header: str, lands: str) -> None:
     sqlite_bench.install_queues("Column", "Header")
     handles("Test.Ask")(fail)
-    told: dict[str, str | None] = {
+    all_headers: dict[str, str | None] = {
         "NServiceBus.EnclosedMessageTypes": "Test.Ask",
         "NServiceBus.ReplyToAddress": header,
         "NServiceBus.CorrelationId": "header",
     }
     columns = {"Recoverable": True, "ReplyToAddress": column, "CorrelationId": "column"}
-    insert_row(sqlite_bench.database.connection, "Sales", ASKED, told, b"{}", columns)
+    insert_row(sqlite_bench.database.connection, "Sales", ASKED, all_headers, b"{}", columns)
     sqlite_bench.run()
     (row,) = found(sqlite_bench, "error")
     assert row.headers["NServiceBus.ReplyToAddress"] == row.reply_to_address == lands

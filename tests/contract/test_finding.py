@@ -26,14 +26,14 @@ def talk(number: int, of: str = "c-1") -> NewRow:
 
 def test_first_and_last_rows_are_searched(queue: QueueTable, layout: str) -> None:
     queue.send([talk(number, "c-1" if number in (0, 5, 9) else "c-2") for number in range(10)])
-    first = find_rows(queue.alias, [TableScan(queue.address, 6)], "c-1", most=10)
-    last = find_rows(queue.alias, [TableScan(queue.address, 6, from_end=True)], "c-1", most=10)
-    whole = find_rows(queue.alias, [TableScan(queue.address, 10)], "c-1", most=10)
+    first = find_rows(queue.alias, [TableScan(queue.address, 6)], "c-1", limit=10)
+    last = find_rows(queue.alias, [TableScan(queue.address, 6, from_end=True)], "c-1", limit=10)
+    whole = find_rows(queue.alias, [TableScan(queue.address, 10)], "c-1", limit=10)
     assert [each.row_version for each in first.rows] == [1, 6]
     assert [each.row_version for each in last.rows] == [6, 10]
     assert [set(each.longer) for each in (first, last, whole)] == [{0}, {0}, set()]
     assert [dict(each.longer) for each in (first, last)] == [{0: 7}, {0: 4}], "the first row that was not looked at"
-    rest = find_rows(queue.alias, [TableScan(queue.address, 6, from_end=True, before=4)], "c-1", most=10)
+    rest = find_rows(queue.alias, [TableScan(queue.address, 6, from_end=True, before=4)], "c-1", limit=10)
     assert ([each.row_version for each in rest.rows], rest.longer) == ([1], {})
     (peeked, *_) = queue.peek(1)
     assert (first.rows[0].id, first.rows[0].headers) == (peeked.id, peeked.headers)
@@ -41,9 +41,9 @@ def test_first_and_last_rows_are_searched(queue: QueueTable, layout: str) -> Non
 
 def test_number_of_results_is_limited_and_every_row_can_be_found(queue: QueueTable) -> None:
     queue.send([talk(number) for number in range(7)])
-    assert len(find_rows(queue.alias, [TableScan(queue.address, 100)], "c-1", most=3).rows) == 3
-    assert len(find_rows(queue.alias, [TableScan(queue.address, 100)], EVERY, most=100).rows) == 7
-    assert find_rows(queue.alias, [TableScan(queue.address, 100)], "%'\"", most=100).rows == ()
+    assert len(find_rows(queue.alias, [TableScan(queue.address, 100)], "c-1", limit=3).rows) == 3
+    assert len(find_rows(queue.alias, [TableScan(queue.address, 100)], EVERY, limit=100).rows) == 7
+    assert find_rows(queue.alias, [TableScan(queue.address, 100)], "%'\"", limit=100).rows == ()
 
 
 def test_many_tables_are_searched_with_one_statement(queue_database: QueueDatabase) -> None:
@@ -56,7 +56,7 @@ def test_many_tables_are_searched_with_one_statement(queue_database: QueueDataba
         table.send([talk(2)])
     places = [TableScan(delayed, 2, is_delayed=True), *(TableScan(table.address, 10) for table in made)]
     with CaptureQueriesContext(queue_database.connection) as statements:
-        found = find_rows(queue_database.alias, places, "c-1", most=10)
+        found = find_rows(queue_database.alias, places, "c-1", limit=10)
     assert [each.scan for each in found.rows] == [0, 0, 1, 2, 3]
     assert found.longer == {0: 0}
     due = found.rows[0].due
@@ -64,14 +64,14 @@ def test_many_tables_are_searched_with_one_statement(queue_database: QueueDataba
     assert abs(due - time.time() - 9) < 60
     assert found.rows[2].due is None
     assert len(statements) == 1
-    assert len(find_rows(queue_database.alias, places[1:] * 50, "c-1", most=10).rows) == 150
+    assert len(find_rows(queue_database.alias, places[1:] * 50, "c-1", limit=10).rows) == 150
 
 
 def test_search_ignores_letter_case(queue: QueueTable) -> None:
     queue.send([row({"Order": "ABC-42 Zoë"}, b'{"note": "Blue"}'), row({"Order": "abd"}, b"null")])
     for text in ("abc-42", "ABC-42 ZO", "BC-4"):
-        assert [each.row_version for each in find_rows(queue.alias, [TableScan(queue.address, 9)], text, most=9).rows] == [1]
-    several = find_rows(queue.alias, [TableScan(queue.address, 9)], "nothing", "ABD", "neither", most=9)
+        assert [each.row_version for each in find_rows(queue.alias, [TableScan(queue.address, 9)], text, limit=9).rows] == [1]
+    several = find_rows(queue.alias, [TableScan(queue.address, 9)], "nothing", "ABD", "neither", limit=9)
     assert [each.row_version for each in several.rows] == [2]
 
 
@@ -90,8 +90,8 @@ def test_search_ignores_letter_case(queue: QueueTable) -> None:
 def test_bodies_are_searched_on_request(queue: QueueTable, body: bytes, text: str, is_found: bool) -> None:
     queue.send([row({"a": "b"}, body)])
     scans = [TableScan(queue.address, 9, from_end=True)]
-    assert [each.row_version for each in find_rows(queue.alias, scans, text, most=9, bodies=True).rows] == [1] * is_found
-    assert find_rows(queue.alias, scans, text, most=9).rows == ()
+    assert [each.row_version for each in find_rows(queue.alias, scans, text, limit=9, bodies=True).rows] == [1] * is_found
+    assert find_rows(queue.alias, scans, text, limit=9).rows == ()
 
 
 def test_bodies_of_delayed_messages_are_searched(queue_database: QueueDatabase) -> None:
@@ -99,8 +99,8 @@ def test_bodies_of_delayed_messages_are_searched(queue_database: QueueDatabase) 
     install_tables(queue_database.alias, [PlannedTable(TableKind.DELAYED, address)])
     DelayedTable(queue_database.alias, address).insert([NewRow("1", "{}", b"order 42", delay_ms=9_000)])
     scans = [TableScan(address, 2, is_delayed=True)]
-    assert len(find_rows(queue_database.alias, scans, "ORDER 42", most=10, bodies=True).rows) == 1
-    assert find_rows(queue_database.alias, scans, "ORDER 42", most=10).rows == ()
+    assert len(find_rows(queue_database.alias, scans, "ORDER 42", limit=10, bodies=True).rows) == 1
+    assert find_rows(queue_database.alias, scans, "ORDER 42", limit=10).rows == ()
 
 
 def test_no_table_is_read_beyond_the_limit(postgresql_database: QueueDatabase) -> None:
@@ -110,7 +110,7 @@ def test_no_table_is_read_beyond_the_limit(postgresql_database: QueueDatabase) -
     with postgresql_database.connection.cursor() as cursor:
         cursor.execute(f"ANALYZE {queue.qualified}")
     with CaptureQueriesContext(postgresql_database.connection) as statements:
-        find_rows(queue.alias, [TableScan(queue.address, 100, from_end=True)], "no such text", most=10, bodies=True)
+        find_rows(queue.alias, [TableScan(queue.address, 100, from_end=True)], "no such text", limit=10, bodies=True)
     (statement,) = statements
     with postgresql_database.connection.cursor() as cursor:
         cursor.execute("EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) " + statement["sql"])
@@ -129,10 +129,10 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def test_sqlite_reads_a_table_by_its_key_up_to_the_limit(sqlite_database: QueueDatabase) -> None:
     queue = make_table(sqlite_database)
     with CaptureQueriesContext(sqlite_database.connection) as statements:
-        find_rows(queue.alias, [TableScan(queue.address, 100, from_end=True)], "x", most=10, bodies=True)
+        find_rows(queue.alias, [TableScan(queue.address, 100, from_end=True)], "x", limit=10, bodies=True)
     with sqlite_database.connection.cursor() as cursor:
         cursor.execute("EXPLAIN QUERY PLAN " + statements[0]["sql"])
         steps = [detail for *_ids, detail in cursor.fetchall()]
-    looks = [each for each in steps if "Sales" in each]
-    assert looks
-    assert all("USING INTEGER PRIMARY KEY" in each or "USING INDEX" in each for each in looks), steps
+    reads = [each for each in steps if "Sales" in each]
+    assert reads
+    assert all("USING INTEGER PRIMARY KEY" in each or "USING INDEX" in each for each in reads), steps

@@ -57,12 +57,12 @@ def test_many_tables_need_few_statements(queue_database: QueueDatabase) -> None:
         table.send(rows(number))
     addresses = [table.address for table in made]
     with CaptureQueriesContext(queue_database.connection) as statements:
-        looks = snapshot_queues(queue_database.alias, addresses, 100)
+        snapshots = snapshot_queues(queue_database.alias, addresses, 100)
         listed = {table.address for table in list_tables(queue_database.alias)}
     assert {in_catalog(queue_database, address) for address in addresses} <= listed
-    assert [look.waiting for look in looks] == [0, 1, 2, 3, 4]
+    assert [each.waiting for each in snapshots] == [0, 1, 2, 3, 4]
     assert len(statements) == 2
-    assert [look.waiting for look in snapshot_queues(queue_database.alias, addresses * (TABLES_PER_STATEMENT // 4), 100)] == [
+    assert [each.waiting for each in snapshot_queues(queue_database.alias, addresses * (TABLES_PER_STATEMENT // 4), 100)] == [
         0, 1, 2, 3, 4
     ] * (TABLES_PER_STATEMENT // 4)  # fmt: skip
 
@@ -77,9 +77,9 @@ def test_delayed_tables_are_recognised_and_counted(queue_database: QueueDatabase
     (found,) = [table for table in list_tables(queue_database.alias) if table.address == in_catalog(queue_database, address)]
     assert found.is_delayed
     assert found.layout is None
-    (look,) = snapshot_delayed(queue_database.alias, [address], 100)
-    assert (look.waiting, look.overdue) == (3, 1)
-    assert look.first_due == pytest.approx(early.timestamp(), abs=0.01)
+    (snapshot,) = snapshot_delayed(queue_database.alias, [address], 100)
+    assert (snapshot.waiting, snapshot.overdue) == (3, 1)
+    assert snapshot.first_due == pytest.approx(early.timestamp(), abs=0.01)
     assert [(each.waiting, each.overdue) for each in snapshot_delayed(queue_database.alias, [address], 2)] == [(2, 1)]
 
 

@@ -66,12 +66,12 @@ def test_rollback_restores_deleted_rows(queue: QueueTable) -> None:
     assert numbers(queue) == there
 
 
-@pytest.mark.parametrize(("most_rows", "most_ranges"), [(3, 1_000), (None, 2), (2, 2)])
+@pytest.mark.parametrize(("max_rows", "max_ranges"), [(3, 1_000), (None, 2), (2, 2)])
 def test_size_of_a_statement_is_limited(
-    queue: QueueTable, monkeypatch: pytest.MonkeyPatch, most_rows: int | None, most_ranges: int
+    queue: QueueTable, monkeypatch: pytest.MonkeyPatch, max_rows: int | None, max_ranges: int
 ) -> None:
-    monkeypatch.setattr(row_selection, "RANGES_PER_STATEMENT", most_ranges)
-    monkeypatch.setattr(row_selection, "_ROWS_PER_STATEMENT", {queue.dialect.name: most_rows})
+    monkeypatch.setattr(row_selection, "RANGES_PER_STATEMENT", max_ranges)
+    monkeypatch.setattr(row_selection, "_ROWS_PER_STATEMENT", {queue.dialect.name: max_rows})
     queue.send(rows(20))
     there = numbers(queue)
     wanted = [each for index, each in enumerate(there) if index % 5]

@@ -181,9 +181,9 @@ def test_usage_and_notable_messages_are_shown(computed: QueueDatabase) -> None:
 @pytest.mark.parametrize("part", PARTS)
 def test_page_takes_few_statements(computed: QueueDatabase, part: str) -> None:
     client = client_of("viewer")
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         assert client.get(f"{BASE}{part}?period=1y").status_code == 200
-    assert len(asked) <= 15
+    assert len(queries) <= 15
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -206,17 +206,17 @@ def test_map_draws_a_limited_number_of_endpoints() -> None:
 
 def test_chart_of_a_day_has_a_limited_number_of_points() -> None:
     end = datetime(2026, 11, 22, 12, 0, 30, tzinfo=UTC)
-    asked = RollupQuery.until(end, timedelta(days=1), 60)
-    minutes = [asked.begin + timedelta(minutes=number) for number in range(1_440)]
+    queries = RollupQuery.until(end, timedelta(days=1), 60)
+    minutes = [queries.begin + timedelta(minutes=number) for number in range(1_440)]
     over_time = {at: Rollup(processed=6, failed=2, critical={number % 6: 1}) for number, at in enumerate(minutes)}
-    read = RollupResult(asked, over_time, over_time, 60, {}, Rollup(), is_cut=False)
+    read = RollupResult(queries, over_time, over_time, 60, {}, Rollup(), is_cut=False)
 
-    wide = resample(over_time, asked.begin, timedelta(minutes=6))
+    wide = resample(over_time, queries.begin, timedelta(minutes=6))
     flow, critical, _processing, failing = rollup_charts(read)
 
     assert len(wide) == MAX_POINTS
-    assert wide[asked.begin].processed == 36
-    assert wide[asked.begin].critical == dict.fromkeys(range(6), 1)
+    assert wide[queries.begin].processed == 36
+    assert wide[queries.begin].critical == dict.fromkeys(range(6), 1)
     assert [flow.lines[0].path.count("L") + 1, critical.lines[0].path.count("L") + 1] == [MAX_POINTS, MAX_POINTS]
     assert "between 0.10/s and 0.11/s" in flow.lines[0].summary
     assert "25.0 %" in failing.lines[0].summary
@@ -225,7 +225,7 @@ def test_chart_of_a_day_has_a_limited_number_of_points() -> None:
 
 
 def test_chart_of_an_hour_has_every_minute() -> None:
-    asked = RollupQuery.until(datetime(2026, 11, 22, 12, 0, tzinfo=UTC), timedelta(hours=1), 60)
-    over_time = {asked.begin + timedelta(minutes=number): Rollup(processed=60) for number in range(60)}
-    (flow, *_) = rollup_charts(RollupResult(asked, over_time, over_time, 60, {}, Rollup(), is_cut=False))
+    queries = RollupQuery.until(datetime(2026, 11, 22, 12, 0, tzinfo=UTC), timedelta(hours=1), 60)
+    over_time = {queries.begin + timedelta(minutes=number): Rollup(processed=60) for number in range(60)}
+    (flow, *_) = rollup_charts(RollupResult(queries, over_time, over_time, 60, {}, Rollup(), is_cut=False))
     assert flow.lines[0].path.count("L") + 1 == 60

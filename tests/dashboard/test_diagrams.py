@@ -41,11 +41,11 @@ def test_lanes_are_in_order_of_first_appearance() -> None:
 def test_arrows_lead_from_sender_to_receiver() -> None:
     drawn = sequence_diagram(forest(ORDER))
     sales, web, billing, _shipping = drawn.lanes.values()
-    nobody, order, placed, tick, _ = drawn.arrows
+    anonymous, order, placed, tick, _ = drawn.arrows
     assert order.path.startswith(f"M{web} ")
     assert order.path.endswith(f"H{sales + 5}")
     assert placed.path.startswith(f"M{sales} ")
-    assert nobody.path.startswith(f"M{sales - 70} ")
+    assert anonymous.path.startswith(f"M{sales - 70} ")
     # a message to itself leaves and returns on the same side
     assert tick.path.endswith(f"h36v14H{tick.bar[0] + 10}")
     assert tick.label_x > billing

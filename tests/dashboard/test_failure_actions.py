@@ -136,8 +136,8 @@ def test_buttons_follow_the_status(shop: QueueDatabase) -> None:
     admin = site.get_model_admin(FailedMessage)
     assert isinstance(admin, PageAdmin)
 
-    def labels(message: FailedMessage | None = None, **said: Any) -> list[str]:
-        return [each.label for each in failure_buttons(request, admin, FailureSelection(**said), message)]
+    def labels(message: FailedMessage | None = None, **filters: Any) -> list[str]:
+        return [each.label for each in failure_buttons(request, admin, FailureSelection(**filters), message)]
 
     assert [labels(each, ids=(each.pk,)) for each in FailedMessage.objects.order_by("row_version")] == [
         ["Retry", "Edit and retry", "Archive", "Delete"],
@@ -150,7 +150,7 @@ def test_buttons_follow_the_status(shop: QueueDatabase) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "page"),
+    ("filters", "page"),
     [
         ({"ids": (GROUP,)}, f"{GROUP}/"),
         ({"ids": (GROUP, uuid.UUID(int=1))}, "messages/"),
@@ -160,11 +160,11 @@ def test_buttons_follow_the_status(shop: QueueDatabase) -> None:
         ({"endpoint": "Sales"}, "messages/?endpoint=Sales"),
     ],
 )
-def test_action_returns_to_its_object(shop: QueueDatabase, said: dict[str, Any], page: str) -> None:
+def test_action_returns_to_its_object(shop: QueueDatabase, filters: dict[str, Any], page: str) -> None:
     admin = site.get_model_admin(FailedMessage)
     assert isinstance(admin, PageAdmin)
 
-    assert page_of(admin, FailureSelection(**said)) == FAILURES + page
+    assert page_of(admin, FailureSelection(**filters)) == FAILURES + page
 
 
 def test_unfiltered_action_needs_the_typed_count(shop: QueueDatabase) -> None:
@@ -283,7 +283,7 @@ def test_edit_of_a_message_that_failed_again_is_refused(shop: QueueDatabase) -> 
     answer = client.post(f"{FAILURES}edit/?{ids(failure)}", typed)
 
     assert answer.status_code == 409
-    assert "failed again meanwhile" in answer.content.decode()
+    assert "has failed again: open it" in answer.content.decode()
     assert OperatorAction.objects.get().result == ActionResult.FAILED
 
 

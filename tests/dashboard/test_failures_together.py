@@ -96,8 +96,8 @@ def test_pending_retries_are_selected_individually(sqlite_database: QueueDatabas
     shown = page(f"{FAILURES}pending/")
     assert {each["value"] for each in shown.find("input", type="checkbox", name="ids")} == {str(ONE), str(TWO)}
     assert shown.find("button", type="submit", formaction=f"{FAILURES}complete/")
-    asked = page(f"{FAILURES}complete/?only=ids&ids={ONE}")
-    assert "the message" in asked.text()
+    confirmation = page(f"{FAILURES}complete/?only=ids&ids={ONE}")
+    assert "the message" in confirmation.text()
     answer = client_of("writer").post(f"{FAILURES}complete/", {"ids": str(ONE), "confirmed": "1"})
     assert answer.status_code == 302
     statuses = {each.pk: each.status for each in FailedMessage.objects.all()}
@@ -131,9 +131,9 @@ def test_groups_can_combine_two_classifiers(queue_database: QueueDatabase, query
     counts = sorted(len([each for each in page(link).find("tr", role="row") if "data-key" in each]) for link in found)
     assert counts == [1, 1, 2]
     assert [each["href"] for each in shown.find("a", **{"aria-current": "true"}) if "and=" in str(each["href"])]
-    asked = page(found[0].replace("messages/?", "retry/?"))
-    assert "the group “" in asked.text()
-    assert asked.text().count("the group “") == 2
+    confirmation = page(found[0].replace("messages/?", "retry/?"))
+    assert "the group “" in confirmation.text()
+    assert confirmation.text().count("the group “") == 2
 
 
 @pytest.mark.parametrize("query", ["by=type&and=type", "by=type&and=odd", "and=", "by=odd&and=%00", "after=1_2_3&and=type"])
@@ -156,9 +156,9 @@ def test_pairs_of_groups_are_paginated(queue_database: QueueDatabase, monkeypatc
         address = FAILURES + str(following[0]["href"]) if following else ""
     assert sorted(seen) == types
     answer = client_of("writer").get(f"{FAILURES}?by=exception&and=type&format=json")
-    told = json.loads(b"".join(answer.streaming_content))  # type: ignore[attr-defined]
-    assert sorted(each["also_title"] for each in told) == types
-    assert {each["also_classifier"] for each in told} == {"Message Type"}
+    exported = json.loads(b"".join(answer.streaming_content))  # type: ignore[attr-defined]
+    assert sorted(each["also_title"] for each in exported) == types
+    assert {each["also_classifier"] for each in exported} == {"Message Type"}
 
 
 # --- a sample of a group ------------------------------------------------------------------------------------------------------
@@ -174,8 +174,8 @@ def test_sample_of_a_group_is_retried(queue_database: QueueDatabase) -> None:
     refused = page(group, "reader")
     assert not refused.find("input", name="sample", type="number")
     assert "Retry a sample You need the permission “Can retry failed messages”." in refused.text()
-    asked = page(f"{FAILURES}retry/?group={GROUP}&sample=2")
-    ids = [str(each["value"]) for each in asked.find("input", type="hidden", name="ids")]
+    confirmation = page(f"{FAILURES}retry/?group={GROUP}&sample=2")
+    ids = [str(each["value"]) for each in confirmation.find("input", type="hidden", name="ids")]
     assert sorted(ids) == sorted(str(deterministic_guid(name, "Sales")) for name in ("m-2", "m-3"))
     answer = client_of("writer").post(f"{FAILURES}retry/", {"ids": ids, "confirmed": "1"})
     assert answer.status_code == 302
@@ -215,16 +215,16 @@ def test_new_redirect_is_offered_for_waiting_retries(turned: QueueDatabase) -> N
     admin = client_of("admin")
     (waiting,) = table(turned, "Old").peek(1)
     made = admin.post(f"{ADMIN}redirect/make/", {"from": "Old", "to": "Sales", "confirmed": "1"})
-    asked = page(made.headers["Location"], "admin")
-    assert "it may have been handled, and would be handled twice" in asked.text()
-    assert "Will be moved if they still wait 2" in asked.text()
+    confirmation = page(made.headers["Location"], "admin")
+    assert "it may have been handled, and would be handled twice" in confirmation.text()
+    assert "Will be moved if they still wait 2" in confirmation.text()
     assert table(turned, "Old").depth().waiting == 1, "nothing is done before it is confirmed"
     answer = admin.post(made.headers["Location"], {"confirmed": "1"}, follow=True)
     assert "1 pending retry redirected. 1 was skipped." in Markup(answer.content.decode()).text()
     (moved,) = table(turned, "Sales").peek(1)
     assert (moved.headers, moved.body, table(turned, "Old").depth().waiting) == (waiting.headers, waiting.body, 0)
-    told = {each.pk: (each.retried_to, each.status) for each in FailedMessage.objects.all()}
-    assert told == {ONE: (canonical("Sales"), FailureStatus.RETRY_ISSUED), TWO: (canonical("Old"), FailureStatus.RETRY_ISSUED)}
+    exported = {each.pk: (each.retried_to, each.status) for each in FailedMessage.objects.all()}
+    assert exported == {ONE: (canonical("Sales"), FailureStatus.RETRY_ISSUED), TWO: (canonical("Old"), FailureStatus.RETRY_ISSUED)}
     assert Redirect.objects.get().used == 1
     assert "It waits in" in page(f"{FAILURES}pending/").text()
 
@@ -240,8 +240,8 @@ def test_redirects_are_applied_from_both_lists(turned: QueueDatabase) -> None:
 
 
 def test_retries_to_other_queues_are_not_redirected(turned: QueueDatabase) -> None:
-    asked = page(f"{FAILURES}redirect/?statuses=retry_issued")
-    assert "None of these messages was sent to a queue whose retries are redirected." in asked.text()
+    confirmation = page(f"{FAILURES}redirect/?statuses=retry_issued")
+    assert "None of these messages was sent to a queue whose retries are redirected." in confirmation.text()
     answer = client_of("writer").post(f"{FAILURES}redirect/", {"statuses": "retry_issued", "confirmed": "1", "typed": "0"})
     assert answer.status_code == 409
     request_operation(get_settings(), "redirect", FailureSelection(ids=(ONE,)), actor=Actor("anna"))

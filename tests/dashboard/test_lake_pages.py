@@ -238,9 +238,9 @@ def test_any_query_string_is_answered(lake: Path, query: str) -> None:
 def test_pages_take_few_statements(lake: Path) -> None:
     client = client_of("viewer")
     for address in (SEARCH, RUNS):
-        with CaptureQueriesContext(connection) as asked:
+        with CaptureQueriesContext(connection) as queries:
             client.get(address)
-        assert len(asked) <= 15
+        assert len(queries) <= 15
 
 
 def test_runs_are_listed(queue_database: QueueDatabase) -> None:

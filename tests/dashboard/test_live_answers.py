@@ -136,11 +136,11 @@ def test_errors_are_not_cached(sqlite_database: QueueDatabase, clock: Clock) -> 
 def counted_tables(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The counted tables, in order."""
     tables: list[str] = []
-    look = listing.snapshot_queues
+    original = listing.snapshot_queues
 
     def recorded(alias: str, addresses: Any, limit: int) -> Any:
         tables.extend(each.table for each in addresses)
-        return look(alias, addresses, limit)
+        return original(alias, addresses, limit)
 
     monkeypatch.setattr(queues, "snapshot_queues", recorded)
     return tables
@@ -172,26 +172,26 @@ def test_pages_share_their_snapshots_of_delayed_tables(
     sqlite_database: QueueDatabase, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(sqlite_database)
-    looked: list[int] = []
-    look = listing.snapshot_delayed
+    sizes: list[int] = []
+    original = listing.snapshot_delayed
 
     def recorded(alias: str, addresses: Any, limit: int) -> Any:
-        looked.append(len(addresses))
-        return look(alias, addresses, limit)
+        sizes.append(len(addresses))
+        return original(alias, addresses, limit)
 
     monkeypatch.setattr(delayed, "snapshot_delayed", recorded)
     client = client_of("viewer")
     live(client, DASHBOARD)
     live(client, OVERVIEW)
-    assert [number for number in looked if number] == [1]
+    assert [number for number in sizes if number] == [1]
     client.get(OVERVIEW)
-    assert [number for number in looked if number] == [1, 1], "who loads a page himself has them counted"
+    assert [number for number in sizes if number] == [1, 1], "who loads a page himself has them counted"
 
 
 # --- by itself ------------------------------------------------------------------------------------------------------------------
 
 
-class _Nobody:
+class _Anonymous:
     """A user who may do nothing."""
 
     def has_perm(self, _name: str) -> bool:
@@ -200,7 +200,7 @@ class _Nobody:
 
 def request_for(path: str) -> HttpRequest:
     request = RequestFactory().get(path)
-    request.user = _Nobody()  # type: ignore[assignment]
+    request.user = _Anonymous()  # type: ignore[assignment]
     return request
 
 
@@ -217,7 +217,7 @@ def test_concurrent_request_waits_for_the_answer() -> None:
     answers, made, begun, go_on = LiveAnswers(clock=lambda: 0.0), [], threading.Event(), threading.Event()
     found: list[bytes] = []
 
-    def ask() -> None:
+    def fetch() -> None:
         request = request_for("/page/")
 
         def make() -> HttpResponseBase:
@@ -230,7 +230,7 @@ def test_concurrent_request_waits_for_the_answer() -> None:
         assert isinstance(answer, HttpResponse)
         found.append(answer.content)
 
-    threads = [threading.Thread(target=ask) for _ in range(5)]
+    threads = [threading.Thread(target=fetch) for _ in range(5)]
     threads[0].start()
     assert begun.wait(60)
     for thread in threads[1:]:
@@ -290,7 +290,7 @@ class Costly:
         self.answers = LiveAnswers(clock=clock, now=lambda: self.now + clock.seconds)
         self.made: list[str] = []
 
-    def ask(self, path: str, *, seconds: float = 0.0, **headers: str) -> HttpResponse:
+    def fetch(self, path: str, *, seconds: float = 0.0, **headers: str) -> HttpResponse:
         request = request_for(path)
         request.META.update({f"HTTP_{name.upper()}": value for name, value in headers.items()})
 
@@ -309,43 +309,43 @@ def test_expensive_pages_are_rendered_less_often() -> None:
     cost = 0.2
     kept_for = cost / PART_OF_TIME
     assert HALF < kept_for < MAX_SECONDS
-    costly.ask("/page/", seconds=cost)
+    costly.fetch("/page/", seconds=cost)
     costly.clock.seconds = kept_for - 0.001
-    costly.ask("/page/")
+    costly.fetch("/page/")
     assert costly.made == ["/page/"]
     costly.clock.seconds = kept_for
-    costly.ask("/page/")
+    costly.fetch("/page/")
     assert costly.made == ["/page/"] * 2
 
 
 def test_all_open_pages_share_the_time_budget() -> None:
     costly = Costly(Clock())
     for number in range(3):
-        costly.ask(f"/{number}/", seconds=0.1)
+        costly.fetch(f"/{number}/", seconds=0.1)
     # the third accounts for all; 15 s is the next expiry of pages of that cost
     costly.clock.seconds = 0.2 / PART_OF_TIME - 0.001
-    costly.ask("/2/")
+    costly.fetch("/2/")
     assert costly.made == ["/0/", "/1/", "/2/"]
     costly.clock.seconds += MAX_SECONDS * 3
-    costly.ask("/2/", seconds=0.1)
+    costly.fetch("/2/", seconds=0.1)
     kept_for = costly.answers._known(request_for("/2/")).until - costly.clock.seconds
     assert kept_for <= 0.1 / PART_OF_TIME + 0.001, "pages that are no longer open take no time"
 
 
 def test_page_is_refreshed_within_the_maximum_time() -> None:
     costly = Costly(Clock())
-    costly.ask("/page/", seconds=MAX_SECONDS)
+    costly.fetch("/page/", seconds=MAX_SECONDS)
     costly.clock.seconds += MAX_SECONDS
-    costly.ask("/page/")
+    costly.fetch("/page/")
     assert len(costly.made) == 2
 
 
 def test_each_answer_states_the_time_of_its_data() -> None:
     costly = Costly(Clock())
-    first = costly.ask("/page/")
+    first = costly.fetch("/page/")
     costly.clock.seconds = HALF - 0.1
-    kept = costly.ask("/page/", sqlqueue_live=first["Sqlqueue-Made"])
-    same = costly.ask("/page/", sqlqueue_live=first["Sqlqueue-Made"], if_none_match=kept["ETag"])
+    kept = costly.fetch("/page/", sqlqueue_live=first["Sqlqueue-Made"])
+    same = costly.fetch("/page/", sqlqueue_live=first["Sqlqueue-Made"], if_none_match=kept["ETag"])
     assert float(first["Sqlqueue-Made"]) == costly.now - SNAPSHOT_SECONDS
     assert (kept.status_code, kept["Sqlqueue-Made"]) == (200, first["Sqlqueue-Made"])
     assert (same.status_code, same["Sqlqueue-Made"]) == (304, first["Sqlqueue-Made"])
@@ -355,16 +355,16 @@ def test_each_answer_states_the_time_of_its_data() -> None:
 def test_page_is_never_replaced_by_an_older_one() -> None:
     """Another user's page is rendered before an action; the acting user's page is newer, in any process."""
     costly = Costly(Clock())
-    costly.ask("/page/", seconds=1.0)
+    costly.fetch("/page/", seconds=1.0)
     costly.clock.seconds = 2.0
     mine = f"{costly.now + 2.0:.6f}"
-    assert costly.ask("/page/", sqlqueue_live=mine).status_code == 204
+    assert costly.fetch("/page/", sqlqueue_live=mine).status_code == 204
     costly.clock.seconds = MAX_SECONDS
-    assert costly.ask("/page/", sqlqueue_live=mine).status_code == 200
+    assert costly.fetch("/page/", sqlqueue_live=mine).status_code == 200
 
 
 @pytest.mark.parametrize("stamp", ["", "1", "nan", "inf", "-inf", "1e400", "nonsense", "\x00", "9999999999"])
 def test_any_time_stamp_returns_a_page(stamp: str) -> None:
     costly = Costly(Clock())
-    costly.ask("/page/")
-    assert costly.ask("/page/", sqlqueue_live=stamp).status_code == 200
+    costly.fetch("/page/")
+    assert costly.fetch("/page/", sqlqueue_live=stamp).status_code == 200

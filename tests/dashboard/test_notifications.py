@@ -316,9 +316,9 @@ def test_page_takes_few_statements(sqlite_database: QueueDatabase, admin: Client
         for number in range(3):
             delivery(each, at=NOW + timedelta(seconds=number))
     for page in (RULES, f"{RULES}{rules[0].pk}/", LOG, f"{RULES}make/", f"{RULES}{rules[0].pk}/edit/"):
-        with CaptureQueriesContext(sqlite_database.connection) as asked:
+        with CaptureQueriesContext(sqlite_database.connection) as queries:
             assert admin.get(page).status_code == 200
-        assert len(asked) <= 15, (page, len(asked))
+        assert len(queries) <= 15, (page, len(queries))
 
 
 def test_query_string_sets_the_initial_form_values(admin: Client) -> None:

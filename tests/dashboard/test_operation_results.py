@@ -110,6 +110,6 @@ def test_page_takes_few_statements(sqlite_database: QueueDatabase) -> None:
     page, _found = retried(sqlite_database, 60)
     client = client_of("viewer")
     assert client.get(page).status_code == 200
-    with CaptureQueriesContext(sqlite_database.connection) as asked:
+    with CaptureQueriesContext(sqlite_database.connection) as queries:
         assert client.get(page).status_code == 200
-    assert len(asked) <= 15, len(asked)
+    assert len(queries) <= 15, len(queries)

@@ -293,10 +293,10 @@ def test_page_takes_few_statements(shop: QueueDatabase, page: str) -> None:
         Redirect.objects.create(id=uuid.uuid4(), from_address=f"q{number}", to_address="Sales", created_at=AT)
     client = client_of("superuser")
 
-    with CaptureQueriesContext(connections[shop.alias]) as asked:
+    with CaptureQueriesContext(connections[shop.alias]) as queries:
         assert client.get(page).status_code == 200
 
-    assert len(asked) <= 15
+    assert len(queries) <= 15
 
 
 def test_pages_link_to_each_other(shop: QueueDatabase) -> None:

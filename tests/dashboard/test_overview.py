@@ -127,7 +127,7 @@ def test_page_adds_few_statements_to_the_status(queue_database: QueueDatabase) -
     instance()
     client = client_of("viewer")
     client.get(OVERVIEW)
-    with CaptureQueriesContext(queue_database.connection) as look:
+    with CaptureQueriesContext(queue_database.connection) as captured:
         read_status(others=True)
     # Sessions, users and instances are in the default database; the queues may be, too.
     with CaptureQueriesContext(queue_database.connection) as page:
@@ -135,7 +135,7 @@ def test_page_adds_few_statements_to_the_status(queue_database: QueueDatabase) -
 
     own = [query["sql"] for query in page if "auth_" not in query["sql"] and "django_" not in query["sql"]]
     # and one for the rates and one for the badges of the navigation
-    assert len(own) == len(look) + 2
+    assert len(own) == len(captured) + 2
 
 
 def test_hostile_names_are_shown_as_text(queue_database: QueueDatabase) -> None:

@@ -202,10 +202,10 @@ def test_text_filters_do_not_reveal_bodies(with_bodies: QueueDatabase) -> None:
     """Otherwise a user without `view_body` could read bodies letter by letter."""
     client = client_of("viewer")
     pages = [site_paths()[name] for name in NAMES if name.removeprefix("sqlqueue_app_") in LOOKS]
-    asked: list[tuple[str, str, dict[str, str]]] = [(path, each, {}) for path in pages for each in TEXT_FILTERS]
-    asked += [(path, each, {"format": "json"}) for path in pages for each in ("text", "q", "header")]
+    requests: list[tuple[str, str, dict[str, str]]] = [(path, each, {}) for path in pages for each in TEXT_FILTERS]
+    requests += [(path, each, {"format": "json"}) for path in pages for each in ("text", "q", "header")]
     # A page may change between two requests, but not every time.
-    leaks = [each for each in asked if all(_differs(client, *each) for _try in range(3))]
+    leaks = [each for each in requests if all(_differs(client, *each) for _try in range(3))]
     assert leaks == []
 
 

@@ -84,19 +84,19 @@ def test_list_is_exported_as_csv_and_json(sqlite_database: QueueDatabase) -> Non
     assert answer["Content-Disposition"] == 'attachment; filename="queues.csv"'
 
 
-@pytest.mark.parametrize("asked", ["csv", "json"])
+@pytest.mark.parametrize("requested", ["csv", "json"])
 @pytest.mark.parametrize("page", ["", "Sales/"])
-def test_export_needs_the_permission(sqlite_database: QueueDatabase, page: str, asked: str) -> None:
+def test_export_needs_the_permission(sqlite_database: QueueDatabase, page: str, requested: str) -> None:
     install(sqlite_database)
-    assert client_of("reader").get(f"{OVERVIEW}{page}?format={asked}").status_code == 403
+    assert client_of("reader").get(f"{OVERVIEW}{page}?format={requested}").status_code == 403
     assert "format=csv" not in client_of("reader").get(f"{OVERVIEW}{page}").content.decode()
     assert "format=csv" in client_of("writer").get(f"{OVERVIEW}{page}").content.decode()
 
 
-@pytest.mark.parametrize("asked", ["xml", "", "csv%00", "[]"])
-def test_unknown_format_returns_the_page(sqlite_database: QueueDatabase, asked: str) -> None:
+@pytest.mark.parametrize("requested", ["xml", "", "csv%00", "[]"])
+def test_unknown_format_returns_the_page(sqlite_database: QueueDatabase, requested: str) -> None:
     install(sqlite_database)
-    assert client_of("writer").get(f"{OVERVIEW}?format={asked}").status_code == 200
+    assert client_of("writer").get(f"{OVERVIEW}?format={requested}").status_code == 200
 
 
 def test_two_hundred_queues_take_few_statements(postgresql_database: QueueDatabase) -> None:

@@ -167,9 +167,9 @@ def test_hostile_texts_are_shown_as_text(shop: QueueDatabase) -> None:
 
 def test_page_takes_few_statements(shop: QueueDatabase) -> None:
     client = client_of("viewer")
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         client.get(f"{SEARCH}?q=order")
-    assert len(asked) <= 15
+    assert len(queries) <= 15
 
 
 def test_id_of_the_former_conversation_form_is_searched(shop: QueueDatabase) -> None:

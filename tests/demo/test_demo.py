@@ -77,7 +77,7 @@ def test_demo_checks_itself(tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert answer.stdout.startswith("setting up the database ...\nstarting the site and the worker ...\n")
     assert re.search(r"Its overview    http://127\.0\.0\.1:\d+/admin/sqlqueue_app/dashboard/ ", answer.stdout)
-    assert "check: orders came all the way" in answer.stdout
+    assert "check: orders are shipped" in answer.stdout
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_demo_runs_in_every_model_and_mode(tmp_path: Path, model: str, mode: str
 
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert f"model {model}, mode {mode}" in answer.stdout
-    assert "check: orders came all the way" in answer.stdout
+    assert "check: orders are shipped" in answer.stdout
 
 
 @pytest.mark.parametrize(("option", "value"), [("--model", "fast"), ("--mode", "sometimes")])

@@ -42,7 +42,7 @@ def third(bench: Bench, provider: PostgresqlProvider) -> Iterator[OtherDatabase]
 
 
 @pytest.fixture
-def nobody_looks_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_background_resolution(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable the job of the worker, which would remove log entries that tests count. `test_in_doubt.py` tests it."""
     monkeypatch.setattr(InDoubt, "jobs", lambda self: [])
 

@@ -130,11 +130,11 @@ def test_unavailable_database_is_logged_once_and_keeps_its_transactions(
     branch = leave_branch(bench, second, committed=True)
     name = connections.settings["second"]["NAME"]
     lose(second)
-    looking = InDoubt(bench.database.alias)
-    assert [looking.end_branches(), looking.end_branches()] == [Resolved()] * 2
+    resolver = InDoubt(bench.database.alias)
+    assert [resolver.end_branches(), resolver.end_branches()] == [Resolved()] * 2
     assert (not_seen(caplog), recorded(bench)) == (["WARNING"], [branch.transaction])
     connections.settings["second"]["NAME"] = name
-    assert looking.end_branches() == Resolved(committed=1)
+    assert resolver.end_branches() == Resolved(committed=1)
 
 
 def test_periodic_checks_log_an_outage_once_and_each_waiting_transaction(
@@ -214,10 +214,10 @@ def test_a_branch_in_doubt_is_one_alert_until_it_has_ended(bench: Bench, second:
 
 def test_read_only_settings_are_reported(bench: Bench) -> None:
     bench.configure()
-    told = check_other_databases()
+    warnings = check_other_databases()
     beside = (connections[alias] for alias in connections if alias != bench.database.alias)
     others = [each.alias for each in beside if each.vendor != "postgresql"]
-    assert [(message.id, f"the database {alias!r}" in message.msg) for message, alias in zip(told, others, strict=True)] == [
+    assert [(message.id, f"the database {alias!r}" in message.msg) for message, alias in zip(warnings, others, strict=True)] == [
         ("sqlqueue.I032", True) for _ in others
     ]
     bench.configure(TRANSACTION_MODE="sends_atomic_with_receive")

@@ -163,7 +163,7 @@ def test_swallowed_error_fails_the_message(bench: Bench, second: OtherDatabase) 
 
 
 @pytest.mark.parametrize(
-    ("left", "said"),
+    ("left", "expected"),
     [
         (lambda: transaction.Atomic("second", True, False).__enter__(), "left an atomic() on 'second' open"),
         (lambda: transaction.set_rollback(True, using="second"), "the transaction on 'second' cannot be committed"),
@@ -171,7 +171,7 @@ def test_swallowed_error_fails_the_message(bench: Bench, second: OtherDatabase) 
     ],
 )
 def test_open_transaction_of_a_handler_fails_the_message(
-    bench: Bench, second: OtherDatabase, left: Callable[[], object], said: str
+    bench: Bench, second: OtherDatabase, left: Callable[[], object], expected: str
 ) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
@@ -183,7 +183,7 @@ def test_open_transaction_of_a_handler_fails_the_message(
     bench.put_message_of(2, "Test.After")
     bench.run(max_concurrency=1)
     assert (len(reasons(bench)), second.effects()) == (1, ["after"])
-    assert said in reasons(bench)[0]
+    assert expected in reasons(bench)[0]
 
 
 def test_failed_prepare_fails_the_message_before_any_commit(bench: Bench, second: OtherDatabase) -> None:

@@ -74,10 +74,10 @@ def test_connection_lost_at_the_commit_leaves_no_branch(bench: Bench, second: Ot
 def test_undecided_branch_is_left_to_the_later_check(
     bench: Bench, second: OtherDatabase, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = TransactionLog.is_committed
+    original = TransactionLog.is_committed
 
     def still_open(self: TransactionLog, transaction_id: uuid.UUID) -> bool | None:
-        return None if len(calls.seen) == 1 else asked(self, transaction_id)
+        return None if len(calls.seen) == 1 else original(self, transaction_id)
 
     monkeypatch.setattr(TransactionLog, "is_committed", still_open)
 

@@ -335,10 +335,10 @@ def test_operation_of_an_unknown_kind_stays_waiting(shop: QueueDatabase) -> None
 def test_idle_worker_runs_one_query(shop: QueueDatabase) -> None:
     runner = OperationRunner(get_settings())
 
-    with CaptureQueriesContext(shop.connection) as asked:
+    with CaptureQueriesContext(shop.connection) as queries:
         run_open_operations(runner, StopSignal())
 
-    assert len(asked) == 1
+    assert len(queries) == 1
 
 
 def test_process_that_only_receives_replies_is_no_worker(shop: QueueDatabase) -> None:

@@ -18,15 +18,15 @@ from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, Fail
 from sqlqueue_app.tables.row_selection import remove_rows
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import FAILED_AT as NOW, acknowledgement, failed
-from tests.support.failure_index import alias, id_of, look, only, statuses
+from tests.support.failure_index import alias, id_of, index_errors, only, statuses
 from tests.support.filling import install, row, table
 
 
 def test_failure_is_indexed_with_the_values_of_its_headers(errors: QueueDatabase) -> None:
     table(errors, "error").send([failed(body=b"12345")])
 
-    assert look() == IndexState(read=1)
-    assert look() == IndexState()
+    assert index_errors() == IndexState(read=1)
+    assert index_errors() == IndexState()
 
     found = only()
     assert found.pk == id_of("m-1")
@@ -52,10 +52,10 @@ def test_failure_is_indexed_with_the_values_of_its_headers(errors: QueueDatabase
 
 def test_scan_without_news_takes_few_statements(errors: QueueDatabase) -> None:
     table(errors, "error").send([failed(f"m-{number}") for number in range(20)])
-    look()
+    index_errors()
 
     with CaptureQueriesContext(errors.connection) as queries:
-        assert look() == IndexState()
+        assert index_errors() == IndexState()
 
     assert len(queries) <= 4
 
@@ -63,7 +63,7 @@ def test_scan_without_news_takes_few_statements(errors: QueueDatabase) -> None:
 def test_limited_scan_reports_that_it_is_behind(errors: QueueDatabase) -> None:
     table(errors, "error").send([failed(f"m-{number}") for number in range(7)])
 
-    assert [look(limit=3) for _ in range(3)] == [
+    assert [index_errors(limit=3) for _ in range(3)] == [
         IndexState(read=3, is_behind=True), IndexState(read=3, is_behind=True), IndexState(read=1),
     ]  # fmt: skip
     assert len(statuses()) == 7
@@ -79,13 +79,13 @@ def test_row_committed_late_is_found(postgresql_database: QueueDatabase) -> None
             values = [str(uuid.uuid4()), failed("late").headers]
             cursor.execute(f"INSERT INTO {queue.qualified} (id, headers, body) VALUES (%s, %s, '')", values)
             queue.send([failed("early")])
-            look()
+            index_errors()
             assert statuses() == {"early": "unresolved"}
             cursor.execute("COMMIT")
     finally:
         slow.close()
 
-    assert look() == IndexState(read=1)
+    assert index_errors() == IndexState(read=1)
     assert statuses() == {"early": "unresolved", "late": "unresolved"}
 
 
@@ -94,7 +94,7 @@ def test_older_rows_are_compared_in_stretches(errors: QueueDatabase, monkeypatch
     monkeypatch.setattr(index, "STRETCH", 4)
     queue = table(errors, "error")
     queue.send([failed(f"m-{number}") for number in range(30)])
-    look()
+    index_errors()
     numbers = queue.row_versions(100)
     remove_rows(queue, [numbers[2], numbers[11], numbers[28]])
     # Simulates a row that is committed late: it has not been indexed.
@@ -103,7 +103,7 @@ def test_older_rows_are_compared_in_stretches(errors: QueueDatabase, monkeypatch
 
     found = IndexState()
     for _ in range(12):
-        found = found.plus(look())
+        found = found.plus(index_errors())
 
     assert found == IndexState(read=1, gone=3)
     gone = {name for name, status in statuses().items() if status == "gone from the error queue"}
@@ -114,10 +114,10 @@ def test_older_rows_are_compared_in_stretches(errors: QueueDatabase, monkeypatch
 
 def test_purged_queue_is_detected(errors: QueueDatabase) -> None:
     table(errors, "error").send([failed(f"m-{number}") for number in range(3)])
-    look()
+    index_errors()
     table(errors, "error").purge()
 
-    assert look(now=NOW + timedelta(hours=1)) == IndexState(gone=3)
+    assert index_errors(now=NOW + timedelta(hours=1)) == IndexState(gone=3)
     assert set(statuses().values()) == {"gone from the error queue"}
     assert {each.status_at for each in FailedMessage.objects.using(alias()).all()} == {NOW + timedelta(hours=1)}
 
@@ -126,7 +126,7 @@ def test_one_job_run_detects_the_purge_of_a_long_queue(errors: QueueDatabase, mo
     for name, value in (("TAIL", 5), ("STRETCH", 5), ("GONE_BATCH", 2)):
         monkeypatch.setattr(index, name, value)
     table(errors, "error").send([failed(f"m-{number}") for number in range(60)])
-    look()
+    index_errors()
     table(errors, "error").purge()
 
     assert FailureIndexing(get_settings(), now=lambda: NOW).index().gone == 60
@@ -137,7 +137,7 @@ def test_one_job_run_detects_the_purge_of_a_long_queue(errors: QueueDatabase, mo
 def test_recreated_table_is_detected(errors: QueueDatabase, rows: int) -> None:
     queue = table(errors, "error")
     queue.send([failed(f"old-{number}") for number in range(2)])
-    look()
+    index_errors()
     with errors.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {queue.qualified}")
         if errors.vendor == "sqlite":
@@ -148,7 +148,7 @@ def test_recreated_table_is_detected(errors: QueueDatabase, rows: int) -> None:
     assert queue.row_versions(1) == [1]
 
     for _ in range(3):
-        look()
+        index_errors()
 
     shown = statuses()
     assert {name for name, status in shown.items() if status == "unresolved"} == {f"new-{number}" for number in range(rows)}
@@ -158,7 +158,7 @@ def test_recreated_table_is_detected(errors: QueueDatabase, rows: int) -> None:
 def test_copy_of_a_failure_does_not_count_as_an_attempt(errors: QueueDatabase) -> None:
     queue = table(errors, "error")
     queue.send([failed(), failed()])
-    look()
+    index_errors()
 
     found = only()
     first, second = queue.row_versions(10)
@@ -166,13 +166,13 @@ def test_copy_of_a_failure_does_not_count_as_an_attempt(errors: QueueDatabase) -
     assert {each.row_version for each in found.history.all()} == {first, second}
 
     remove_rows(queue, [second])
-    assert look() == IndexState()
+    assert index_errors() == IndexState()
     assert (only().row_version, only().status) == (first, FailureStatus.UNRESOLVED)
     remove_rows(queue, [first])
-    assert look() == IndexState(gone=1)
+    assert index_errors() == IndexState(gone=1)
     # The same row again, as if an operator had moved it away and back.
     queue.send([failed()])
-    assert look() == IndexState(read=1)
+    assert index_errors() == IndexState(read=1)
     assert (only().status, only().attempts) == (FailureStatus.UNRESOLVED, 1)
 
 
@@ -188,9 +188,9 @@ def retry(database: QueueDatabase) -> FailedMessage:
 
 def test_message_that_fails_again_is_unresolved_again(errors: QueueDatabase) -> None:
     table(errors, "error").send([failed()])
-    look()
+    index_errors()
     retried = retry(errors)
-    assert look() == IndexState()
+    assert index_errors() == IndexState()
     assert only().status == FailureStatus.RETRY_ISSUED
 
     later = NOW + timedelta(hours=2)
@@ -201,7 +201,7 @@ def test_message_that_fails_again_is_unresolved_again(errors: QueueDatabase) -> 
         NServiceBus_ExceptionInfo_Message="other",
     )
     table(errors, "error").send([again])
-    assert look(now=later) == IndexState(read=1)
+    assert index_errors(now=later) == IndexState(read=1)
 
     found = only()
     assert (found.status, found.attempts, found.exception_message, found.status_at) == (
@@ -214,10 +214,10 @@ def test_message_that_fails_again_is_unresolved_again(errors: QueueDatabase) -> 
 def test_acknowledgement_resolves_the_failure_and_is_consumed(errors: QueueDatabase) -> None:
     queue = table(errors, "error")
     queue.send([failed()])
-    look()
+    index_errors()
     queue.send([acknowledgement(retry(errors).pk)])
 
-    assert look() == IndexState(resolved=1)
+    assert index_errors() == IndexState(resolved=1)
     assert only().status == FailureStatus.RESOLVED
     assert queue.row_versions(10) == []
 
@@ -226,10 +226,10 @@ def test_acknowledgements_for_servicecontrol_are_not_consumed(errors: QueueDatab
     install(errors, ERROR_QUEUE_OWNER="servicecontrol")
     queue = table(errors, "error")
     queue.send([failed()])
-    look()
+    index_errors()
     queue.send([acknowledgement(retry(errors).pk)])
 
-    assert look() == IndexState()
+    assert index_errors() == IndexState()
     assert only().status == FailureStatus.RETRY_ISSUED
     assert len(queue.row_versions(10)) == 1
 
@@ -238,19 +238,19 @@ def test_unmatched_acknowledgement_is_consumed_only_as_control_message(errors: Q
     queue = table(errors, "error")
     queue.send([acknowledgement(uuid.uuid4()), acknowledgement(uuid.uuid4(), **{"NServiceBus.ControlMessage": "False"})])
 
-    assert look() == IndexState(read=1)
+    assert index_errors() == IndexState(read=1)
     assert len(queue.row_versions(10)) == 1
     assert only().poison.startswith("the header NServiceBus.FailedQ is missing")
-    assert look() == IndexState()
+    assert index_errors() == IndexState()
 
 
 def test_acknowledgement_of_an_unresolved_failure_changes_nothing(errors: QueueDatabase) -> None:
     queue = table(errors, "error")
     queue.send([failed()])
-    look()
+    index_errors()
     queue.send([acknowledgement(only().pk)])
 
-    assert look() == IndexState()
+    assert index_errors() == IndexState()
     assert only().status == FailureStatus.UNRESOLVED
     assert len(queue.row_versions(10)) == 1
 
@@ -259,11 +259,11 @@ def test_acknowledgement_of_an_unresolved_failure_changes_nothing(errors: QueueD
 def test_unreadable_rows_are_indexed_as_poison(errors: QueueDatabase, text: str) -> None:
     table(errors, "error").send([row(text, b"x"), row(text, b"x")])
 
-    assert look() == IndexState(read=2)
+    assert index_errors() == IndexState(read=2)
     found = FailedMessage.objects.using(alias()).all()
     assert all(each.poison and each.exception_group is None for each in found)
     assert {each.failed_at for each in found} == {NOW}
-    assert look() == IndexState()
+    assert index_errors() == IndexState()
 
 
 def test_hostile_headers_are_cut_to_fit_the_columns(errors: QueueDatabase) -> None:
@@ -285,20 +285,20 @@ def test_hostile_headers_are_cut_to_fit_the_columns(errors: QueueDatabase) -> No
     }
     table(errors, "error").send([row(json.dumps(hostile))])
 
-    assert look() == IndexState(read=1)
+    assert index_errors() == IndexState(read=1)
     assert only().message_id.startswith("a\ufffd\U0001f600")
 
 
 def test_archived_message_stays_archived_until_it_fails_again(errors: QueueDatabase) -> None:
     table(errors, "error").send([failed()])
-    look()
+    index_errors()
     FailedMessage.objects.using(alias()).update(status=FailureStatus.ARCHIVED)
     table(errors, "error").send([failed()])
-    look()
+    index_errors()
     assert only().status == FailureStatus.ARCHIVED
 
     table(errors, "error").send([failed(at=NOW + timedelta(hours=1))])
-    look()
+    index_errors()
     assert (only().status, only().attempts) == (FailureStatus.UNRESOLVED, 2)
 
 
@@ -306,7 +306,7 @@ def test_missing_queue_is_named(errors: QueueDatabase) -> None:
     errors.configure(ENDPOINTS={"Sales": {}, "Billing": {"ERROR_QUEUE": "elsewhere"}})
     table(errors, "error").send([failed()])
 
-    found = look()
+    found = index_errors()
 
     assert found.read == 1
     assert len(found.problems) == 1

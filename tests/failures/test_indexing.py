@@ -16,7 +16,7 @@ from sqlqueue_app.status.retention import FAILURES_KEPT
 from sqlqueue_app.tables.row_selection import remove_rows
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import FAILED_AT as NOW, acknowledgement, failed
-from tests.support.failure_index import alias, look, statuses
+from tests.support.failure_index import alias, index_errors, statuses
 from tests.support.filling import install, table
 from tests.support.sqlserver import needs
 from tests.support.waiting import join_all
@@ -27,7 +27,7 @@ def test_error_queues_are_scanned_in_turn(errors: QueueDatabase) -> None:
     for name in ("A", "B", "C"):
         table(errors, f"error_{name}").send([failed(f"m-{name}")])
 
-    found = [catch_up(get_settings(), limit=10, now=NOW, queues_at_most=1).read for _ in range(3)]
+    found = [catch_up(get_settings(), limit=10, now=NOW, max_queues=1).read for _ in range(3)]
 
     assert found == [1, 1, 1]
     assert {each.queue for each in FailedMessage.objects.using(alias()).all()} == {"error_A", "error_B", "error_C"}
@@ -42,7 +42,7 @@ def test_concurrent_scans_index_each_failure_once(errors: QueueDatabase) -> None
     def work() -> None:
         try:
             begin.wait(60)
-            while (found := look(limit=20)).is_behind or found.problems:
+            while (found := index_errors(limit=20)).is_behind or found.problems:
                 problems.extend(found.problems)
         except Exception as error:  # noqa: BLE001 - asserted by the test's own thread
             problems.append(error)
@@ -88,7 +88,7 @@ def test_resolved_failures_expire(errors: QueueDatabase) -> None:
     names = {"kept": FailureStatus.UNRESOLVED, "archived": FailureStatus.ARCHIVED, "resolved": FailureStatus.RESOLVED}
     for name in (*names, "noted"):
         table(errors, "error").send([failed(name, NServiceBus_EnclosedMessageTypes=f"Shop.{name}")])
-    look()
+    index_errors()
     messages = FailedMessage.objects.using(alias())
     for name, status in {**names, "noted": FailureStatus.GONE}.items():
         if status in (FailureStatus.RESOLVED, FailureStatus.GONE):
@@ -114,7 +114,7 @@ def test_index_in_another_database_follows_the_queue(postgresql_database: QueueD
     settings.DATABASE_ROUTERS = []
     queue = table(postgresql_database, "error")
     queue.send([failed("gone"), failed("retried")])
-    assert look() == IndexState(read=2)
+    assert index_errors() == IndexState(read=2)
     messages = FailedMessage.objects.using("default")
     assert messages.count() == 2
 
@@ -124,7 +124,7 @@ def test_index_in_another_database_follows_the_queue(postgresql_database: QueueD
     FailedAttempt.objects.using("default").filter(failure=retried).update(row_version=None)
     queue.send([acknowledgement(retried.pk)])
 
-    assert look() == IndexState(gone=1, resolved=1)
+    assert index_errors() == IndexState(gone=1, resolved=1)
     assert queue.row_versions(10) == []
     assert set(messages.values_list("message_id", "status")) == {
         ("gone", FailureStatus.GONE.value), ("retried", FailureStatus.RESOLVED.value),
@@ -138,10 +138,10 @@ def test_missing_tables_are_reported_by_the_scan(errors: QueueDatabase) -> None:
     with errors.connection.schema_editor() as editor:
         editor.alter_db_table(FailedAttempt, FailedAttempt._meta.db_table, "elsewhere")
     try:
-        found = look()
+        found = index_errors()
     finally:
         with errors.connection.schema_editor() as editor:
             editor.alter_db_table(FailedAttempt, "elsewhere", FailedAttempt._meta.db_table)
 
     assert (found.read, len(found.problems)) == (0, 1)
-    assert look() == IndexState(read=1)
+    assert index_errors() == IndexState(read=1)

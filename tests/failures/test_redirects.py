@@ -83,5 +83,5 @@ def test_redirect_can_be_changed_and_removed(shop: QueueDatabase) -> None:
             change_redirect(get_settings(), made, target)
     assert remove_redirect(made)
     assert not remove_redirect(made)
-    with pytest.raises(RedirectRefused, match="removed meanwhile"):
+    with pytest.raises(RedirectRefused, match="since been removed"):
         change_redirect(get_settings(), made, "B")

@@ -27,9 +27,9 @@ def tables_in(database: QueueDatabase) -> set[str]:
 
 def test_missing_tables_are_made(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS=ENDPOINTS)
-    said = migrate(queue_database)
+    output = migrate(queue_database)
     assert tables_in(queue_database) == NAMES
-    assert said.count("  Created ") == len(TABLES)
+    assert output.count("  Created ") == len(TABLES)
     assert "Created" not in migrate(queue_database)
 
 

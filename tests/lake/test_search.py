@@ -26,8 +26,8 @@ def message(number: int, **more: Any) -> dict[str, Any]:
     return {"at": START + timedelta(minutes=number), "message_id": f"id {number}", **more}
 
 
-def found(lake: Path, **asked: Any) -> list[str]:
-    results = search(str(lake), files_of(lake), SearchQuery(**asked, bodies=True), seconds=LONG)
+def found(lake: Path, **query: Any) -> list[str]:
+    results = search(str(lake), files_of(lake), SearchQuery(**query, bodies=True), seconds=LONG)
     assert not results.is_partial
     assert not results.problems
     return [each.message_id for each in results.messages]
@@ -50,7 +50,7 @@ def lake(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("asked", "numbers"),
+    ("query", "numbers"),
     [
         ({}, [9, 4, 3, 2, 1]),
         ({"conversation": "c 1"}, [4, 2, 1]),
@@ -73,8 +73,8 @@ def lake(tmp_path: Path) -> Path:
         ({"until": START - timedelta(days=2)}, []),
     ],
 )
-def test_filters_find_the_matching_messages(lake: Path, asked: dict[str, Any], numbers: list[int]) -> None:
-    assert found(lake, **asked) == [f"id {number}" for number in numbers]
+def test_filters_find_the_matching_messages(lake: Path, query: dict[str, Any], numbers: list[int]) -> None:
+    assert found(lake, **query) == [f"id {number}" for number in numbers]
 
 
 def test_bodies_are_searched_only_on_request(lake: Path) -> None:
@@ -163,8 +163,8 @@ def test_unreadable_files_are_reported_and_the_others_searched(lake: Path) -> No
     pytest.importorskip("pyarrow.parquet").write_table(pa.table({"something": [1]}), other)
     gone = data_file("messages/queue=audit/day=2026-11-20/gone-0.parquet")
     assert gone is not None
-    for asked in (SearchQuery(), SearchQuery(text="{", bodies=True), SearchQuery(conversation="c 1")):
-        results = search(str(lake), [gone, *files_of(lake)], asked, seconds=LONG)
+    for query in (SearchQuery(), SearchQuery(text="{", bodies=True), SearchQuery(conversation="c 1")):
+        results = search(str(lake), [gone, *files_of(lake)], query, seconds=LONG)
         assert [each.partition(":")[0].rpartition("/")[2] for each in sorted(results.problems)] == [
             "broken-0.parquet", "gone-0.parquet", "other-0.parquet",
         ]  # fmt: skip

@@ -322,5 +322,5 @@ def test_message_that_contains_itself_cannot_be_written() -> None:
     message["a"] = message
     with pytest.raises(MessageBodyError, match="nested too deeply, or contains itself"):
         written(message)
-    with pytest.raises(MessageBodyError, match="XML names the type of the message"):
+    with pytest.raises(MessageBodyError, match="XML needs a message type"):
         serialize({}, "as_is", XML_CONTENT_TYPE)

@@ -55,12 +55,12 @@ class Clocked:
     def until(self, condition: Callable[[], Any], *, what: str, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Advance the clock until the condition is true, without skipping a sample."""
 
-        def asked() -> bool:
+        def is_met() -> bool:
             meanwhile()
             self.step(10)
             return bool(condition())
 
-        poll_until(asked, deadline=DEADLINE, what=what)
+        poll_until(is_met, deadline=DEADLINE, what=what)
 
     def until_notified(self, change: str, check: str) -> None:
         """Advance the clock until the newest notification reports this change of the check."""

@@ -42,7 +42,7 @@ class Answering:
         return self.answer
 
 
-def looking_at(database: QueueDatabase, *checks: HealthCheck) -> tuple[ProjectChecks, list[datetime]]:
+def watching(database: QueueDatabase, *checks: HealthCheck) -> tuple[ProjectChecks, list[datetime]]:
     install(database)
     clock = [START]
     return ProjectChecks(checks, now=lambda: clock[0]), clock
@@ -65,7 +65,7 @@ def recorded_events() -> list[tuple[str, str]]:
 )
 def test_answer_of_a_check_is_its_result(queue_database: QueueDatabase, answer: object, text: str) -> None:
     check = Answering()
-    checks, clock = looking_at(queue_database, HealthCheck("gateway", 60, check))
+    checks, clock = watching(queue_database, HealthCheck("gateway", 60, check))
     assert checks.run_due() == ["gateway"]
     row = CheckResult.objects.get()
     assert (row.name, row.subject, row.failing, row.every_seconds) == ("gateway", "", False, 60)
@@ -93,7 +93,7 @@ def test_check_that_returns_a_coroutine_fails() -> None:
 
 def test_each_check_has_its_own_interval(sqlite_database: QueueDatabase) -> None:
     often, seldom = Answering(), Answering()
-    checks, clock = looking_at(sqlite_database, HealthCheck("often", 10, often), HealthCheck("seldom", 300, seldom))
+    checks, clock = watching(sqlite_database, HealthCheck("often", 10, often), HealthCheck("seldom", 300, seldom))
     for _ in range(61):
         checks.run_due()
         clock[0] += timedelta(seconds=10)
@@ -130,7 +130,7 @@ def test_check_that_breaks_its_connection_stops_no_other(queue_database: QueueDa
             cursor.execute("SELECT nothing FROM nowhere")
 
     other = Answering()
-    checks, _ = looking_at(queue_database, HealthCheck("broken", 60, broken), HealthCheck("other", 60, other))
+    checks, _ = watching(queue_database, HealthCheck("broken", 60, broken), HealthCheck("other", 60, other))
     assert checks.run_due() == ["broken", "other"]
     assert other.calls == 1
     assert CheckResult.objects.get(name="broken").failing
@@ -139,7 +139,7 @@ def test_check_that_breaks_its_connection_stops_no_other(queue_database: QueueDa
 def test_failing_check_is_in_health_and_metrics_unless_muted(queue_database: QueueDatabase) -> None:
     check = Answering()
     check.answer = "no answer"
-    checks, _ = looking_at(queue_database, HealthCheck("gateway", 60, check))
+    checks, _ = watching(queue_database, HealthCheck("gateway", 60, check))
     instance()
     checks.run_due()
 
@@ -203,16 +203,16 @@ def generator() -> Any:
         (("x",), generator, "is async or a generator"),
         (("x",), lambda needed: None, "must be callable without arguments"),
         (("x",), "no function", "expected a function without arguments"),
-        (("",), Answering(), "cannot be called ''"),
-        ((7,), Answering(), "cannot be called 7"),
+        (("",), Answering(), "check name '' is invalid"),
+        ((7,), Answering(), "check name 7 is invalid"),
         (("x" * 101,), Answering(), "at most 100 printable characters"),
         (("a\0b",), Answering(), "at most 100 printable characters"),
         (("sqlqueue.clocks",), Answering(), "are reserved for sqlqueue"),
-        (("x", 9), Answering(), "cannot be called every 9: expected seconds of at least 10"),
-        (("x", True), Answering(), "cannot be called every True"),
-        (("x", "60"), Answering(), "cannot be called every '60'"),
-        (("x", float("nan")), Answering(), "cannot be called every nan"),
-        (("x", timedelta(0)), Answering(), "cannot be called every datetime"),
+        (("x", 9), Answering(), "cannot run every 9: expected 10 seconds or more"),
+        (("x", True), Answering(), "cannot run every True"),
+        (("x", "60"), Answering(), "cannot run every '60'"),
+        (("x", float("nan")), Answering(), "cannot run every nan"),
+        (("x", timedelta(0)), Answering(), "cannot run every datetime"),
     ],
 )
 def test_invalid_check_is_refused(arguments: tuple[Any, ...], function: Any, match: str) -> None:

@@ -142,8 +142,8 @@ def queue_tables(project: Project) -> set[str]:
         with closing(sqlite3.connect(project.place / "db.sqlite3")) as connection:
             found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     else:
-        asked = "from django.db import connection; print('TABLES', *connection.introspection.table_names(), sep='\\n')"
-        found = set(project.manage("shell", "-c", asked).partition("TABLES\n")[2].splitlines())
+        code = "from django.db import connection; print('TABLES', *connection.introspection.table_names(), sep='\\n')"
+        found = set(project.manage("shell", "-c", code).partition("TABLES\n")[2].splitlines())
     return {name for name in found if not name.startswith(MANAGED)}
 
 

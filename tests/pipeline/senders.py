@@ -25,11 +25,11 @@ ROLLED_BACK = 0.1
 class Senders(SendingThreads):
     """Send until there are `most` messages."""
 
-    def __init__(self, database: QueueDatabase, queue: QueueTable, *, most: int, threads: int = 4) -> None:
+    def __init__(self, database: QueueDatabase, queue: QueueTable, *, limit: int, threads: int = 4) -> None:
         super().__init__(range(threads), deadline=600)
         self._database = database
         self._queue = queue
-        self._left = most
+        self._left = limit
         with database.connection.cursor() as cursor:
             cursor.execute("CREATE TABLE truth (id varchar(40) PRIMARY KEY)")
 

@@ -45,8 +45,8 @@ def test_job_runs_on_a_cluster(postgresql_database: QueueDatabase, tmp_path: Pat
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("{"), (done.stdout, done.stderr)
-    told = json.loads(done.stdout)
-    assert (told["messages"], told["unreadable"], told["batches"]) == (MESSAGES, UNREADABLE, 1)
+    summary = json.loads(done.stdout)
+    assert (summary["messages"], summary["unreadable"], summary["batches"]) == (MESSAGES, UNREADABLE, 1)
     assert in_lake(postgresql_database, lake) == {"messages": numbers[:MESSAGES], "unreadable": numbers[MESSAGES:]}
     assert audit.row_versions(1) == []
 

@@ -27,7 +27,7 @@ def test_messages_survive_kills(queue_database: QueueDatabase, tmp_path: Path) -
     audit = table(queue_database, "audit")
     audit.send([row({"NServiceBus.MessageId": "first"})])
     kills = KILLED_AT.get(queue_database.vendor, ["committed"])
-    with Senders(queue_database, audit, most=900):
+    with Senders(queue_database, audit, limit=900):
         codes = [run(queue_database, tmp_path, step) for step in kills]
     assert run(queue_database, tmp_path, size=5_000) == 0
     assert audit.depth().waiting == 0

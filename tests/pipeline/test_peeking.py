@@ -152,7 +152,7 @@ def test_only_one_of_two_pipelines_copies_the_rows(shop: Shop) -> None:
             other.take(3)
 
     queue = shop.queue(another)
-    with pytest.raises(BatchLost, match=r"another pipeline has copied rows of .*audit.* meanwhile: the batch is rolled back"):
+    with pytest.raises(BatchLost, match=r"another pipeline has already copied rows of .*audit.*: this batch is rolled back"):
         queue.take(10)
     queue.take(10)
 

@@ -44,7 +44,7 @@ class Simulation:
     handling: Callable[[int], int] = lambda _: 1
     failed: Callable[[int], bool] = lambda _: False
     monitored: bool = True
-    looks: bool = False
+    probes: bool = False
     polls: list[Poll] = field(default_factory=list)
     live: list[tuple[int, int]] = field(default_factory=list)
     """The number of live threads after each change of it."""
@@ -62,7 +62,7 @@ class Simulation:
         self._budget = ThreadBudget(self.maximum)
         self._monitor = SlowTaskMonitor()
         self._busy = BusyThreads()
-        self._is_looking = False
+        self._is_probing = False
         self._taken = 0
 
     def run(self, until: int) -> Simulation:
@@ -98,25 +98,25 @@ class Simulation:
             self._request(now, "slow message")
         self._at(now + round(SLOW_TASK_TICK_SECONDS * 1000), self._tick)
 
-    def _look(self, now: int) -> None:
-        asks = self._busy.probe(self._budget.live)
-        self._is_looking = not self._busy.free(self._budget.live) and self._budget.live < self.maximum
-        if asks:
+    def _probe(self, now: int) -> None:
+        probed = self._busy.probe(self._budget.live)
+        self._is_probing = not self._busy.free(self._budget.live) and self._budget.live < self.maximum
+        if probed:
             self._request(now, "all threads are busy")
-        if self._is_looking:
-            self._at(now + round(BUSY_PROBE_SECONDS * 1000), self._look)
+        if self._is_probing:
+            self._at(now + round(BUSY_PROBE_SECONDS * 1000), self._probe)
 
     def _received(self, now: int, thread: int) -> None:
         self._busy.probes[thread] = 0
-        if self.looks and not self._is_looking:
-            self._is_looking = True
-            self._at(now + round(BUSY_PROBE_SECONDS * 1000), self._look)
+        if self.probes and not self._is_probing:
+            self._is_probing = True
+            self._at(now + round(BUSY_PROBE_SECONDS * 1000), self._probe)
 
     def _loop(self, now: int, thread: int, controller: RampUpController) -> None:
         self._busy.probes.pop(thread, None)
         self._monitor.loop_began(thread)
         step = controller.next_step()
-        if step is Step.END and self.looks and self._budget.live > 1 and self._busy.free(self._budget.live) == 1:
+        if step is Step.END and self.probes and self._budget.live > 1 and self._busy.free(self._budget.live) == 1:
             controller = RampUpController()
             step = controller.next_step()
         if step is Step.END:

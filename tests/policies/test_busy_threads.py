@@ -54,7 +54,7 @@ def test_ended_thread_no_longer_counts() -> None:
 
 
 def test_slow_messages_are_handled_in_parallel() -> None:
-    run = Simulation(4, arrivals=[0] * 8, handling=lambda _: 2_000, looks=True).run(60_000)
+    run = Simulation(4, arrivals=[0] * 8, handling=lambda _: 2_000, probes=True).run(60_000)
 
     begins = sorted(begin for begin, _ in run.handled.values())
     assert begins[:4] == [0, 40, 80, 120]
@@ -64,35 +64,35 @@ def test_slow_messages_are_handled_in_parallel() -> None:
 def test_message_behind_a_slow_one_waits_for_a_poll_only() -> None:
     """The free thread polls as often as the only thread of an idle queue."""
     for arrival in range(100, 7_000, 100):
-        run = Simulation(4, arrivals=[0, arrival], handling=lambda message: 8_000 if message == 0 else 1, looks=True).run(20_000)
+        run = Simulation(4, arrivals=[0, arrival], handling=lambda message: 8_000 if message == 0 else 1, probes=True).run(20_000)
         assert run.handled[1][0] - arrival <= 1_000
 
 
 @pytest.mark.parametrize("takes", [1, 5, 15])
 def test_quick_messages_start_no_additional_thread(takes: int) -> None:
     arrivals = [number * 20 for number in range(500)]
-    with_looks = Simulation(8, arrivals=arrivals, handling=lambda _: takes, looks=True).run(20_000)
+    with_probes = Simulation(8, arrivals=arrivals, handling=lambda _: takes, probes=True).run(20_000)
     without = Simulation(8, arrivals=arrivals, handling=lambda _: takes).run(20_000)
 
-    assert with_looks.requests == without.requests
-    assert with_looks.polls == without.polls
+    assert with_probes.requests == without.requests
+    assert with_probes.polls == without.polls
 
 
 def test_idle_queue_is_polled_no_more_often() -> None:
-    assert Simulation(8, looks=True).run(3_600_000).polls == Simulation(8).run(3_600_000).polls
+    assert Simulation(8, probes=True).run(3_600_000).polls == Simulation(8).run(3_600_000).polls
 
 
 def test_only_free_thread_stays_and_polls_like_an_idle_one() -> None:
-    run = Simulation(8, arrivals=[0], handling=lambda _: 3_600_000, looks=True, monitored=False).run(3_599_000)
+    run = Simulation(8, arrivals=[0], handling=lambda _: 3_600_000, probes=True, monitored=False).run(3_599_000)
 
     assert run.live == [(0, 1), (40, 2)]
-    looking = [poll for poll in run.polls if poll.thread == 2]
+    probing = [poll for poll in run.polls if poll.thread == 2]
     idle = [Poll(poll.at + 40, 2, False) for poll in Simulation(8).run(3_598_960).polls]
-    assert [poll.at for poll in looking] == [poll.at for poll in idle]
+    assert [poll.at for poll in probing] == [poll.at for poll in idle]
 
 
 def test_unneeded_threads_end() -> None:
-    run = Simulation(8, arrivals=[0] * 8, handling=lambda _: 5_000, looks=True).run(60_000)
+    run = Simulation(8, arrivals=[0] * 8, handling=lambda _: 5_000, probes=True).run(60_000)
 
     assert max(live for _, live in run.live) == 8
     assert run.threads_at(60_000) == 1
@@ -106,7 +106,7 @@ def test_unneeded_threads_end() -> None:
 )
 def test_no_message_waits_long_below_the_maximum(maximum: int, arrivals: list[int], takes: list[int]) -> None:
     """A message waits longer than at an idle queue only if the maximum number of threads is running."""
-    run = Simulation(maximum, arrivals=arrivals, handling=takes.__getitem__, looks=True).run(400_000)
+    run = Simulation(maximum, arrivals=arrivals, handling=takes.__getitem__, probes=True).run(400_000)
 
     assert len(run.handled) == len(arrivals)
     assert max((live for _, live in run.live), default=1) <= maximum

@@ -59,30 +59,30 @@ def test_unknown_thread_may_end() -> None:
 def test_thread_requests_once_per_two_ticks_of_one_loop(events: list[str]) -> None:
     monitor = SlowTaskMonitor()
     monitor.loop_began(1)
-    asked = 0
+    started = 0
     for event in events:
         if event == "loop":
             monitor.loop_began(1)
         else:
-            asked += monitor.tick()
+            started += monitor.tick()
 
     loops = "".join(event[0] for event in events).split("l")
-    assert asked == sum(1 for ticks in loops if len(ticks) >= 2)
+    assert started == sum(1 for ticks in loops if len(ticks) >= 2)
 
 
 # --- on a clock ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("takes", "asked"), [(4_999, []), (5_001, [(5_000, 1)])])
-def test_first_tick_is_immediate_and_counts(takes: int, asked: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize(("takes", "started"), [(4_999, []), (5_001, [(5_000, 1)])])
+def test_first_tick_is_immediate_and_counts(takes: int, started: list[tuple[int, int]]) -> None:
     # the thread begins its loop at 0, before the tick: it is seen at 0 and again at 5 s
     run = Simulation(8, arrivals=[0], handling=lambda _: takes).run(20_000)
 
-    assert run.extra == asked
+    assert run.extra == started
 
 
 @pytest.mark.parametrize(
-    ("begins", "takes", "asked"),
+    ("begins", "takes", "started"),
     [
         (50, 9_949, []),  # ends before the tick at 10 s
         (50, 9_951, [(10_000, 1)]),
@@ -93,7 +93,7 @@ def test_first_tick_is_immediate_and_counts(takes: int, asked: list[tuple[int, i
         (50, 600_000, [(10_000, 1)]),  # once per message, for any duration
     ],
 )
-def test_handler_seen_at_two_ticks_adds_one_thread(begins: int, takes: int, asked: list[tuple[int, int]]) -> None:
+def test_handler_seen_at_two_ticks_adds_one_thread(begins: int, takes: int, started: list[tuple[int, int]]) -> None:
     """The message arrives so that a poll (every 50 ms at first, here) finds it at `begins`."""
     keep_awake = list(range(0, begins, 50))
     run = Simulation(8, arrivals=[*keep_awake, begins], handling=lambda message: takes if message == len(keep_awake) else 50).run(
@@ -101,7 +101,7 @@ def test_handler_seen_at_two_ticks_adds_one_thread(begins: int, takes: int, aske
     )
 
     assert run.handled[len(keep_awake)][0] == begins
-    assert run.extra == asked
+    assert run.extra == started
 
 
 def test_slow_messages_reach_the_maximum_without_six_successes() -> None:

@@ -21,16 +21,16 @@ MODULE = __name__
 SECONDS = 60.0
 
 
-def ask(asked_by: HttpRequest, code: int) -> JsonResponse:
+def send_request(http_request: HttpRequest, code: int) -> JsonResponse:
     """Request a return code."""
     try:
-        asked = request("Test.Ask", {"code": code})
-        return JsonResponse({"pid": os.getpid(), "queue": asked.queue, "code": asked.result(SECONDS)})
+        pending = request("Test.Ask", {"code": code})
+        return JsonResponse({"pid": os.getpid(), "queue": pending.queue, "code": pending.result(SECONDS)})
     except (SqlQueueError, TimeoutError) as error:
         return JsonResponse({"pid": os.getpid(), "error": f"{type(error).__name__}: {error}"}, status=503)
 
 
-urlpatterns = [path("ask/<int:code>", ask)]
+urlpatterns = [path("ask/<int:code>", send_request)]
 
 
 def site() -> WSGIHandler:

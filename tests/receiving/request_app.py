@@ -51,17 +51,17 @@ def serve(number: int, requests: int) -> None:
     wrong: list[Any] = []
     queues: set[str] = set()
 
-    def ask(start: int) -> None:
+    def send_request(start: int) -> None:
         try:
             for each in range(start, requests, THREADS):
-                asked = request("Test.Ask", {"code": number * 1_000_000 + each})
-                queues.add(asked.queue)
-                if (reply := asked.result(SECONDS)) != number * 1_000_000 + each:
+                pending = request("Test.Ask", {"code": number * 1_000_000 + each})
+                queues.add(pending.queue)
+                if (reply := pending.result(SECONDS)) != number * 1_000_000 + each:
                     wrong.append(reply)
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=ask, args=(start,)) for start in range(THREADS)]
+    threads = [threading.Thread(target=send_request, args=(start,)) for start in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -73,9 +73,9 @@ def hold() -> None:
     """Send one request and wait."""
     from sqlqueue_app import request
 
-    asked = request("Test.Hold")
-    print_json({"pid": os.getpid(), "queue": asked.queue, "message_id": asked.message_id})
-    asked.result(SECONDS)
+    pending = request("Test.Hold")
+    print_json({"pid": os.getpid(), "queue": pending.queue, "message_id": pending.message_id})
+    pending.result(SECONDS)
 
 
 def end() -> None:
@@ -86,8 +86,8 @@ def end() -> None:
     assert sqlqueue_app.receiving.reply_listeners is not None
     # A database driver that is imported with the first connection registers its hook like this.
     atexit.register(lambda: print_json({"alive": [each.name for each in threading.enumerate() if "callbacks" in each.name]}))
-    asked = request("Test.Hold")
-    assert asked.message_id
+    pending = request("Test.Hold")
+    assert pending.message_id
 
 
 def print_json(found: dict[str, Any]) -> None:

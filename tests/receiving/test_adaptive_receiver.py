@@ -123,13 +123,13 @@ def test_thread_is_added_when_all_are_busy_twice() -> None:
 
     with receiver(lambda: not go_on.is_set(), maximum=3, in_message=handle) as (made, _, _):
         made.start()
-        looks = []
+        probes = []
         for live in (1, 2, 3):
             assert busy.acquire(timeout=60)
-            looks.append((made.probe(), made.live_threads == live))
+            probes.append((made.probe(), made.live_threads == live))
             made.probe()
         # at the maximum there is nothing left to check
-        assert looks == [(True, True), (True, True), (False, True)]
+        assert probes == [(True, True), (True, True), (False, True)]
         assert made.live_threads == 3
         go_on.set()
 

@@ -112,7 +112,7 @@ def test_no_header_reaches_a_schema_that_is_not_allowed(postgresql_bench: Bench)
     bench = postgresql_bench
 
     @handles("Test.Ask")
-    def ask(message: Any, context: Any) -> None:
+    def answer_request(message: Any, context: Any) -> None:
         context.reply("Test.Answer", {})
 
     with bench.database.connection.cursor() as cursor:
@@ -127,9 +127,9 @@ def test_no_header_reaches_a_schema_that_is_not_allowed(postgresql_bench: Bench)
     install_tables(bench.database.alias, [PlannedTable(TableKind.QUEUE, hidden)])
     for number, to in enumerate(('"hr"."Peer"', "hr.Peer")):
         for place, (name, (queue, headers)) in enumerate(HEADERS.items()):
-            told = {"NServiceBus.EnclosedMessageTypes": "Test.Ask", "Case": f"{name} {to}"}
-            told |= {key: to if value == "TO" else value for key, value in headers.items()}
-            bench.put(json.dumps(told), b"{}", queue=queue, row_id=f"00000000-0000-0000-0000-{number * 100 + place:012}")
+            all_headers = {"NServiceBus.EnclosedMessageTypes": "Test.Ask", "Case": f"{name} {to}"}
+            all_headers |= {key: to if value == "TO" else value for key, value in headers.items()}
+            bench.put(json.dumps(all_headers), b"{}", queue=queue, row_id=f"00000000-0000-0000-0000-{number * 100 + place:012}")
     bench.run()
 
     assert queue_table(bench.database.alias, hidden).peek(10) == []

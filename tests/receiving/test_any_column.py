@@ -103,14 +103,14 @@ def test_invalid_due_time_does_not_block_others(sqlite_bench: Bench, calls: Call
     """The index sorts by text: the first value was taken for an empty table, or for one that is never empty."""
 
     @handles("Column")
-    def looks(message: object, context: object) -> None:
+    def inspect(message: object, context: object) -> None:
         calls.add(message)
 
-    told = '{"NServiceBus.EnclosedMessageTypes": "Column"}'
+    header_text = '{"NServiceBus.EnclosedMessageTypes": "Column"}'
     with sqlite_bench.database.connection.cursor() as cursor:
-        cursor.execute(f"INSERT INTO \"Sales.Delayed\" (Headers, Body, Due) VALUES ('{told}', x'7b7d', {value})")
+        cursor.execute(f"INSERT INTO \"Sales.Delayed\" (Headers, Body, Due) VALUES ('{header_text}', x'7b7d', {value})")
         sooner = "strftime('%Y-%m-%d %H:%M:%f', 'now', '-1 seconds')"
-        cursor.execute(f"INSERT INTO \"Sales.Delayed\" (Headers, Body, Due) VALUES ('{told}', x'7b226e223a317d', {sooner})")
+        cursor.execute(f"INSERT INTO \"Sales.Delayed\" (Headers, Body, Due) VALUES ('{header_text}', x'7b226e223a317d', {sooner})")
     sqlite_bench.run()
     assert {"n": 1} in calls.seen
     with sqlite_bench.database.connection.cursor() as cursor:

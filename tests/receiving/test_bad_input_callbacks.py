@@ -29,7 +29,7 @@ def answering(asking: Asking) -> None:
         context.reply(message.get("code", 0))
 
 
-def ask_and_die(asking: Asking) -> str:
+def request_and_die(asking: Asking) -> str:
     """Send a request as a process that dies before the reply. Returns its message id; its lease has expired."""
     message_id = request("Test.Ask", {"code": 1}).message_id
     rows = Instance.objects.using(asking.bench.database.alias)
@@ -44,7 +44,7 @@ def test_next_process_takes_over_a_reply_to_a_dead_process(
     asking: Asking, answering: None, events: Callable[[], list[str]]
 ) -> None:
     asking.configure(AUDIT_QUEUE="audit", CALLBACK_QUEUES=1)
-    dead = ask_and_die(asking)
+    dead = request_and_die(asking)
     asking.bench.run(endpoints=["Sales"])
     assert [headers["NServiceBus.CorrelationId"] for headers in asking.bench.headers("Web.here")] == [dead]
     assert asking.bench.rows("error") == []
@@ -60,15 +60,15 @@ def test_next_process_takes_over_a_reply_to_a_dead_process(
 @MODES
 def test_reply_to_removed_queue_fails_only_its_request(asking: Asking, answering: None, mode: str) -> None:
     asking.configure(sales={"TRANSACTION_MODE": mode})
-    dead = ask_and_die(asking)
+    dead = request_and_die(asking)
     call_command("sqlqueue_purge_callbacks", "--yes", "--format", "json", stdout=io.StringIO())
     assert not asking.bench.table("Web.here").exists()
 
     with Running(asking.bench, endpoints=["Sales"]):
         poll_until(lambda: asking.bench.rows("error"), what="the request of the dead process is in the error queue")
-        asked = request("Test.Ask", {"code": 2})
-        assert asked.queue == "Web.here"
-        assert asked.result(SECONDS) == 2
+        call = request("Test.Ask", {"code": 2})
+        assert call.queue == "Web.here"
+        assert call.result(SECONDS) == 2
     (headers,) = asking.bench.headers("error")
     assert headers["NServiceBus.MessageId"] == dead
     assert "Web.here" in headers["NServiceBus.ExceptionInfo.Message"]
@@ -77,12 +77,12 @@ def test_reply_to_removed_queue_fails_only_its_request(asking: Asking, answering
 
 def test_reply_to_dead_process_completes_no_request_of_next_holder(asking: Asking) -> None:
     asking.configure(CALLBACK_QUEUES=1)
-    dead = ask_and_die(asking)
-    asked = request("Test.Ask")
-    assert asked.queue == "Web.here"
+    dead = request_and_die(asking)
+    call = request("Test.Ask")
+    assert call.queue == "Web.here"
     asking.answer(dead, b'{"of": "the dead"}', row=1)
-    asking.answer(asked.message_id, b'{"of": "the living"}', row=2)
-    assert asked.result(SECONDS) == {"of": "the living"}
+    asking.answer(call.message_id, b'{"of": "the living"}', row=2)
+    assert call.result(SECONDS) == {"of": "the living"}
     poll_until(lambda: pending.counts().unclaimed == 1)
 
 
@@ -100,19 +100,19 @@ def test_work_for_dead_requester_is_committed_or_rolled_back_as_a_whole(asking: 
             cursor.execute("INSERT INTO asked (number) VALUES (1)")
         context.reply(1)
 
-    def asked() -> int:
+    def request_count() -> int:
         with database.connection.cursor() as cursor:
             cursor.execute("SELECT count(*) FROM asked")
             return int(cursor.fetchone()[0])
 
-    ask_and_die(asking)
+    request_and_die(asking)
     call_command("sqlqueue_purge_callbacks", "--yes", "--format", "json", stdout=io.StringIO())
     asking.bench.run(endpoints=["Sales"])
-    assert (calls.seen, asked()) == ([1, 2], 0)
+    assert (calls.seen, request_count()) == ([1, 2], 0)
 
     (failed,) = asking.bench.rows("error")
     asking.bench.install()
     asking.bench.put(failed.headers or "", failed.body or b"")
     asking.bench.run(endpoints=["Sales"])
-    assert asked() == 1
+    assert request_count() == 1
     assert len(asking.bench.rows("Web.here")) == 1

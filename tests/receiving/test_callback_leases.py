@@ -54,11 +54,11 @@ def test_queue_of_dead_process_is_taken_over_with_its_messages(asking: Asking) -
     silent = timezone.now() - timedelta(seconds=41)
     Instance.objects.using(asking.bench.database.alias).update(heartbeat_at=silent, pid=ELSEWHERE)
     asking.answer("a request of the dead process")
-    asked = request("Test.Ask")
-    assert asked.queue == "Web.here"
+    call = request("Test.Ask")
+    assert call.queue == "Web.here"
     poll_until(lambda: pending.counts().unclaimed == 1, what="the reply to the dead process is taken out")
-    asking.answer(asked.message_id)
-    assert asked.result(SECONDS) == {}
+    asking.answer(call.message_id)
+    assert call.result(SECONDS) == {}
 
 
 def test_process_that_lost_its_queue_reports_it_and_leases_another(asking: Asking, events: Any) -> None:
@@ -68,10 +68,10 @@ def test_process_that_lost_its_queue_reports_it_and_leases_another(asking: Askin
     with pytest.raises(ReplyLost, match="another process has the queue now"):
         lost.result(SECONDS)
     assert "lease_lost" in events()
-    asked = request("Test.Ask")
-    assert asked.queue == "Web.here-2"
-    asking.answer(asked.message_id, queue="Web.here-2")
-    assert asked.result(SECONDS) == {}
+    call = request("Test.Ask")
+    assert call.queue == "Web.here-2"
+    asking.answer(call.message_id, queue="Web.here-2")
+    assert call.result(SECONDS) == {}
     # the other process's row is not ours to delete
     Instance.objects.using(asking.bench.database.alias).filter(pid=ELSEWHERE).delete()
 
@@ -103,9 +103,9 @@ def test_worker_receives_replies_for_its_own_process(asking: Asking) -> None:
 
     with Running(asking.bench, endpoints=["Sales", "Web"]):
         poll_until(lambda: reply_listeners.find("Web"))
-        asked = request("Test.Ask")
-        assert asked.result(SECONDS) == 1
-        assert asked.queue == "Web.here"
+        call = request("Test.Ask")
+        assert call.result(SECONDS) == 1
+        assert call.queue == "Web.here"
         assert [row.callback_queue for row in asking.instances()] == ["Web.here"]
         assert _of_this_process._receivers == {}
     assert reply_listeners.find("Web") is None
@@ -115,17 +115,17 @@ def test_worker_without_send_as_requests_as_its_endpoint(asking: Asking) -> None
     asking.bench.database.configure(SEND_AS=None)
     with Running(asking.bench, endpoints=["Web"]):
         poll_until(lambda: reply_listeners.find("Web"))
-        asked = request("Test.Ask")
-        asking.answer(asked.message_id)
-        assert asked.result(SECONDS) == {}
+        call = request("Test.Ask")
+        asking.answer(call.message_id)
+        assert call.result(SECONDS) == {}
 
 
 def test_requests_end_with_the_worker_that_receives_their_replies(asking: Asking) -> None:
     with Running(asking.bench, endpoints=["Web"]):
         poll_until(lambda: reply_listeners.find("Web"))
-        asked = request("Test.Ask")
+        call = request("Test.Ask")
     with pytest.raises(ReplyLost, match=r"the worker that received from 'Web.here' has ended"):
-        asked.result(SECONDS)
+        call.result(SECONDS)
 
 
 def test_worker_that_lost_its_queue_leaves_it_alone(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +145,8 @@ def test_worker_that_lost_its_queue_leaves_it_alone(asking: Asking, monkeypatch:
         beats[0].beat()
         with pytest.raises(ReplyLost, match="another process has taken over"):
             lost.result(SECONDS)
-        asked = request("Test.Ask")
-        assert asked.queue == "Web.here-2"
+        call = request("Test.Ask")
+        assert call.queue == "Web.here-2"
         (callback,) = [each for each in beats[0]._receivers if each.queue == "Web.here"]
         poll_until(lambda: callback.live_threads == 0, what="no thread receives from the lost queue")
     Instance.objects.using(asking.bench.database.alias).filter(pid=ELSEWHERE).delete()
@@ -163,10 +163,10 @@ def test_nothing_is_leased_without_error_queue(asking: Asking) -> None:
 
 def test_removed_queue_is_created_again(asking: Asking) -> None:
     drop_queue(asking.bench.database.alias, asking.bench.table("Web.here").address)
-    asked = request("Test.Ask")
-    assert asked.queue == "Web.here"
-    asking.answer(asked.message_id)
-    assert asked.result(SECONDS) == {}
+    call = request("Test.Ask")
+    assert call.queue == "Web.here"
+    asking.answer(call.message_id)
+    assert call.result(SECONDS) == {}
 
 
 def test_waiting_request_is_polled_after_an_eighth_of_its_age() -> None:
@@ -195,6 +195,6 @@ def test_part_of_stop_ends_alone_or_stops_everything() -> None:
 
 def test_replies_arrive_with_wake_up(asking: Asking) -> None:
     asking.configure(WAKE_UP=True)
-    asked = request("Test.Ask")
-    asking.answer(asked.message_id)
-    assert asked.result(SECONDS) == {}
+    call = request("Test.Ask")
+    asking.answer(call.message_id)
+    assert call.result(SECONDS) == {}

@@ -80,8 +80,8 @@ def test_first_request_creates_the_queue_and_receives_the_reply(ready: Asking) -
     assert not ready.bench.table("Web.new").exists()
     handles("Test.Ask")(answered)
     with Running(ready.bench, endpoints=["Sales"]):
-        asked = request("Test.Ask")
-        assert (asked.result(SECONDS), asked.queue) == (1, "Web.new")
+        pending = request("Test.Ask")
+        assert (pending.result(SECONDS), pending.queue) == (1, "Web.new")
     assert [each.name for each in callback_queues(read_status())] == ["Web.new"]
 
 
@@ -99,21 +99,21 @@ def test_worker_has_no_callback_queue_until_first_request(ready: Asking) -> None
         poll_until(lambda: ready.instances() and ready.instances()[0].threads, what="the worker's heartbeat")
         assert [row.callback_queue for row in ready.instances()] == [None]
         assert callback_queues(read_status()) == []
-        asked = request("Test.Ask")
-        ready.answer(asked.message_id, queue="Web.new")
-        assert asked.result(SECONDS) == {}
+        pending = request("Test.Ask")
+        ready.answer(pending.message_id, queue="Web.new")
+        assert pending.result(SECONDS) == {}
         assert {row.callback_queue for row in ready.instances()} == {None, "Web.new"}
 
 
 def test_queue_has_its_trigger_with_wake_up(postgresql_bench: Bench) -> None:
     asking = Asking(postgresql_bench)
     asking.configure(CALLBACKS="on_request", INSTANCE="new", WAKE_UP=True)
-    asked = request("Test.Ask")
+    pending = request("Test.Ask")
     with postgresql_bench.database.connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_trigger WHERE tgrelid = '\"Web.new\"'::regclass")
         assert cursor.fetchone() == (1,)
-    asking.answer(asked.message_id, queue="Web.new")
-    assert asked.result(SECONDS) == {}
+    asking.answer(pending.message_id, queue="Web.new")
+    assert pending.result(SECONDS) == {}
     close_callbacks()
 
 
@@ -122,14 +122,14 @@ def test_role_without_create_uses_installed_queue(postgresql_bench: Bench) -> No
     asking.configure(CALLBACKS="on_request", INSTANCE="new")
     postgresql_bench.install_queues("Web.new-2")
     with as_worker(postgresql_bench):
-        asked = request("Test.Ask")
-        assert asked.queue == "Web.new-2"
+        pending = request("Test.Ask")
+        assert pending.queue == "Web.new-2"
         with pytest.raises(
             ConfigurationError, match=r"no callback queue.*permission denied.*sqlqueue_install --instance new.*\(2\)"
         ):
             take(asking)
-        asking.answer(asked.message_id, queue="Web.new-2")
-        assert asked.result(SECONDS) == {}
+        asking.answer(pending.message_id, queue="Web.new-2")
+        assert pending.result(SECONDS) == {}
 
 
 def test_queue_of_another_role_is_skipped(postgresql_bench: Bench) -> None:
@@ -138,10 +138,10 @@ def test_queue_of_another_role_is_skipped(postgresql_bench: Bench) -> None:
     asking.configure(CALLBACKS="on_request", INSTANCE="new")
     postgresql_bench.install_queues("Web.new", "Web.new-2")
     with as_worker(postgresql_bench, closed="Web.new"):
-        asked = request("Test.Ask")
+        pending = request("Test.Ask")
         assert [row.callback_queue for row in asking.instances()] == ["Web.new-2"]
-        asking.answer(asked.message_id, queue="Web.new-2")
-        assert asked.result(SECONDS) == {}
+        asking.answer(pending.message_id, queue="Web.new-2")
+        assert pending.result(SECONDS) == {}
 
 
 def test_error_names_the_remedy_without_rights_on_any_queue(postgresql_bench: Bench) -> None:
@@ -185,11 +185,11 @@ def test_empty_queue_is_dropped_a_day_after_its_last_process(ready: Asking) -> N
 
 
 def test_queue_with_holder_or_message_is_kept(ready: Asking) -> None:
-    asked = request("Test.Ask")
+    pending = request("Test.Ask")
     grow_old(ready)
     assert drop_old_callback_queues(get_settings()) == []
     assert known(ready).get().used_at > timezone.now() - timedelta(minutes=1)
-    asked.cancel()
+    pending.cancel()
     close_callbacks()
     ready.answer("too late", queue="Web.new")
     grow_old(ready)

@@ -13,7 +13,7 @@ from sqlqueue_app import handles, send, send_many
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.receiving.delayed import POLL_SECONDS
 from tests.support.bench import FAST, Bench, Calls
-from tests.support.delayed_tables import DAY, FORWARD, MESSAGE, PAST, ROUTES, Looks, delayed, office_of, put, waiting, working
+from tests.support.delayed_tables import DAY, FORWARD, MESSAGE, PAST, ROUTES, ManualMover, delayed, office_of, put, waiting, working
 from tests.support.golden import rows as golden_rows
 from tests.support.waiting import poll_until
 from tests.support.worker_processes import address
@@ -127,7 +127,7 @@ def test_recorded_rows_are_moved_as_a_real_endpoint_moves_them(postgresql_bench:
     stored = [row for row in recorded if row["table"].endswith(".Delayed")]
     for row in stored:
         delayed(bench, row["table"].removesuffix(".Delayed")).add(row["headers"], b"body", PAST)
-    assert Looks().look() == POLL_SECONDS
+    assert ManualMover().run() == POLL_SECONDS
 
     arrived = [headers for queue in ("Sales", "Billing") for headers in bench.headers(queue)]
     assert len(arrived) == len(stored)
@@ -144,7 +144,7 @@ def test_recorded_rows_are_moved_as_a_real_endpoint_moves_them(postgresql_bench:
 def test_due_messages_arrive_in_time_order_with_their_ids(office: Bench) -> None:
     for second in (3, 1, 2):
         put(office, PAST + timedelta(seconds=second), **{FORWARD: address(office, "Billing"), "n": str(second)})
-    Looks().look()
+    ManualMover().run()
     assert [headers["n"] for headers in office.headers("Billing")] == ["1", "2", "3"]
     for row in office.rows("Billing"):
         assert json.loads(row.headers or "")["NServiceBus.MessageId"] == MESSAGE["NServiceBus.MessageId"]
@@ -155,7 +155,7 @@ def test_due_messages_arrive_in_time_order_with_their_ids(office: Bench) -> None
 
 def test_message_without_destination_goes_to_its_endpoint(office: Bench) -> None:
     put(office, PAST, "Sales")
-    Looks().look()
+    ManualMover().run()
     assert len(office.rows("Sales")) == 1
 
 
@@ -164,7 +164,7 @@ def test_undeliverable_message_is_in_error_queue_and_blocks_no_other(office: Ben
         put(office, PAST, "Sales", **{FORWARD: to, "to": to})
     delayed(office, "Sales").add("{not json", b"poison", PAST)
 
-    Looks().look()
+    ManualMover().run()
 
     assert len(office.rows("Billing")) == len(office.rows("Sales")) == 1
     failed = {row.body: row for row in office.rows("error")}
@@ -177,15 +177,15 @@ def test_undeliverable_message_is_in_error_queue_and_blocks_no_other(office: Ben
 
 
 def test_dropped_destination_fails_only_its_own_messages(office: Bench) -> None:
-    looks = Looks()
+    mover = ManualMover()
     put(office, PAST, **{FORWARD: address(office, "Billing")})
-    looks.look()
+    mover.run()
     with office.database.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {office.table('Billing').qualified}")
     put(office, PAST, **{FORWARD: address(office, "Billing")})
     put(office, PAST, **{FORWARD: address(office, "Sales")})
 
-    looks.look()
+    mover.run()
 
     assert len(office.rows("Sales")) == 1
     (failed,) = office.headers("error")
@@ -203,7 +203,7 @@ def test_forbidden_destination_fails_only_its_own_messages(postgresql_bench: Ben
     for to in ("Billing", "Secret"):
         put(bench, PAST, "Sales", **{FORWARD: address(bench, to)})
     with bench.database.as_role(role):
-        Looks().look()
+        ManualMover().run()
     assert len(bench.rows("Billing")) == 1
     assert [headers["NServiceBus.FailedQ"] for headers in bench.headers("error")] == [address(bench, "Secret")]
 
@@ -211,5 +211,5 @@ def test_forbidden_destination_fails_only_its_own_messages(postgresql_bench: Ben
 def test_allowed_destinations_do_not_limit_own_delayed_messages(office: Bench) -> None:
     office.database.configure(ALLOWED_DESTINATIONS=["Nowhere"])
     send("Other.Message", delay=timedelta())
-    Looks().look()
+    ManualMover().run()
     assert len(office.rows("Billing")) == 1

@@ -17,7 +17,7 @@ from sqlqueue_app.receiving.delayed import BATCH, FAILURE_CAP_SECONDS, MISSING_S
 from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal
 from sqlqueue_app.tables.queue import forget_tables
 from tests.support.bench import Bench, Calls
-from tests.support.delayed_tables import DAY, FORWARD, PAST, Looks, delayed, office_of, put, waiting
+from tests.support.delayed_tables import DAY, FORWARD, PAST, ManualMover, delayed, office_of, put, waiting
 from tests.support.waiting import join_all, poll_until
 from tests.support.worker_processes import address
 
@@ -28,14 +28,14 @@ def office(bench: Bench) -> Bench:
 
 
 def test_mover_sleeps_until_next_due_time_or_a_second(office: Bench) -> None:
-    looks = Looks()
-    assert looks.look() == POLL_SECONDS
+    mover = ManualMover()
+    assert mover.run() == POLL_SECONDS
     send("Test.Message", delay=DAY)
-    assert looks.look() == POLL_SECONDS
+    assert mover.run() == POLL_SECONDS
     now = datetime.now(UTC)
     for milliseconds in (700, 800):
         send("Test.Message", deliver_at=now + timedelta(milliseconds=milliseconds))
-    assert 0 < looks.look() < 0.8
+    assert 0 < mover.run() < 0.8
 
 
 def test_infinite_due_times_are_accepted(postgresql_bench: Bench) -> None:
@@ -47,7 +47,7 @@ def test_infinite_due_times_are_accepted(postgresql_bench: Bench) -> None:
                 f"INSERT INTO {delayed(postgresql_bench, 'Sales').qualified} (headers, due) VALUES (%s, CAST(%s AS timestamptz))",
                 [headers, due],
             )
-    assert Looks().look() == POLL_SECONDS
+    assert ManualMover().run() == POLL_SECONDS
     assert (len(postgresql_bench.rows("Billing")), waiting(postgresql_bench, "Sales")) == (1, 1)
 
 
@@ -73,7 +73,7 @@ def test_earlier_message_wakes_the_mover_at_commit(office: Bench) -> None:
 def test_batches_of_one_table_do_not_delay_another(office: Bench) -> None:
     send_many([("Test.Message", {})] * (BATCH * 2 + 1), delay=timedelta())
     put(office, PAST, "Sales", **{FORWARD: address(office, "Billing")})
-    Looks().look()
+    ManualMover().run()
     assert len(office.rows("Sales")) == BATCH * 2 + 1
     assert len(office.rows("Billing")) == 1
 
@@ -84,17 +84,17 @@ def test_error_is_logged_and_retried_with_growing_waits(office: Bench, events: C
     with office.database.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {office.table('error').qualified}")
     forget_tables()
-    looks = Looks()
+    mover = ManualMover()
 
-    waits = [looks.look(after) for after in (0.0, 0.5, 0.5, 2.0, 4.0, 8.0)]
+    waits = [mover.run(after) for after in (0.0, 0.5, 0.5, 2.0, 4.0, 8.0)]
 
     assert waits == [1.0, 0.5, 1.0, 1.0, 1.0, 1.0]
-    assert [table._retry_at for table in looks.mover._tables] == [None, looks.seconds + FAILURE_CAP_SECONDS]
+    assert [table._retry_at for table in mover.mover._tables] == [None, mover.seconds + FAILURE_CAP_SECONDS]
     assert events().count("delayed_move_failed") == 5
     # nothing is lost, and the other table is not delayed
     assert (waiting(office), len(office.rows("Billing"))) == (1, 1)
     office.install_queues("error")
-    looks.look(FAILURE_CAP_SECONDS)
+    mover.run(FAILURE_CAP_SECONDS)
     assert [headers["NServiceBus.FailedQ"] for headers in office.headers("error")] == ["Gone"]
 
 
@@ -116,24 +116,24 @@ def test_fatal_error_in_mover_thread_stops_the_worker(
 def test_missing_table_is_checked_once_a_minute(office: Bench, events: Callable[[], list[str]]) -> None:
     with office.database.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {delayed(office).qualified}")
-    looks = Looks()
+    mover = ManualMover()
     for after in (0.0, 1.0, MISSING_SECONDS, MISSING_SECONDS):
-        looks.look(after)
+        mover.run(after)
     assert events().count("delayed_table_missing") == 1
     office.install()
     put(office)
     put(office, PAST, **{FORWARD: address(office, "Billing")})
-    looks.look(1.0)
+    mover.run(1.0)
     assert office.rows("Billing") == []
-    looks.look(MISSING_SECONDS)
+    mover.run(MISSING_SECONDS)
     assert len(office.rows("Billing")) == 1
 
 
 def test_stop_ends_the_mover_between_two_batches(office: Bench) -> None:
-    looks = Looks()
-    looks.stop.set()
+    mover = ManualMover()
+    mover.stop.set()
     put(office, PAST, **{FORWARD: address(office, "Billing")})
-    looks.look()
+    mover.run()
     assert waiting(office) == 1
 
 
@@ -161,10 +161,10 @@ def test_concurrent_movers_lose_and_double_nothing(office: Bench) -> None:
 
     def move() -> None:
         try:
-            looks = Looks()
+            mover = ManualMover()
             start.wait(60)
             while waiting(office):
-                looks.look(FAILURE_CAP_SECONDS)
+                mover.run(FAILURE_CAP_SECONDS)
         except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
             errors.append(error)
         finally:
@@ -240,8 +240,8 @@ def test_number_of_statements_does_not_grow_with_due_messages(postgresql_bench: 
     bench.install_queues("Billing")
     for _ in range(BATCH):
         put(bench, PAST, "Sales", **{FORWARD: address(bench, "Billing")})
-    looks = Looks()
-    looks.look()
+    mover = ManualMover()
+    mover.run()
     for _ in range(BATCH):
         put(bench, PAST, "Sales", **{FORWARD: address(bench, "Billing")})
 
@@ -250,7 +250,7 @@ def test_number_of_statements_does_not_grow_with_due_messages(postgresql_bench: 
         return execute(sql, params, many, context)
 
     with bench.database.connection.execute_wrapper(count):
-        looks.look()
+        mover.run()
     # a check, begin and savepoint aside: take, write with one statement, check again
     assert len(bench.rows("Billing")) == BATCH * 2
     assert sum("SAVEPOINT" not in sql for sql in calls.seen) <= 4

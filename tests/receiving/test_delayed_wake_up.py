@@ -14,7 +14,7 @@ from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS
 from sqlqueue_app.receiving.delayed import POLL_SECONDS, QUIET_SECONDS, DelayedMover, DelayedWakeUp, due_messages_of
 from sqlqueue_app.receiving.waiting import StopSignal, WakeUp, listening
 from tests.support.bench import Bench
-from tests.support.delayed_tables import FORWARD, MESSAGE, PAST, Looks, delayed, office_of, put, waiting
+from tests.support.delayed_tables import FORWARD, MESSAGE, PAST, ManualMover, delayed, office_of, put, waiting
 from tests.support.tables import execute
 from tests.support.waiting import poll_until
 from tests.support.worker_processes import address
@@ -31,67 +31,67 @@ def office(postgresql_bench: Bench) -> Bench:
     return office
 
 
-def covered(looks: Looks) -> dict[str, DelayedWakeUp]:
-    for each in looks.mover.wake_ups:
+def covered(mover: ManualMover) -> dict[str, DelayedWakeUp]:
+    for each in mover.mover.wake_ups:
         each.push_enabled = True
-    return {each.queue: each for each in looks.mover.wake_ups}
+    return {each.queue: each for each in mover.mover.wake_ups}
 
 
 def test_announced_table_rests_until_its_next_message_is_due(office: Bench) -> None:
-    looks = Looks()
-    covered(looks)
-    assert looks.look() == IDLE_WAIT_SECONDS
+    mover = ManualMover()
+    covered(mover)
+    assert mover.run() == IDLE_WAIT_SECONDS
     put(office, datetime.now(UTC) + timedelta(seconds=5), **{FORWARD: address(office, "Billing")})
-    assert looks.look(1.0) == pytest.approx(IDLE_WAIT_SECONDS - 1.0)  # without a notification
-    assert 3 < looks.look(IDLE_WAIT_SECONDS) <= 5
+    assert mover.run(1.0) == pytest.approx(IDLE_WAIT_SECONDS - 1.0)  # without a notification
+    assert 3 < mover.run(IDLE_WAIT_SECONDS) <= 5
     assert waiting(office) == 1
 
 
 def test_announcement_polls_only_its_own_table(office: Bench) -> None:
-    looks = Looks()
-    wake_ups = covered(looks)
-    looks.look()
+    mover = ManualMover()
+    wake_ups = covered(mover)
+    mover.run()
     put(office, PAST, "Sales", **{FORWARD: address(office, "Billing")})
     put(office, PAST, "Web", **{FORWARD: address(office, "Billing")})
     wake_ups["Web.Delayed"].wake()
 
-    looks.look(0.1)
+    mover.run(0.1)
 
     assert (waiting(office, "Web"), waiting(office, "Sales")) == (0, 1)
     wake_ups["Sales.Delayed"].wake()
-    looks.look(0.1)
+    mover.run(0.1)
     assert len(office.rows("Billing")) == 2
 
 
 def test_table_without_trigger_is_polled_each_second_again(office: Bench) -> None:
-    looks = Looks()
-    wake_up = covered(looks)["Web.Delayed"]
-    assert looks.look() == IDLE_WAIT_SECONDS
+    mover = ManualMover()
+    wake_up = covered(mover)["Web.Delayed"]
+    assert mover.run() == IDLE_WAIT_SECONDS
     wake_up.push_enabled = False
     wake_up.wake_all()
-    assert looks.look(1.0) == POLL_SECONDS
+    assert mover.run(1.0) == POLL_SECONDS
     put(office, PAST, **{FORWARD: address(office, "Billing")})
-    looks.look(POLL_SECONDS)
+    mover.run(POLL_SECONDS)
     assert len(office.rows("Billing")) == 1
 
 
 def test_check_for_due_messages_polls_every_table(office: Bench) -> None:
-    looks = Looks()
-    covered(looks)
-    looks.look()
+    mover = ManualMover()
+    covered(mover)
+    mover.run()
     put(office, PAST, **{FORWARD: address(office, "Billing")})
-    assert looks.mover.anything_due()
-    looks.look()
+    assert mover.mover.anything_due()
+    mover.run()
     assert len(office.rows("Billing")) == 1
 
 
 def test_announcements_end_when_none_came_for_a_while(office: Bench) -> None:
-    looks = Looks()
-    wake_up = covered(looks)["Web.Delayed"]
+    mover = ManualMover()
+    wake_up = covered(mover)["Web.Delayed"]
     assert wake_up.is_quiet
     wake_up.wake()
     assert not wake_up.is_quiet
-    looks.look(QUIET_SECONDS)
+    mover.run(QUIET_SECONDS)
     assert wake_up.is_quiet
 
 
@@ -122,7 +122,7 @@ def test_messages_of_other_processes_wake_the_mover(office: Bench) -> None:
 
 
 def test_mover_does_not_listen_without_a_receiver(postgresql_bench: Bench, events: Callable[[], list[str]]) -> None:
-    looks = Looks()
-    with listening(postgresql_bench.database.alias, [None], looks.stop, also=looks.mover.wake_ups):
-        assert looks.look() == POLL_SECONDS
+    mover = ManualMover()
+    with listening(postgresql_bench.database.alias, [None], mover.stop, also=mover.mover.wake_ups):
+        assert mover.run() == POLL_SECONDS
     assert events() == []

@@ -41,7 +41,7 @@ class Server:
     def __init__(self, address: Path) -> None:
         self.address = address
 
-    def ask(self, code: int) -> dict[str, Any] | None:
+    def send_request(self, code: int) -> dict[str, Any] | None:
         """Return the response of the view, from any process; None if its process was killed or it reported an error."""
         with closing(_Connection(self.address)) as connection:
             try:
@@ -88,14 +88,14 @@ def gunicorn(asking: Asking, directory: Path) -> Iterator[Server]:
             process.wait(60)
 
 
-def ask_all(server: Server, codes: list[int]) -> list[dict[str, Any]]:
+def send_all(server: Server, codes: list[int]) -> list[dict[str, Any]]:
     """Send all requests from several threads, again if a process was killed; returns the answers in the order of the codes."""
     answers: list[dict[str, Any]] = [{}] * len(codes)
 
     def client(first: int) -> None:
         for number in range(first, len(codes), CLIENTS):
             for _ in range(TRIES):
-                if answer := server.ask(codes[number]):
+                if answer := server.send_request(codes[number]):
                     answers[number] = answer
                     break
 
@@ -110,16 +110,16 @@ def test_each_of_a_thousand_requests_gets_its_reply(asking: Asking, tmp_path: Pa
     asking.configure(sales={"HANDLERS": [MODULE]}, CALLBACK_QUEUES=PROCESSES)
     connections.close_all()
     with worker_process(asking.bench, "--endpoint", "Sales"), gunicorn(asking, tmp_path) as server:
-        first = ask_all(server, list(range(REQUESTS // 2)))
+        first = send_all(server, list(range(REQUESTS // 2)))
         assert [answer.get("code") for answer in first] == list(range(REQUESTS // 2))
         queue_of = {answer["pid"]: answer["queue"] for answer in first}
 
-        def all_ask() -> bool:
+        def all_send() -> bool:
             # The system chooses the process that accepts a connection.
-            queue_of.update((answer["pid"], answer["queue"]) for answer in ask_all(server, list(range(CLIENTS))))
+            queue_of.update((answer["pid"], answer["queue"]) for answer in send_all(server, list(range(CLIENTS))))
             return len(queue_of) == PROCESSES
 
-        poll_until(all_ask, what="each of the processes has asked")
+        poll_until(all_send, what="each of the processes has asked")
         assert {(row.pid, row.callback_queue) for row in asking.instances()} == set(queue_of.items())
         assert set(queue_of.values()) == QUEUES
 
@@ -129,11 +129,11 @@ def test_each_of_a_thousand_requests_gets_its_reply(asking: Asking, tmp_path: Pa
         Instance.objects.using(asking.bench.database.alias).filter(pid=killed).update(
             heartbeat_at=timezone.now() - timedelta(seconds=41)
         )
-        second = ask_all(server, list(range(REQUESTS // 2, REQUESTS)))
+        second = send_all(server, list(range(REQUESTS // 2, REQUESTS)))
         assert [answer.get("code") for answer in second] == list(range(REQUESTS // 2, REQUESTS))
 
         def taken_over() -> bool:
-            server.ask(0)
+            server.send_request(0)
             return any(row.callback_queue == queue_of[killed] and row.pid != killed for row in asking.instances())
 
         poll_until(taken_over, what="another process has the queue of the killed one")

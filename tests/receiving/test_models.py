@@ -118,7 +118,7 @@ def test_idle_monitor_waits_the_peek_delay_without_receive_threads() -> None:
 def test_message_is_received_when_last_idle_thread_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sqlqueue_app.receiving.concurrency.IDLE_SECONDS", 0.05)
     script = Script(1)
-    gave_up, asked_for_another = threading.Event(), threading.Event()
+    gave_up, requested_another = threading.Event(), threading.Event()
 
     class Slow(MonitorReceiver):
         """Keeps its finished thread alive until the monitor has been refused another one."""
@@ -127,13 +127,13 @@ def test_message_is_received_when_last_idle_thread_gives_up(monkeypatch: pytest.
             task = super()._next_task()
             if task is None and not self._stop.is_set() and not gave_up.is_set():
                 gave_up.set()
-                assert asked_for_another.wait(60)
+                assert requested_another.wait(60)
             return task
 
         def _start_thread(self, reason: str) -> bool:
             started = super()._start_thread(reason)
-            if gave_up.is_set() and not asked_for_another.is_set():
-                asked_for_another.set()
+            if gave_up.is_set() and not requested_another.is_set():
+                requested_another.set()
                 poll_until(lambda: not self.live_threads or not script.messages, 60, what="the thread goes, or takes the message")
             return started
 
@@ -202,8 +202,8 @@ def test_poll_across_begin_or_end_of_outage_starts_no_second_one(caplog: pytest.
     slow, failing = outage.mark, outage.mark
     outage.poll_failed(ConnectionLost("gone"), failing)
     outage.poll_succeeded(slow)  # it worked, but before the other one failed
-    looking, late = outage.mark, outage.mark
-    outage.poll_failed(ConnectionLost("gone"), looking)
+    first, late = outage.mark, outage.mark
+    outage.poll_failed(ConnectionLost("gone"), first)
     outage.poll_succeeded(outage.mark)
     outage.poll_failed(ConnectionLost("gone"), late)  # it failed, but before the other one worked
     assert [record.event for record in caplog.records] == ["receive_failed", "receive_recovered"]  # type: ignore[attr-defined]

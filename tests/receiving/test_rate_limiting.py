@@ -54,11 +54,11 @@ def test_consecutive_failures_slow_the_queue_until_a_success(bench: Bench, event
     assert bench.run() == failing + 1
 
     assert len(bench.rows("error")) == failing
-    told = [event for event in events() if event in ("rate_limit_begins", "rate_limit_ends", "moved_to_error_queue")]
-    assert told.count("moved_to_error_queue") == failing
-    assert [event for event in told if event != "moved_to_error_queue"] == ["rate_limit_begins", "rate_limit_ends"]
+    logged = [event for event in events() if event in ("rate_limit_begins", "rate_limit_ends", "moved_to_error_queue")]
+    assert logged.count("moved_to_error_queue") == failing
+    assert [event for event in logged if event != "moved_to_error_queue"] == ["rate_limit_begins", "rate_limit_ends"]
     # The failure is counted before the message is moved.
-    assert told.index("rate_limit_begins") == 2
+    assert logged.index("rate_limit_begins") == 2
     assert together.most == 1
 
 

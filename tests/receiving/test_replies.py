@@ -31,7 +31,7 @@ class Colour(enum.Enum):
     RED = "red"
 
 
-def ask(bench: Bench, reply_to: str, **headers: str) -> None:
+def send_request(bench: Bench, reply_to: str, **headers: str) -> None:
     bench.put_message("Test.Ask", **{"NServiceBus.MessageId": "asked", "NServiceBus.ReplyToAddress": reply_to, **headers})
 
 
@@ -45,7 +45,7 @@ def answer_with(value: object) -> None:
 def test_return_code_has_the_headers_of_a_real_one(bench: Bench, value: object, code: str) -> None:
     bench.install_queues("Asker")
     answer_with(value)
-    ask(bench, "Asker", **{"NServiceBus.ConversationId": "talk"})
+    send_request(bench, "Asker", **{"NServiceBus.ConversationId": "talk"})
     bench.run()
     (row,) = bench.rows("Asker")
     headers = json.loads(row.headers or "")
@@ -69,7 +69,7 @@ def test_return_code_has_the_headers_of_a_real_one(bench: Bench, value: object, 
 )
 def test_invalid_return_code_fails_the_message(bench: Bench, value: object, error: str) -> None:
     answer_with(value)
-    ask(bench, "error")
+    send_request(bench, "error")
     bench.run()
     (headers,) = bench.headers("error")
     assert error in headers["NServiceBus.ExceptionInfo.Message"]
@@ -78,7 +78,7 @@ def test_invalid_return_code_fails_the_message(bench: Bench, value: object, erro
 def test_requester_of_transport_2_gets_the_reply_in_its_callback_queue(bench: Bench) -> None:
     bench.install_queues("Old", "Old.HOST-1")
     answer_with(3)
-    ask(bench, "Old", **{"NServiceBus.SqlServer.CallbackQueue": "Old.HOST-1"})
+    send_request(bench, "Old", **{"NServiceBus.SqlServer.CallbackQueue": "Old.HOST-1"})
     bench.run()
     assert [headers["NServiceBus.ReturnMessage.ErrorCode"] for headers in bench.headers("Old.HOST-1")] == ["3"]
     assert bench.rows("Old") == []
@@ -116,7 +116,7 @@ def test_reply_to_missing_queue_goes_through_recoverability(bench: Bench, calls:
         calls.add(context.attempt)
         context.reply("Test.Answer", {})
 
-    ask(bench, "gone")
+    send_request(bench, "gone")
     bench.run()
     assert calls.seen == [1, 2, 3]
     (headers,) = bench.headers("error")
@@ -129,9 +129,9 @@ def test_reply_to_missing_queue_goes_through_recoverability(bench: Bench, calls:
 @pytest.mark.parametrize("row", CALLBACKS, ids=lambda row: f"n{row['n']}")
 def test_golden_callback_replies_complete_requests(asking: Asking, row: dict[str, Any]) -> None:
     headers = json.loads(row["headers"])
-    asked = request("Test.Ask", message_id=headers["NServiceBus.CorrelationId"])
+    pending = request("Test.Ask", message_id=headers["NServiceBus.CorrelationId"])
     asking.bench.put(row["headers"], base64.b64decode(row["body_base64"] or ""), queue="Web.here")
-    reply = asked.result(SECONDS)
+    reply = pending.result(SECONDS)
     code = headers.get("NServiceBus.ReturnMessage.ErrorCode")
     assert reply == int(code) if code else reply["OrderId"].startswith("00000000")
 

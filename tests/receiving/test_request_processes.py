@@ -64,10 +64,10 @@ def test_queue_of_killed_process_is_taken_over(asking: Asking) -> None:
     Instance.objects.using(asking.bench.database.alias).update(heartbeat_at=timezone.now() - timedelta(seconds=41))
     asking.answer(printed["message_id"], row=1)
 
-    asked = request("Test.Hold")
-    assert asked.queue == "Web.here"
-    asking.answer(asked.message_id, row=2)
-    assert asked.result(60) == {}
+    call = request("Test.Hold")
+    assert call.queue == "Web.here"
+    asking.answer(call.message_id, row=2)
+    assert call.result(60) == {}
     poll_until(lambda: pending.counts().unclaimed == 1, what="the reply to the killed process is logged and gone")
 
 

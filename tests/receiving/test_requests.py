@@ -88,10 +88,10 @@ def test_process_without_endpoint_entry_may_send_requests(asking: Asking, answer
 
 
 def test_request_names_the_callback_queue_as_reply_address(asking: Asking) -> None:
-    asked = request("Test.Ask", {"n": 1}, message_id="mine")
+    call = request("Test.Ask", {"n": 1}, message_id="mine")
     (headers,) = asking.bench.headers("Sales")
     assert headers["NServiceBus.ReplyToAddress"] == address(asking.bench, "Web.here")
-    assert headers["NServiceBus.MessageId"] == headers["NServiceBus.CorrelationId"] == asked.message_id == "mine"
+    assert headers["NServiceBus.MessageId"] == headers["NServiceBus.CorrelationId"] == call.message_id == "mine"
     assert headers["NServiceBus.OriginatingEndpoint"] == "Web"
     assert "NServiceBus.SqlServer.CallbackQueue" not in headers
 
@@ -106,14 +106,14 @@ def test_header_of_transport_2_is_optional(asking: Asking) -> None:
 def test_each_of_many_threads_gets_its_own_reply(asking: Asking, answering: None) -> None:
     got: dict[int, Any] = {}
 
-    def ask(number: int) -> None:
+    def send_request(number: int) -> None:
         try:
             got[number] = request("Test.Ask", {"code": number}).result(SECONDS)
         finally:
             connections.close_all()
 
     with Running(asking.bench, endpoints=["Sales"]):
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(10)]
+        threads = [threading.Thread(target=send_request, args=(number,)) for number in range(10)]
         for thread in threads:
             thread.start()
         join_all(threads)
@@ -122,63 +122,63 @@ def test_each_of_many_threads_gets_its_own_reply(asking: Asking, answering: None
 
 
 def test_request_times_out_and_a_late_reply_is_only_counted(asking: Asking, events: Any, caplog: pytest.LogCaptureFixture) -> None:
-    asked = request("Test.Ask")
+    call = request("Test.Ask")
     with pytest.raises(TimeoutError, match=r"no reply to message '.*' \(Test.Ask\) within 0.01 s"):
-        asked.result(0.01)
+        call.result(0.01)
     assert pending.counts().waiting == 0
-    assert asked.done()
-    asking.answer(asked.message_id)
+    assert call.done()
+    asking.answer(call.message_id)
     poll_until(lambda: pending.counts().unclaimed == 1)
     poll_until(lambda: "reply_unclaimed" in events())
-    assert f"no request waits for the reply to message {asked.message_id!r}" in caplog.text
+    assert f"no request waits for the reply to message {call.message_id!r}" in caplog.text
     with pytest.raises(TimeoutError, match="no reply to message"):
-        asked.result()
-    assert isinstance(asked.exception(), TimeoutError)
+        call.result()
+    assert isinstance(call.exception(), TimeoutError)
     assert asking.bench.rows("error") == []
 
 
 def test_cancelled_request_stops_waiting(asking: Asking) -> None:
-    asked = request("Test.Ask")
-    assert asked.cancel()
+    call = request("Test.Ask")
+    assert call.cancel()
     assert pending.counts().waiting == 0
     with pytest.raises(CancelledError):
-        asked.result(SECONDS)
-    asking.answer(asked.message_id)
+        call.result(SECONDS)
+    asking.answer(call.message_id)
     poll_until(lambda: pending.counts().unclaimed == 1)
 
 
 def test_unreferenced_request_is_forgotten_unless_it_has_a_callback(asking: Asking) -> None:
     dropped = request("Test.Ask").message_id
-    heard: list[Any] = []
+    results: list[Any] = []
     called = request("Test.Ask")
-    called.add_done_callback(lambda done: heard.append(done.result()))
+    called.add_done_callback(lambda done: results.append(done.result()))
     kept = called.message_id
     del called
     gc.collect()
     assert pending.find(dropped) is None
     asking.answer(kept, b'{"n": 1}')
-    poll_until(lambda: heard == [{"n": 1}])
+    poll_until(lambda: results == [{"n": 1}])
 
 
 def test_first_reply_wins(asking: Asking) -> None:
-    asked = request("Test.Ask")
-    asking.answer(asked.message_id, b'{"n": 1}', row=1)
-    asking.answer(asked.message_id, b'{"n": 2}', row=2)
-    assert asked.result(SECONDS) == {"n": 1}
+    call = request("Test.Ask")
+    asking.answer(call.message_id, b'{"n": 1}', row=1)
+    asking.answer(call.message_id, b'{"n": 2}', row=2)
+    assert call.result(SECONDS) == {"n": 1}
     poll_until(lambda: pending.counts().unclaimed == 1)
 
 
 def test_reply_of_old_core_has_another_intent(asking: Asking) -> None:
-    asked = request("Test.Ask")
-    asking.answer(asked.message_id, b'{"n": 1}', {"NServiceBus.MessageIntent": "Send", "NServiceBus.Version": "4.7.12"})
-    assert asked.result(SECONDS) == {"n": 1}
+    call = request("Test.Ask")
+    asking.answer(call.message_id, b'{"n": 1}', {"NServiceBus.MessageIntent": "Send", "NServiceBus.Version": "4.7.12"})
+    assert call.result(SECONDS) == {"n": 1}
 
 
 @pytest.mark.parametrize(("returns", "text", "expected"), [(None, "OnHold", "OnHold"), (Status, "OnHold", Status.ON_HOLD)])
 def test_enum_is_returned_by_its_name(asking: Asking, returns: Any, text: str, expected: object) -> None:
-    asked = request("Test.Ask", returns=returns)
-    asking.answer(asked.message_id, b"", {"NServiceBus.ReturnMessage.ErrorCode": text, "NServiceBus.ControlMessage": "True"})
-    assert asked.result(SECONDS) == expected
+    call = request("Test.Ask", returns=returns)
+    asking.answer(call.message_id, b"", {"NServiceBus.ReturnMessage.ErrorCode": text, "NServiceBus.ControlMessage": "True"})
+    assert call.result(SECONDS) == expected
 
 
 @pytest.mark.parametrize(
@@ -195,13 +195,13 @@ def test_enum_is_returned_by_its_name(asking: Asking, returns: Any, text: str, e
 def test_reply_of_another_kind_is_an_error_and_kept_in_error_queue(
     asking: Asking, returns: Any, code: str | None, body: bytes, error: str
 ) -> None:
-    asked = request("Test.Ask", returns=returns)
+    call = request("Test.Ask", returns=returns)
     sent = {} if code is None else {"NServiceBus.ReturnMessage.ErrorCode": code}
-    asking.answer(asked.message_id, body, {"NServiceBus.EnclosedMessageTypes": "Test.Echo", **sent})
+    asking.answer(call.message_id, body, {"NServiceBus.EnclosedMessageTypes": "Test.Echo", **sent})
     with pytest.raises((WireFormatError, MessageBodyError), match=error):
-        asked.result(SECONDS)
+        call.result(SECONDS)
     (headers,) = asking.bench.headers("error")
-    assert headers["NServiceBus.CorrelationId"] == asked.message_id
+    assert headers["NServiceBus.CorrelationId"] == call.message_id
 
 
 @pytest.mark.parametrize("mode", ["receive_only", "none"])
@@ -224,23 +224,23 @@ def test_requests_work_in_other_concurrency_models(asking: Asking, answering: No
 
 
 def test_coroutine_may_await_requests(asking: Asking, answering: None) -> None:
-    async def ask() -> Any:
+    async def send_request() -> Any:
         return await asyncio.gather(request("Test.Ask", {"code": 1}), request("Test.Ask", {"code": 2}, returns=int))
 
     with Running(asking.bench, endpoints=["Sales"]):
-        assert async_to_sync(ask)() == [1, 2]
+        assert async_to_sync(send_request)() == [1, 2]
 
 
 def test_coroutine_gets_errors_and_time_outs(asking: Asking) -> None:
     async def wrong() -> None:
         with pytest.raises(MessageTypeError, match="has no route"):
             await request("Nowhere.Ask")
-        asked = request("Test.Ask")
+        call = request("Test.Ask")
         with pytest.raises(RuntimeError, match="must be awaited"):
-            asked.result()
+            call.result()
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asked, 0.01)
-        assert asked.cancelled()
+            await asyncio.wait_for(call, 0.01)
+        assert call.cancelled()
 
     async_to_sync(wrong)()
     assert pending.counts().waiting == 0
@@ -249,19 +249,19 @@ def test_coroutine_gets_errors_and_time_outs(asking: Asking) -> None:
 
 def test_replies_are_audited_with_and_without_a_waiting_request(asking: Asking) -> None:
     asking.configure(AUDIT_QUEUE="audit")
-    asked = request("Test.Ask")
-    asking.answer(asked.message_id, row=1)
+    call = request("Test.Ask")
+    asking.answer(call.message_id, row=1)
     asking.answer("nobody's", row=2)
-    assert asked.result(SECONDS) == {}
+    assert call.result(SECONDS) == {}
     poll_until(lambda: pending.counts().unclaimed == 1)
     audited = asking.bench.headers("audit")
-    assert [headers["NServiceBus.CorrelationId"] for headers in audited] == [asked.message_id, "nobody's"]
+    assert [headers["NServiceBus.CorrelationId"] for headers in audited] == [call.message_id, "nobody's"]
     assert all("NServiceBus.ProcessingEnded" in headers for headers in audited)
 
 
 def test_view_may_send_a_request(asking: Asking, answering: None) -> None:
     @transaction.non_atomic_requests
-    def view(asked_by: HttpRequest, number: int) -> JsonResponse:
+    def view(http_request: HttpRequest, number: int) -> JsonResponse:
         try:
             return JsonResponse({"code": request("Test.Ask", {"code": number}).result(timeout=SECONDS)})
         except TimeoutError:
@@ -287,7 +287,7 @@ def test_request_is_refused_inside_a_transaction(asking: Asking, monkeypatch: py
 
 def test_request_is_refused_inside_a_handler(asking: Asking, calls: Calls) -> None:
     @handles("Test.Ask")
-    def ask(message: Any, context: Any) -> None:
+    def send_request(message: Any, context: Any) -> None:
         try:
             request("Test.Ask")
         except ConfigurationError as error:
@@ -347,11 +347,11 @@ def test_message_id_can_wait_only_once(asking: Asking) -> None:
 
 
 def test_closing_ends_waiting_requests(asking: Asking) -> None:
-    asked = request("Test.Ask")
+    call = request("Test.Ask")
     assert [row.callback_queue for row in asking.instances()] == ["Web.here"]
     close_callbacks()
     with pytest.raises(ReplyLost, match=r"no longer receives from 'Web.here'"):
-        asked.result(SECONDS)
+        call.result(SECONDS)
     again = request("Test.Ask")
     asking.answer(again.message_id)
     assert again.result(SECONDS) == {}

@@ -185,7 +185,7 @@ def _noted(call: Any) -> Any:
     [
         ("", TYPES, "the body holds 0 messages: its root 'Messages' is empty; expected one message at least"),
         ("  \n ", None, "the body holds 0 messages"),
-        (BOTH, "Several.Placed", "a message 'Cancelled' of the namespace 'http://tempuri.net/Several', which is none of the types"),
+        (BOTH, "Several.Placed", "a message 'Cancelled' of the namespace 'http://tempuri.net/Several', which matches none"),
         (BOTH + "<Placed/>", TYPES, "Placed needs the member 'order_id'"),
         (BOTH + "<Unknown/>", None, "its types are 'Several.Unknown', 'Unknown'; this endpoint handles"),
         (BOTH + "<Unknown/>", TYPES + ";Several.Unknown", "its types are 'Several.Unknown'; this endpoint handles"),
@@ -203,7 +203,7 @@ def test_partly_unreadable_body_is_not_handled_at_all(
 def test_ambiguous_name_is_refused(sqlite_bench: Bench, seen: Calls) -> None:
     put(sqlite_bench, BOTH, TYPES + ";Old.Placed", root="Messages")
     sqlite_bench.run()
-    assert "could be several of the types" in reason(sqlite_bench)
+    assert "matches several of the types" in reason(sqlite_bench)
     assert seen.seen == []
 
 

@@ -219,7 +219,7 @@ def test_send_of_a_handler_is_announced(bench: Bench, wake_ups: list[WakeUp]) ->
 def test_only_requested_queues_are_announced(bench: Bench) -> None:
     prepare(bench, SATELLITES={"Sales.Priority": {}})
     sales, priority = (wake_up_channel(bench.table(name).qualified) for name in ("Sales", "Sales.Priority"))
-    with Line(bench, "Sales", "Sales.Priority", asks=False) as line:
+    with Line(bench, "Sales", "Sales.Priority", requests=False) as line:
         by_own_send(bench, 1)
         assert line.connection.request([priority]) == {priority}
         by_own_send(bench, 2)
@@ -237,7 +237,7 @@ def test_listener_that_stops_asking_leaves_the_others_announcements(bench: Bench
     prepare(bench)
     channel = wake_up_channel(bench.table("Sales").qualified)
     with Line(bench, "Sales") as other, Line(bench, "Sales") as line:
-        assert line.ask() == {"Sales"}  # a repeated request takes no second lock
+        assert line.request_locks() == {"Sales"}  # a repeated request takes no second lock
         line.connection.withdraw_request(channel)
         by_own_send(bench, 1)
         assert other.wait() == {"Sales"}
@@ -249,14 +249,14 @@ def test_listener_that_stops_asking_leaves_the_others_announcements(bench: Bench
 def test_transaction_with_earlier_sends_delays_the_announcements(bench: Bench, ended_by: str) -> None:
     prepare(bench, SATELLITES={"Sales.Priority": {}})
     connection = transaction.get_connection(bench.database.alias)
-    with Line(bench, "Sales", "Sales.Priority", asks=False) as line:
+    with Line(bench, "Sales", "Sales.Priority", requests=False) as line:
         with transaction.atomic(using=bench.database.alias):
             by_own_send(bench, 1)
-            assert line.ask() == {"Sales.Priority"}
-            assert line.ask() == {"Sales.Priority"}
+            assert line.request_locks() == {"Sales.Priority"}
+            assert line.request_locks() == {"Sales.Priority"}
             if ended_by == "rollback":
                 connection.set_rollback(True)
-        assert line.ask() == {"Sales", "Sales.Priority"}
+        assert line.request_locks() == {"Sales", "Sales.Priority"}
         # The first one was not announced.
         send("Test.Message", {"n": 2}, to=address(bench, "Sales.Priority"))
         assert line.wait() == {"Sales.Priority"}
@@ -265,21 +265,21 @@ def test_transaction_with_earlier_sends_delays_the_announcements(bench: Bench, e
 def test_ended_session_requests_no_announcements(bench: Bench) -> None:
     prepare(bench)
     with Line(bench, "Sales") as gone:
-        assert gone.ask() == {"Sales"}
+        assert gone.request_locks() == {"Sales"}
     poll_until(lambda: execute(bench.database, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)])
 
 
 def test_prepared_transaction_keeps_the_receiver_polling(bench: Bench) -> None:
     prepare(bench)
-    with Line(bench, "Sales", asks=False) as line:
+    with Line(bench, "Sales", requests=False) as line:
         execute(bench.database, "BEGIN")
         by_insert(bench, 1)
         execute(bench.database, "PREPARE TRANSACTION 'sqlqueue_test_wake_up'")
         try:
-            assert line.ask() == set()
+            assert line.request_locks() == set()
         finally:
             execute(bench.database, "COMMIT PREPARED 'sqlqueue_test_wake_up'")
-        assert line.ask() == {"Sales"}
+        assert line.request_locks() == {"Sales"}
 
 
 def test_transaction_is_announced_once(bench: Bench) -> None:

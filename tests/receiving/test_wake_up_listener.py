@@ -199,7 +199,7 @@ class ManualClock:
         return self.now
 
 
-def asks(bench: Bench) -> bool:
+def is_listening(bench: Bench) -> bool:
     """Return whether a session requests announcements."""
     where = "locktype = 'advisory' AND mode = 'ShareLock' AND pid <> pg_backend_pid()"
     return execute(bench.database, f"SELECT count(*) > 0 FROM pg_locks WHERE {where}") == [(True,)]
@@ -217,7 +217,7 @@ def test_bursts_are_not_announced_until_polls_find_nothing(bench: Bench) -> None
             if not wake_up.push_enabled:
                 break
         assert not wake_up.push_enabled
-        poll_until(lambda: not asks(bench))
+        poll_until(lambda: not is_listening(bench))
 
         # A poll may find nothing between two messages of a burst: only two empty polls with a pause between them count.
         wake_up.polled(False)
@@ -231,7 +231,7 @@ def test_bursts_are_not_announced_until_polls_find_nothing(bench: Bench) -> None
         clock.now = 1.05
         wake_up.polled(False)
         poll_until(lambda: wake_up.push_enabled)
-        assert asks(bench)
+        assert is_listening(bench)
 
 
 def test_programming_error_stops_the_worker(

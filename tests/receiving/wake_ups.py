@@ -60,24 +60,24 @@ def wakes_an_idle_worker(bench: Bench, calls: Calls, rests: Callable[[], bool], 
 class Line:
     """A listening connection on the channels of these queues, which asks senders to announce."""
 
-    def __init__(self, bench: Bench, *queues: str, asks: bool = True) -> None:
-        self._asks = asks
+    def __init__(self, bench: Bench, *queues: str, requests: bool = True) -> None:
+        self._requests = requests
         self.channels = {name: wake_up_channel(bench.table(name).qualified) for name in queues}
         self.connection = ListeningConnection(bench.database.alias)
 
     def __enter__(self) -> Line:
         self.connection.open(self.channels.values())
-        if self._asks:
-            self.ask()
+        if self._requests:
+            self.request_locks()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.connection.dispose()
 
-    def ask(self) -> set[str]:
+    def request_locks(self) -> set[str]:
         """Request announcements; returns the queues for which every sender has been asked."""
-        asked = self.connection.request(self.channels.values())
-        return {name for name, channel in self.channels.items() if channel in asked}
+        confirmed = self.connection.request(self.channels.values())
+        return {name for name, channel in self.channels.items() if channel in confirmed}
 
     def wait(self) -> set[str]:
         """Wait for the next announcements and return their queues."""

@@ -60,16 +60,16 @@ def test_every_url_requires_a_permission(shop: QueueDatabase) -> None:
     found = sorted(set(addresses()))
     known = set(site_paths().values())
     assert len([path for path in found if path in known]) >= len(known) // 2, "the walk finds what the matrix of pages walks too"
-    nobody, staff = client_of("anonymous"), client_of("staff")
+    anonymous, staff = client_of("anonymous"), client_of("staff")
     assert "/sqlqueue/metrics" in found
     for path in found:
-        for ask in ("get", "post"):
-            for browser, closed in ((nobody, {302, 401, 403, 404, 405}), (staff, {302, 401, 403, 404, 405})):
-                answer = getattr(browser, ask)(path)
-                assert answer.status_code in closed, (path, ask)
+        for method in ("get", "post"):
+            for browser, closed in ((anonymous, {302, 401, 403, 404, 405}), (staff, {302, 401, 403, 404, 405})):
+                answer = getattr(browser, method)(path)
+                assert answer.status_code in closed, (path, method)
                 if answer.status_code == 302:
-                    assert "/login/" in answer["Location"] or browser is staff, (path, ask, answer["Location"])
-                assert b"Sales.PlaceOrder" not in answer.getvalue(), (path, ask)
+                    assert "/login/" in answer["Location"] or browser is staff, (path, method, answer["Location"])
+                assert b"Sales.PlaceOrder" not in answer.getvalue(), (path, method)
     assert not OperatorAction.objects.filter(result="done").exists()
     assert table(shop, "Sales").depth().waiting == 1
 
@@ -86,8 +86,8 @@ def test_user_without_permission_sees_no_bodies(sqlite_database: QueueDatabase) 
     reader, admin = client_of("reader"), client_of("superuser")
 
     def shown_to(browser: Client, queries: tuple[str, ...]) -> Iterator[str]:
-        asked = (path + query for path in sorted(set(own)) for query in queries)
-        return (path for path in asked if secret.encode() in browser.get(path).getvalue())
+        urls = (path + query for path in sorted(set(own)) for query in queries)
+        return (path for path in urls if secret.encode() in browser.get(path).getvalue())
 
     assert next(shown_to(admin, ("",)), None), "there are bodies to be seen"
     assert list(shown_to(reader, ("", "?format=json"))) == []

@@ -25,15 +25,15 @@ def fill(bench: Bench) -> None:
     """Send one message per header with the forged text, and one that is unreadable."""
 
     @handles("Test.Ask")
-    def ask(message: Any, context: Any) -> None:
+    def answer_request(message: Any, context: Any) -> None:
         if context.message_id.startswith("x"):
             raise ValueError(f"no such order: {context.message_id}")
         context.reply("Test.Answer", {})
 
     texts = ['{"a": "\x1b[2J\\n2026-01-01 all is well" broken']
     for number, name in enumerate(NAMES):
-        told = {"NServiceBus.EnclosedMessageTypes": "Test.Ask", "NServiceBus.MessageId": f"m{number}"}
-        texts.append(json.dumps({**told, f"NServiceBus.{name}": f"x{FORGED}"}))
+        all_headers = {"NServiceBus.EnclosedMessageTypes": "Test.Ask", "NServiceBus.MessageId": f"m{number}"}
+        texts.append(json.dumps({**all_headers, f"NServiceBus.{name}": f"x{FORGED}"}))
     for number, text in enumerate(texts):
         bench.table("Sales").send([NewRow(f"00000000-0000-0000-0000-{number:012}", text, b"{}")])
 

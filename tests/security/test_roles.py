@@ -71,7 +71,7 @@ def shop(postgresql_bench: Bench) -> Bench:
     return bench
 
 
-def said_by(*command: str) -> str:
+def output_of(*command: str) -> str:
     """The output of a command; health and check may end with an exit code."""
     out = io.StringIO()
     with suppress(SystemExit):
@@ -102,7 +102,7 @@ def test_a_worker_reads_and_writes(shop: Bench, calls: Calls, caplog: pytest.Log
         assert calls.seen.count("later") == 1
         assert Instance.objects.filter(endpoint="Sales").exists() is False, "it has given its row back"
         for command in (["sqlqueue_status"], ["sqlqueue_peek", "error"], ["sqlqueue_retry", "--all"], ["sqlqueue_health"]):
-            assert "permission denied" not in said_by(*command)
+            assert "permission denied" not in output_of(*command)
         refuses(shop.database, *BEYOND)
     assert "permission denied" not in caplog.text
 
@@ -135,7 +135,7 @@ def test_reader_cannot_change_anything(shop: Bench) -> None:
     with shop.database.as_role(role_for(shop.database, "reader")):
         assert len(shop.rows("Sales")) == 1
         for command in (["sqlqueue_status"], ["sqlqueue_peek", "error"], ["sqlqueue_health"], ["sqlqueue_install", "--check"]):
-            assert "permission denied" not in said_by(*command)
+            assert "permission denied" not in output_of(*command)
         assert Client().get("/sqlqueue/metrics", headers={"Authorization": "Bearer s3cret"}).status_code == 200
         assert FailedMessage.objects.count() == 1
         refuses(

@@ -63,7 +63,7 @@ COMMANDS = [
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
+def logged(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
     """Everything logged or printed, including tracebacks."""
     caplog.set_level(logging.DEBUG)
 
@@ -75,7 +75,7 @@ def said(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) ->
     return read
 
 
-def told_by(*command: str) -> str:
+def output_of(*command: str) -> str:
     """The output of a command, and the whole chain of errors if it fails."""
     out = io.StringIO()
     try:
@@ -98,7 +98,7 @@ def away(database: QueueDatabase, **changed: Any) -> Iterator[None]:
         point(database.alias, **before)
 
 
-def test_a_database_that_refuses(postgresql_bench: Bench, said: Callable[[], str], settings: Any) -> None:
+def test_a_database_that_refuses(postgresql_bench: Bench, logged: Callable[[], str], settings: Any) -> None:
     bench = postgresql_bench
     settings.SECRET_KEY = SIGNING
     bench.database.configure(**SETTINGS)
@@ -107,7 +107,7 @@ def test_a_database_that_refuses(postgresql_bench: Bench, said: Callable[[], str
         browser.raise_request_exception = False
     texts = []
     with away(bench.database):
-        texts += [told_by(*(word.replace("ALIAS", bench.database.alias) for word in command)) for command in COMMANDS]
+        texts += [output_of(*(word.replace("ALIAS", bench.database.alias) for word in command)) for command in COMMANDS]
         stop = StopSignal()
         stop.set()
         with suppress(SqlQueueError):
@@ -116,10 +116,10 @@ def test_a_database_that_refuses(postgresql_bench: Bench, said: Callable[[], str
         texts.append(browsers[1].get("/sqlqueue/metrics", headers={"Authorization": f"Bearer {TOKEN}"}).text)
     assert any("connection" in text for text in texts), "it did refuse"
     assert MARK not in "\n".join(texts)
-    assert MARK not in said()
+    assert MARK not in logged()
 
 
-def test_a_handler_that_cannot_reach_another_database(postgresql_bench: Bench, said: Callable[[], str], settings: Any) -> None:
+def test_a_handler_that_cannot_reach_another_database(postgresql_bench: Bench, logged: Callable[[], str], settings: Any) -> None:
     bench = postgresql_bench
     settings.SECRET_KEY = SIGNING
     bench.database.configure(**SETTINGS)
@@ -139,7 +139,7 @@ def test_a_handler_that_cannot_reach_another_database(postgresql_bench: Bench, s
     assert "connection" in failed["NServiceBus.ExceptionInfo.Message"]
     assert MARK not in json.dumps(failed)
     # The traceback shows the source line of the handler, which has the name of the variable, not its value.
-    assert MARK not in said()
+    assert MARK not in logged()
 
 
 def wrong_settings() -> Iterator[dict[str, Any]]:
@@ -158,13 +158,13 @@ def wrong_settings() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("wrong", list(wrong_settings()), ids=str)
-def test_wrong_settings(sqlite_database: QueueDatabase, said: Callable[[], str], wrong: dict[str, Any]) -> None:
+def test_wrong_settings(sqlite_database: QueueDatabase, logged: Callable[[], str], wrong: dict[str, Any]) -> None:
     sqlite_database.configure(**{**SETTINGS, **wrong})
     found = checks.run_checks(tags=["sqlqueue"])
     assert [each for each in found if each.level >= checks.ERROR]
-    text = "\n".join([*map(str, found), *map(repr, found), told_by("sqlqueue_status"), told_by("check")])
+    text = "\n".join([*map(str, found), *map(repr, found), output_of("sqlqueue_status"), output_of("check")])
     assert MARK not in text.replace(f'"TOKEN", "{MARK}"', "")
-    assert MARK not in said()
+    assert MARK not in logged()
 
 
 def test_settings_that_are_no_dictionary(settings: Any) -> None:
@@ -179,12 +179,14 @@ def test_settings_and_options_as_text(sqlite_database: QueueDatabase) -> None:
     sqlite_database.configure(**SETTINGS)
     options = options_of(get_settings())
     assert MARK not in repr(get_settings()) + repr(options) + repr(options.shown())
-    told = told_by("run_sqlqueue_pipeline", "--lake", f"s3a://id:{KEY}@lake/x")
-    assert "spark" in told
-    assert MARK not in told.replace("call_command", "")
+    output = output_of("run_sqlqueue_pipeline", "--lake", f"s3a://id:{KEY}@lake/x")
+    assert "spark" in output
+    assert MARK not in output.replace("call_command", "")
 
 
-def test_pages_answers_and_exports(sqlite_database: QueueDatabase, said: Callable[[], str], tmp_path: Path, settings: Any) -> None:
+def test_pages_answers_and_exports(
+    sqlite_database: QueueDatabase, logged: Callable[[], str], tmp_path: Path, settings: Any
+) -> None:
     settings.SECRET_KEY = SIGNING
     settings.DEBUG = True
     sqlite_database.configure(**SETTINGS)
@@ -204,4 +206,4 @@ def test_pages_answers_and_exports(sqlite_database: QueueDatabase, said: Callabl
                 assert [each for each in hidden if each in text] == [], (kind, name, query)
     for header in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Bearer {TOKEN}"}):
         assert MARK not in Client().get("/sqlqueue/metrics", headers=header).text
-    assert MARK not in said()
+    assert MARK not in logged()

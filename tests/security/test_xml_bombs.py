@@ -35,7 +35,7 @@ BOMBS = {
 
 
 @pytest.fixture
-def asked() -> Any:
+def pending_request() -> Any:
     """A server that must get no request; returns its address and the list of requested paths."""
     seen: list[str] = []
 
@@ -54,9 +54,9 @@ def asked() -> Any:
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_bombs_are_moved_unchanged_to_the_error_queue(
-    sqlite_bench: Bench, calls: Calls, asked: tuple[str, list[str]], encoding: str
+    sqlite_bench: Bench, calls: Calls, pending_request: tuple[str, list[str]], encoding: str
 ) -> None:
-    bench, (host, seen) = sqlite_bench, asked
+    bench, (host, seen) = sqlite_bench, pending_request
 
     @handles("Test.Bomb")
     def bomb(message: Any, context: Any) -> None:
@@ -68,10 +68,10 @@ def test_bombs_are_moved_unchanged_to_the_error_queue(
     bench.run()
     assert (calls.seen, seen, bench.rows("Sales")) == ([], [], [])
     assert {row.body for row in bench.rows("error")} == set(bodies.values())
-    told = [row["NServiceBus.ExceptionInfo.Message"] for row in bench.headers("error")]
+    reasons = [row["NServiceBus.ExceptionInfo.Message"] for row in bench.headers("error")]
     for name, (_, reason) in BOMBS.items():
-        assert any(reason in each for each in told), name
-    assert max(map(len, told)) < 1_000
+        assert any(reason in each for each in reasons), name
+    assert max(map(len, reasons)) < 1_000
 
 
 @pytest.mark.parametrize("name", sorted(set(BOMBS) - {"attributes", "namespaces"}))

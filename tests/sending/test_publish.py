@@ -380,19 +380,19 @@ def test_publisher_queries_the_table_once_in_five_seconds(stand: Desk) -> None:
     identity: SenderIdentity = sender_identity("Sales", book)
     composer = Composer(get_settings(), book, identity, subscribers=subscribers(stand, clock))
     dispatcher = Dispatcher(stand.alias, book)
-    asked: list[str] = []
+    lookups: list[str] = []
 
-    def ask(execute: Callable[..., object], sql: str, params: object, many: bool, context: object) -> object:
-        asked.extend(["asked"] * ("SELECT" in sql and "SubscriptionRouting" in sql))
+    def count_lookups(execute: Callable[..., object], sql: str, params: object, many: bool, context: object) -> object:
+        lookups.extend(["asked"] * ("SELECT" in sql and "SubscriptionRouting" in sql))
         return execute(sql, params, many, context)
 
     subscribe(OrderEvent, endpoint="Billing")
-    with stand.database.connection.execute_wrapper(ask):
+    with stand.database.connection.execute_wrapper(count_lookups):
         for _ in range(3):
             dispatcher.dispatch(composer.compose_event(OrderShipped("1"))[1])
-        assert asked == ["asked"]
+        assert lookups == ["asked"]
         clock.now += 5
         dispatcher.dispatch(composer.compose_event(OrderShipped("1"))[1])
 
-    assert asked == ["asked"] * 2
+    assert lookups == ["asked"] * 2
     assert lengths(stand)["Billing"] == 4

@@ -21,7 +21,7 @@ from sqlqueue_app.tables.rows import MAX_TIME_TO_BE_RECEIVED_MS
 from tests.sending.conftest import Desk
 from tests.sending.readers import SQL_SERVER_READERS, Place, Seen, readers_of
 from tests.support.bench import Asking, Bench
-from tests.support.delayed_tables import Looks, delayed
+from tests.support.delayed_tables import ManualMover, delayed
 from tests.support.raw_rows import RawRow, has_correlation_columns, insert_row, read_rows
 from tests.support.worker_processes import address
 
@@ -117,7 +117,7 @@ def test_every_version_reads_an_event(office: Bench) -> None:
 def test_every_version_reads_a_moved_delayed_message(office: Bench, many: bool) -> None:
     (sent,) = send_many([("Out.Message", {})], delay=timedelta()) if many else [send("Out.Message", {}, delay=timedelta())]
     assert rows(office) == []
-    Looks().look()
+    ManualMover().run()
     (row,) = rows(office)
     check(office, row, Seen(sent, sent, place(office, "Web")))
 
@@ -149,10 +149,10 @@ def test_every_version_reads_a_subscribe_message(office: Bench) -> None:
 @pytest.mark.parametrize("legacy", [False, True])
 def test_every_version_reads_a_request(asking: Asking, legacy: bool) -> None:
     asking.configure(LEGACY_CALLBACK_HEADER=legacy)
-    asked = request("Test.Ask", {})
+    pending = request("Test.Ask", {})
     (row,) = rows(asking.bench, "Sales")
-    check(asking.bench, row, Seen(asked.message_id, asked.message_id, place(asking.bench, "Web.here")))
-    asked.cancel()
+    check(asking.bench, row, Seen(pending.message_id, pending.message_id, place(asking.bench, "Web.here")))
+    pending.cancel()
 
 
 # --- sent while handling a message of transport 2.2.2, whose reply-to address is only in the column ------------------------------
@@ -224,7 +224,7 @@ def test_every_version_reads_a_moved_delayed_retry(office: Bench) -> None:
     office.configure(DELAYED_RETRIES=1, DELAYED_RETRY_INCREASE=3600)
     receive(office, fail)
     delayed(office, "Sales").bring_nearer(2 * HOUR)
-    Looks().look()
+    ManualMover().run()
     (row,) = rows(office, "Sales")
     check(office, row, Seen(ASKED, TALK, place(office, "Peer")))
     assert row.headers["NServiceBus.Retries"] == "1"

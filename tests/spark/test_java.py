@@ -61,9 +61,9 @@ def test_old_java_is_skipped(tmp_path: Path) -> None:
 
 
 def test_java_without_a_release_file_is_run_for_its_version(tmp_path: Path) -> None:
-    asked = make_java(tmp_path / "asked", "", None, """echo 'openjdk version "17.0.2" 2022-01-18' >&2""")
+    requested = make_java(tmp_path / "requested", "", None, """echo 'openjdk version "17.0.2" 2022-01-18' >&2""")
 
-    assert java_home({"JAVA_HOME": str(asked)}) == asked
+    assert java_home({"JAVA_HOME": str(requested)}) == requested
 
 
 @pytest.mark.parametrize("script", ["exit 3", "echo nothing", "echo 'openjdk version \"oops\"' >&2"])
@@ -89,8 +89,8 @@ def test_wrapper_of_a_slim_java_drops_one_option(tmp_path: Path) -> None:
     home = java_home(environment)
 
     assert home.parent == tmp_path / "home" / ".cache" / "sqlqueue"
-    asked = ["-Dx=a b", "--add-modules=jdk.incubator.vector", "", "$(false)", "--add-modules=java.sql"]
-    output = subprocess.run([home / "bin" / "java", *asked], capture_output=True, text=True, check=True).stdout
+    requested = ["-Dx=a b", "--add-modules=jdk.incubator.vector", "", "$(false)", "--add-modules=java.sql"]
+    output = subprocess.run([home / "bin" / "java", *requested], capture_output=True, text=True, check=True).stdout
     assert output == "<-Dx=a b><><$(false)><--add-modules=java.sql>"
     assert java_home(environment) == home
     assert [path.name for path in (home / "bin").iterdir()] == ["java"]

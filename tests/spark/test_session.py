@@ -20,18 +20,18 @@ from tests.support.waiting import poll_until
 
 
 def test_session_has_suitable_settings(spark: SparkSession) -> None:
-    def said(key: str) -> str | None:
+    def conf_of(key: str) -> str | None:
         return spark.conf.get(key)
 
-    assert said("spark.sql.session.timeZone") == "UTC"
-    assert said("spark.sql.python.filterPushdown.enabled") == "true"
-    assert said("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
-    assert said("spark.ui.enabled") == "false"
-    assert said("spark.python.sql.dataFrameDebugging.enabled") == "false"
-    assert said("spark.sql.dataFrameQueryContext.enabled") == "false"
-    assert said("spark.sql.ui.explainMode") == "simple"
-    assert said("spark.sql.shuffle.partitions") == "2"
-    assert said("spark.sql.ansi.enabled") == "true"
+    assert conf_of("spark.sql.session.timeZone") == "UTC"
+    assert conf_of("spark.sql.python.filterPushdown.enabled") == "true"
+    assert conf_of("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
+    assert conf_of("spark.ui.enabled") == "false"
+    assert conf_of("spark.python.sql.dataFrameDebugging.enabled") == "false"
+    assert conf_of("spark.sql.dataFrameQueryContext.enabled") == "false"
+    assert conf_of("spark.sql.ui.explainMode") == "simple"
+    assert conf_of("spark.sql.shuffle.partitions") == "2"
+    assert conf_of("spark.sql.ansi.enabled") == "true"
 
 
 def test_running_session_is_reused(spark: SparkSession) -> None:
@@ -135,5 +135,5 @@ from sqlqueue_app.dialects.dialect import dialect
 print(dialect("sqlite").statement("send", table="x", columns="y", rows="z").sql)
 """
     command = [sys.executable, "-I", "-c", script]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    assert said == "INSERT INTO x (y)\nVALUES z\n"
+    conf_of = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert conf_of == "INSERT INTO x (y)\nVALUES z\n"

@@ -63,5 +63,5 @@ def test_password_is_removed_from_texts() -> None:
     shown = database.without_password(f"cannot reach {database.url}: {SECRET} is wrong, p%40ss%2Fw%3A%C3%B6%23%25%26%3F too")
 
     assert shown == "cannot reach postgresql://me@db/shop: *** is wrong, *** too"
-    asked = parse_url("postgresql://db/shop?user=me&password=hidden&sslpassword=key")
-    assert asked.without_password("hidden key") == "*** ***"
+    parsed = parse_url("postgresql://db/shop?user=me&password=hidden&sslpassword=key")
+    assert parsed.without_password("hidden key") == "*** ***"

@@ -25,7 +25,7 @@ from sqlqueue_app.status.retention import EVENTS_KEPT, delete_old_events
 from sqlqueue_app.tables.row_selection import remove_rows
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import FAILED_AT as NOW, failed
-from tests.support.failure_index import alias, look
+from tests.support.failure_index import alias, index_errors
 from tests.support.filling import message, table
 from tests.support.waiting import join_all
 
@@ -43,9 +43,9 @@ def set_status(status: FailureStatus) -> None:
 
 def test_new_group_is_recorded_once(errors: QueueDatabase) -> None:
     table(errors, "error").send([failed("m-1"), failed("m-2")])
-    look()
+    index_errors()
     table(errors, "error").send([failed("m-3", at=NOW + SECOND)])
-    look()
+    index_errors()
 
     assert recorded() == [("group_new", PLACED)]
     event = Event.objects.using(alias()).get()
@@ -56,12 +56,12 @@ def test_new_group_is_recorded_once(errors: QueueDatabase) -> None:
 @pytest.mark.parametrize("status", [FailureStatus.RESOLVED, FailureStatus.ARCHIVED, FailureStatus.DELETED])
 def test_group_returns_after_all_its_failures_were_closed(errors: QueueDatabase, status: FailureStatus) -> None:
     table(errors, "error").send([failed("m-1"), failed("m-2")])
-    look()
+    index_errors()
     set_status(status)
     table(errors, "error").send([failed("m-3", at=NOW + SECOND), failed("m-4", at=NOW + SECOND)])
-    look()
+    index_errors()
     table(errors, "error").send([failed("m-5", at=NOW + 2 * SECOND)])
-    look()
+    index_errors()
 
     assert recorded() == [("group_new", PLACED), ("group_back", PLACED)]
 
@@ -69,10 +69,10 @@ def test_group_returns_after_all_its_failures_were_closed(errors: QueueDatabase,
 @pytest.mark.parametrize("status", [FailureStatus.UNRESOLVED, FailureStatus.RETRY_ISSUED])
 def test_group_with_open_failures_does_not_return(errors: QueueDatabase, status: FailureStatus) -> None:
     table(errors, "error").send([failed("m-1")])
-    look()
+    index_errors()
     set_status(status)
     table(errors, "error").send([failed("m-1", at=NOW + SECOND), failed("m-2", at=NOW + SECOND)])
-    look()
+    index_errors()
 
     assert recorded() == [("group_new", PLACED)]
 
@@ -80,12 +80,12 @@ def test_group_with_open_failures_does_not_return(errors: QueueDatabase, status:
 def test_restored_row_is_no_new_failure(errors: QueueDatabase) -> None:
     queue = table(errors, "error")
     queue.send([failed("m-1")])
-    look()
+    index_errors()
     remove_rows(queue, [1])
-    look()
+    index_errors()
     assert FailedMessage.objects.using(alias()).get().status == FailureStatus.GONE
     queue.send([failed("m-1")])
-    look()
+    index_errors()
 
     assert FailedMessage.objects.using(alias()).get().status == FailureStatus.UNRESOLVED
     assert recorded() == [("group_new", PLACED)]
@@ -100,7 +100,7 @@ def test_concurrent_scans_record_each_group_once(errors: QueueDatabase) -> None:
     def work() -> None:
         try:
             begin.wait(60)
-            while (found := look(limit=10)).is_behind or found.problems:
+            while (found := index_errors(limit=10)).is_behind or found.problems:
                 pass
         finally:
             connections.close_all()

@@ -125,13 +125,13 @@ def test_job_queries_the_database_once_in_ten_seconds(postgresql_database: Queue
     began = clock.now
     worker = Sampling(get_settings(), now=clock, clock=lambda: (clock.now - began).total_seconds())
     call = worker.job().call
-    asked = []
+    queried = []
     for passed in range(0, 60, 5):
         clock.now = began + passed * SECOND
         with CaptureQueriesContext(postgresql_database.connection) as statements:
             call()
-        asked.append(bool(statements.captured_queries))
-    assert sum(asked) == 6
+        queried.append(bool(statements.captured_queries))
+    assert sum(queried) == 6
     assert len({sample.taken_at for sample in samples(postgresql_database, seconds=10)}) == 6
 
 
@@ -170,8 +170,8 @@ def test_late_worker_runs_two_statements_and_then_none(postgresql_database: Queu
         assert late.sample() == 0
     with CaptureQueriesContext(database.connection) as second:
         assert late.sample() == 0
-    asked = [[sql for each in looks if (sql := each["sql"]) not in ("BEGIN", "COMMIT")] for looks in (first, second)]
-    assert [len(each) for each in asked] == [1, 0], "in addition to the statement that reads the clock"
+    queried = [[sql for each in captures if (sql := each["sql"]) not in ("BEGIN", "COMMIT")] for captures in (first, second)]
+    assert [len(each) for each in queried] == [1, 0], "in addition to the statement that reads the clock"
 
 
 # --- rolling up and deleting ---------------------------------------------------------------------------------------------------
@@ -305,12 +305,12 @@ def test_sample_of_another_project_is_not_overwritten(queue_database: QueueDatab
 
 
 def test_claim_is_granted_again_after_the_clock_was_set_back(queue_database: QueueDatabase) -> None:
-    def asked(at: datetime) -> bool:
+    def queried(at: datetime) -> bool:
         return claim(queue_database.alias, "work", at)
 
-    assert [asked(START), asked(START), asked(START - SECOND), asked(START + SECOND)] == [True, False, False, True]
+    assert [queried(START), queried(START), queried(START - SECOND), queried(START + SECOND)] == [True, False, False, True]
     far = START + MAX_CLAIM_AHEAD + 2 * SECOND
-    assert [asked(far), asked(START), asked(START)] == [True, True, False]
+    assert [queried(far), queried(START), queried(START)] == [True, True, False]
 
 
 def test_first_claim_is_granted_once(queue_database: QueueDatabase) -> None:

@@ -93,9 +93,9 @@ def dead_after(row: Instance, seconds: float) -> bool:
 
 def test_silent_process_is_checked_only_on_sqlite(bench: Bench) -> None:
     row = registered(bench)
-    asked = bench.database.vendor == "sqlite" and Path("/proc/self/stat").exists()
+    checked = bench.database.vendor == "sqlite" and Path("/proc/self/stat").exists()
     assert (row.process_identity is not None) is Path("/proc/self/stat").exists()
-    assert [dead_after(row, seconds) for seconds in (40, 41, 600, 601)] == [False, not asked, not asked, True]
+    assert [dead_after(row, seconds) for seconds in (40, 41, 600, 601)] == [False, not checked, not checked, True]
 
 
 @needs_proc

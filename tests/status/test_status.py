@@ -253,7 +253,7 @@ def test_instances_are_alive_until_four_heartbeats_are_missed(queue_database: Qu
 def test_reading_status_neither_waits_for_nor_disturbs_a_receive(queue_database: QueueDatabase) -> None:
     install(queue_database)
     table(queue_database, "Sales").send([message()])
-    received, looked = threading.Event(), threading.Event()
+    received, checked = threading.Event(), threading.Event()
     seen: list[object] = []
 
     def receive() -> None:
@@ -261,7 +261,7 @@ def test_reading_status_neither_waits_for_nor_disturbs_a_receive(queue_database:
             receiving = receive_transaction(table(queue_database, "Sales"))
             seen.append(receiving.receive())
             received.set()
-            assert looked.wait(60)
+            assert checked.wait(60)
             receiving.commit()
         finally:
             received.set()
@@ -272,7 +272,7 @@ def test_reading_status_neither_waits_for_nor_disturbs_a_receive(queue_database:
     assert received.wait(60)
     status = read_status()
     page = read_page(table(queue_database, "Sales"))
-    looked.set()
+    checked.set()
     join_all([thread])
 
     assert seen[0] is not None

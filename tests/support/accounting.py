@@ -86,8 +86,8 @@ def _says(row: Shape) -> int:
     """How specific a row is: a row with all headers of another and more gets a greater number."""
     if row.is_poison:
         return len(row.headers)
-    told = read_headers(row.headers) if row.headers != "null" else {}
-    return sum(len(name) + len(value or "") + 1 for name, value in told.items() if name not in _MAY_CHANGE)
+    all_headers = read_headers(row.headers) if row.headers != "null" else {}
+    return sum(len(name) + len(value or "") + 1 for name, value in all_headers.items() if name not in _MAY_CHANGE)
 
 
 def _is_of(each: Found, row: Shape) -> bool:
@@ -98,12 +98,12 @@ def _is_of(each: Found, row: Shape) -> bool:
     if each.text == row.headers:
         # A satellite moves rows unchanged, so the row id remains the message id.
         return True
-    told = read_headers(row.headers) if row.headers != "null" else {}
+    all_headers = read_headers(row.headers) if row.headers != "null" else {}
     headers = each.headers
-    message_id = told.get(names.MESSAGE_ID) or (str(row.row_id) if row.has_id else headers.get(names.MESSAGE_ID))
+    message_id = all_headers.get(names.MESSAGE_ID) or (str(row.row_id) if row.has_id else headers.get(names.MESSAGE_ID))
     if message_id != headers.get(names.MESSAGE_ID) or (not headers and each.text not in ("", "{}")):
         return False
-    return all(headers.get(name) == value for name, value in told.items() if name not in _MAY_CHANGE)
+    return all(headers.get(name) == value for name, value in all_headers.items() if name not in _MAY_CHANGE)
 
 
 _MAY_CHANGE: Final = frozenset(

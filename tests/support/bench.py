@@ -131,8 +131,8 @@ class Asking:
         row: int = 1,
     ) -> None:
         """Insert a reply as another program might write it."""
-        told = {"NServiceBus.MessageIntent": "Reply", "NServiceBus.CorrelationId": correlation_id, **(headers or {})}
-        self.bench.put(json.dumps(told), body, queue=queue, row_id=f"00000000-0000-0000-0000-{row:012}")
+        all_headers = {"NServiceBus.MessageIntent": "Reply", "NServiceBus.CorrelationId": correlation_id, **(headers or {})}
+        self.bench.put(json.dumps(all_headers), body, queue=queue, row_id=f"00000000-0000-0000-0000-{row:012}")
 
 
 class Running:

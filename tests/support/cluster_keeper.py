@@ -57,8 +57,8 @@ class Keeper:
             raise RuntimeError(f"{program} has not ended within {SECONDS_FOR_A_PROGRAM} s") from None
         if code != 0:
             server_log = self.directory / "server.log"
-            said = log.read_text(errors="replace") + (server_log.read_text(errors="replace") if server_log.exists() else "")
-            raise RuntimeError(f"{program} ended with {code}: {said.strip()[-2000:]}")
+            log_text = log.read_text(errors="replace") + (server_log.read_text(errors="replace") if server_log.exists() else "")
+            raise RuntimeError(f"{program} ended with {code}: {log_text.strip()[-2000:]}")
 
     def _group(self) -> int:
         return pwd.getpwnam(str(self.user)).pw_gid

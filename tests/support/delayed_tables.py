@@ -56,7 +56,7 @@ def working(bench: Bench) -> Iterator[None]:
         join_all([thread])
 
 
-class Looks:
+class ManualMover:
     """A mover without a thread and with its own clock; the test decides when it polls."""
 
     def __init__(self) -> None:
@@ -64,6 +64,6 @@ class Looks:
         self.stop = StopSignal()
         self.mover = DelayedMover(due_messages_of(get_settings()), self.stop, clock=lambda: self.seconds)
 
-    def look(self, after: float = 0.0) -> float:
+    def run(self, after: float = 0.0) -> float:
         self.seconds += after
         return self.mover.move_due()

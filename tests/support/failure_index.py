@@ -12,7 +12,7 @@ from sqlqueue_app.models import FailedMessage
 from tests.support.error_rows import FAILED_AT as NOW
 
 
-def look(limit: int = 500, now: datetime = NOW) -> IndexState:
+def index_errors(limit: int = 500, now: datetime = NOW) -> IndexState:
     return catch_up(get_settings(), limit=limit, now=now)
 
 

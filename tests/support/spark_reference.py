@@ -234,7 +234,7 @@ def _notable(messages: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
             of_day = [each for each in messages if each["day"] == day and each[value] is not None]
             of_day.sort(key=lambda each: (each[value], each["message_id"], each["row_version"]), reverse=True)
             for rank, each in enumerate(of_day[:20], 1):
-                told = {name: each[name] or "" for name in ("endpoint", "message_type", "message_id", "conversation_id")}
+                identity = {name: each[name] or "" for name in ("endpoint", "message_type", "message_id", "conversation_id")}
                 place = {"day": day, "kind": kind, "rank": rank}
-                found.append({**place, **told, "value": float(each[value]), "at": each["counted_at"]})
+                found.append({**place, **identity, "value": float(each[value]), "at": each["counted_at"]})
     return found

@@ -89,12 +89,12 @@ def handler_registry() -> Iterator[None]:
 class Signals:
     """The signals of the framework in order, each by name with the status of the result at that time."""
 
-    said: list[tuple[str, str]] = field(default_factory=list)
+    received: list[tuple[str, str]] = field(default_factory=list)
     senders: list[type] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def recording(self) -> Iterator[None]:
         receivers = {word: self._receiver(word) for word in SIGNALS}
         for word, signal in SIGNALS.items():
             signal.connect(receivers[word], weak=False)
@@ -106,7 +106,7 @@ class Signals:
 
     def _receiver(self, word: str) -> Any:
         def receive(sender: type, task_result: Any, **_: Any) -> None:
-            self.said.append((word, str(task_result.status)))
+            self.received.append((word, str(task_result.status)))
             self.senders.append(sender)
             self.results.append(task_result)
 
@@ -116,7 +116,7 @@ class Signals:
 @pytest.fixture
 def signals() -> Iterator[Signals]:
     made = Signals()
-    with made.heard():
+    with made.recording():
         yield made
 
 

@@ -143,7 +143,7 @@ def test_arguments_that_are_no_json_are_refused(office: Office, wrong: Any) -> N
 
 
 def test_a_task_may_take_its_context(office: Office) -> None:
-    result = work.tell.enqueue("word")
+    result = work.answer.enqueue("word")
     office.run()
 
     result.refresh()
@@ -181,12 +181,12 @@ def test_result_of_another_backend_is_an_error(office: Office) -> None:
 
 def test_signals_are_sent_for_each_step(office: Office, signals: Signals) -> None:
     work.add.enqueue(1)
-    assert signals.said == [("enqueued", "READY")]
+    assert signals.received == [("enqueued", "READY")]
     office.run()
     work.fail.enqueue()
     office.run()
 
-    assert signals.said[1:] == [
+    assert signals.received[1:] == [
         ("started", "RUNNING"),
         ("finished", "SUCCESSFUL"),
         ("enqueued", "READY"),

@@ -89,7 +89,7 @@ def test_failed_task_is_retried_later_on_request(office: Office, signals: Signal
     assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.READY, 1, 1)
     assert "attempt 1" in result.errors[0].traceback
     assert "task_retry" in events()
-    assert [word for word, _ in signals.said] == ["enqueued", "started"]
+    assert [word for word, _ in signals.received] == ["enqueued", "started"]
     assert len(office.delayed()) == 1
 
 
@@ -109,7 +109,7 @@ def test_retries_end_with_a_success(office: Office, signals: Signals) -> None:
 
     assert (result.status, result.return_value, result.attempts) == (TaskResultStatus.SUCCESSFUL, 3, 3)
     assert ["attempt 1" in error.traceback for error in result.errors] == [True, False]
-    assert [word for word, _ in signals.said] == ["enqueued", "started", "started", "started", "finished"]
+    assert [word for word, _ in signals.received] == ["enqueued", "started", "started", "started", "finished"]
 
 
 def test_retries_end_with_a_failure(office: Office) -> None:

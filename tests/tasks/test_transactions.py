@@ -51,7 +51,7 @@ def test_missing_queue_enqueues_nothing(office: Office, signals: Signals) -> Non
         with pytest.raises(QueueNotFound):
             work.add.enqueue(1)
         assert results(office) == 0
-    assert signals.said == []
+    assert signals.received == []
 
 
 def test_task_waits_for_the_commit_of_another_database(
@@ -61,8 +61,8 @@ def test_task_waits_for_the_commit_of_another_database(
     monkeypatch.setattr(sender, "_warned", set())
     with transaction.atomic(using="default"):
         work.add.enqueue(1)
-        assert (results(office), signals.said) == (0, [])
-    assert (results(office), len(office.rows("default")), signals.said) == (1, 1, [("enqueued", "READY")])
+        assert (results(office), signals.received) == (0, [])
+    assert (results(office), len(office.rows("default")), signals.received) == (1, 1, [("enqueued", "READY")])
 
 
 def test_writes_of_a_task_commit_with_its_result(office: Office) -> None:

@@ -49,7 +49,7 @@ def return_no_json() -> object:
 
 
 @task(takes_context=True)
-def tell(context: TaskContext, word: str) -> list[Any]:
+def answer(context: TaskContext, word: str) -> list[Any]:
     result = context.task_result
     return [word, context.attempt, str(result.status), result.id, result.args]
 

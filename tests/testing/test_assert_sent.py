@@ -71,9 +71,9 @@ def test_failure_lists_the_sent_messages(bench: Bench) -> None:
     send(PlaceOrder("1", Decimal(2)), headers={"Tenant": "a"})
     send("Test.Other", {}, to="Billing", delay=timedelta(hours=1))
 
-    told = failure(PlaceOrder, {"order_id": "2", "missing": None}, to="Billing", headers={"Tenant": "b"}, delay=timedelta(hours=2))
+    text = failure(PlaceOrder, {"order_id": "2", "missing": None}, to="Billing", headers={"Tenant": "b"}, delay=timedelta(hours=2))
 
-    first, *lines = told.splitlines()
+    first, *lines = text.splitlines()
     assert first.startswith("Test.Sent.PlaceOrder with {")
     assert first.endswith("was not sent; sent were 2:")
     assert lines == [

@@ -31,7 +31,7 @@ def configure(bench: Bench, **entries: Any) -> None:
     bench.database.configure(SCHEDULES=entries or {"hourly": HOURLY})
 
 
-def look(clock: Clock, **more: Any) -> Schedules:
+def schedules_of(clock: Clock, **more: Any) -> Schedules:
     """A worker that has just started and has checked its schedules once."""
     made = Schedules(get_settings(), "Sales", now=clock, **more)
     made.send_due()

@@ -16,17 +16,17 @@ from tests.support.clocks import ProcessClock
 
 
 def test_job_without_database_is_not_delayed_by_database_jobs() -> None:
-    go_on, looked = threading.Event(), threading.Semaphore(0)
+    go_on, checked = threading.Event(), threading.Semaphore(0)
 
     def wait() -> None:
         assert go_on.wait(60)
 
     waiting = [BackgroundJob(f"writer {number}", 0.05, wait) for number in range(10)]
-    jobs = BackgroundJobs([*waiting, BackgroundJob("watcher", 0.05, lambda: looked.release(), uses_database=False)])
+    jobs = BackgroundJobs([*waiting, BackgroundJob("watcher", 0.05, lambda: checked.release(), uses_database=False)])
     jobs.start()
     try:
         for _ in range(3):
-            assert looked.acquire(timeout=60)
+            assert checked.acquire(timeout=60)
     finally:
         go_on.set()
         jobs.stop()

@@ -125,9 +125,9 @@ def test_requests_and_time_outs_ignore_the_wall_clock(asking: Asking, machine: P
         context.reply(1)
 
     with Running(asking.bench, endpoints=["Sales"]):
-        asked = request("Test.Ask")
+        pending = request("Test.Ask")
         machine.ahead = hours * HOUR
-        assert asked.result(ENOUGH) == 1
+        assert pending.result(ENOUGH) == 1
         assert request("Test.Ask").result(ENOUGH) == 1
     late = request("Test.Ask")
     with pytest.raises(TimeoutError, match=r"within 0\.01 s"):
@@ -168,18 +168,18 @@ def test_jump_shifts_the_end_of_a_lifetime(
 
 @BOTH_WAYS
 def test_process_keeps_its_callback_queue_over_a_jump(asking: Asking, server: DatabaseClock, hours: int) -> None:
-    asked = request("Test.Ask")
+    pending = request("Test.Ask")
     server.jump(hours * HOUR)
     _of_this_process._receivers["Web"].heartbeat.beat()
     assert [row.callback_queue for row in asking.instances()] == ["Web.here"]
     assert take(asking).callback_queue == "Web.here-2"
-    asking.answer(asked.message_id)
-    assert asked.result(ENOUGH) == {}
+    asking.answer(pending.message_id)
+    assert pending.result(ENOUGH) == {}
     Instance.objects.using(asking.bench.database.alias).filter(callback_queue="Web.here-2").delete()
 
 
 def test_new_process_may_take_over_a_queue_after_a_jump(asking: Asking, server: DatabaseClock) -> None:
-    asked = request("Test.Ask")
+    pending = request("Test.Ask")
     beat = _of_this_process._receivers["Web"].heartbeat.beat
     rows = Instance.objects.using(asking.bench.database.alias)
     # the first heartbeat of the process may come at any time
@@ -189,7 +189,7 @@ def test_new_process_may_take_over_a_queue_after_a_jump(asking: Asking, server: 
     rows.update(pid=ELSEWHERE)
     beat()
     with pytest.raises(ReplyLost, match="another process has the queue now"):
-        asked.result(ENOUGH)
+        pending.result(ENOUGH)
     again = request("Test.Ask")
     assert again.queue == "Web.here-2"
     rows.filter(pid=ELSEWHERE).delete()

@@ -89,12 +89,12 @@ def test_open_transaction_is_rolled_back(jobs: Jobs) -> None:
 
     jobs.run(leave)
 
-    def look() -> None:
+    def query() -> None:
         with connections[jobs.alias].cursor() as cursor:
             cursor.execute("SELECT to_regclass('left_open')")
             assert cursor.fetchone() == (None,)
 
-    jobs.run(look)
+    jobs.run(query)
 
 
 def test_frequent_jobs_share_a_connection_and_rare_ones_get_new_ones(postgresql_database: QueueDatabase) -> None:
@@ -102,7 +102,7 @@ def test_frequent_jobs_share_a_connection_and_rare_ones_get_new_ones(postgresql_
     seldom: list[int] = []
     enough, once = threading.Event(), threading.Event()
 
-    def look() -> None:
+    def query() -> None:
         often.append(session(postgresql_database.alias))
         if len(often) == 5:
             enough.set()
@@ -111,7 +111,7 @@ def test_frequent_jobs_share_a_connection_and_rare_ones_get_new_ones(postgresql_
         seldom.append(session(postgresql_database.alias))
         once.set()
 
-    jobs = BackgroundJobs([BackgroundJob("look", 0.05, look), BackgroundJob("clean up", 3600.0, clean_up)])
+    jobs = BackgroundJobs([BackgroundJob("look", 0.05, query), BackgroundJob("clean up", 3600.0, clean_up)])
     jobs.start()
     try:
         assert enough.wait(60)

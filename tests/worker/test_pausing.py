@@ -31,7 +31,7 @@ RECEIVERS = [AdaptiveReceiver, FixedReceiver, MonitorReceiver]
 MODELS = ["adaptive", "fixed", "monitor"]
 
 
-def looks(script: Script) -> tuple[int, int, int]:
+def counters(script: Script) -> tuple[int, int, int]:
     return script.messages, script.empty_polls, len(script.peeks)
 
 
@@ -64,7 +64,7 @@ def test_paused_receiver_does_not_poll_and_misses_nothing_afterwards(kind: type[
         poll_until(lambda: receiver.gate.waiting == threads, what="every thread sits out the pause")
         assert receiver.live_threads == 0
         script.put(20)
-        assert nothing_happens(lambda: looks(script))
+        assert nothing_happens(lambda: counters(script))
         receiver.resume()
         poll_until(lambda: script.messages == 0, what="all is received")
 
@@ -148,10 +148,10 @@ def test_status_and_admin_show_requested_and_actual_state(bench: Bench, caplog: 
     with running(FixedReceiver, Script(), maximum=2) as (main, _), running(FixedReceiver, Script(), maximum=1) as (callback, _):
         beats = Heartbeat(held, [main, callback], [main], unpaused=[callback])
         beats.beat()
-        for command, asked, followed in ((pause, "pausing", "paused"), (resume, "resuming", "alive")):
+        for command, requested, followed in ((pause, "pausing", "paused"), (resume, "resuming", "alive")):
             for _ in range(2):
                 assert command("Sales") == 1
-            for state in (asked, followed):
+            for state in (requested, followed):
                 assert states(bench) == [state]
                 assert any(f" {state} " in line for line in status_lines(read_status()))
                 page = Markup(client_of("superuser").get("/admin/sqlqueue_app/instance/").content.decode()).text()

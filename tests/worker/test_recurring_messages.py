@@ -21,13 +21,13 @@ from sqlqueue_app.status.schedules import KEPT, MAX_DELAY, Schedules, read_sched
 from sqlqueue_app.tables.connections import database_now
 from tests.support.bench import Bench, Calls, Running
 from tests.support.waiting import join_all, poll_until
-from tests.worker.schedules import HOUR, HOURLY, MINUTE, NOON, Clock, configure, look, scheduled_for, ticks
+from tests.worker.schedules import HOUR, HOURLY, MINUTE, NOON, Clock, configure, scheduled_for, schedules_of, ticks
 
 
 def test_message_is_sent_at_each_tick_as_the_workers_endpoint(bench: Bench) -> None:
     configure(bench)
     clock = Clock(NOON - MINUTE)
-    worker = look(clock)
+    worker = schedules_of(clock)
     assert worker.send_due() == 0, "it is not noon yet"
     clock.now = NOON + timedelta(seconds=2)
     assert [worker.send_due() for _ in range(3)] == [1, 0, 0]
@@ -49,7 +49,7 @@ def test_one_of_many_competing_workers_sends_a_tick(bench: Bench) -> None:
     configure(bench, hourly=HOURLY, also={**HOURLY, "SEND": "Test.Also"})
     rounds, workers = 5, 6
     clock = Clock(NOON)
-    look(clock)
+    schedules_of(clock)
     sent: list[int] = []
     # The last thread advances the clock; then all check at once.
     together = threading.Barrier(workers, action=lambda: setattr(clock, "now", clock.now + HOUR))
@@ -78,7 +78,7 @@ def test_tick_and_its_message_are_written_together(bench: Bench, caplog: pytest.
     configure(bench)
     bench.database.configure(ROUTES={"Test.*": "Elsewhere"})
     clock = Clock(NOON - MINUTE)
-    worker = look(clock)
+    worker = schedules_of(clock)
     clock.now = NOON
     assert [worker.send_due() for _ in range(3)] == [0, 0, 0]
     assert ticks(bench) == []
@@ -95,7 +95,7 @@ def test_tick_and_its_message_are_written_together(bench: Bench, caplog: pytest.
 def test_unsendable_schedule_does_not_block_others(bench: Bench) -> None:
     configure(bench, wrong={**HOURLY, "SEND": "Nobody.Knows"}, hourly=HOURLY)
     clock = Clock(NOON - MINUTE)
-    worker = look(clock)
+    worker = schedules_of(clock)
     clock.now = NOON
     assert worker.send_due() == 1
     assert [each.name for each in schedules_without_route(get_settings())] == ["wrong"]
@@ -107,7 +107,7 @@ def test_unrouted_message_goes_to_the_endpoint_that_handles_it(bench: Bench, cal
     # A future time: the worker below uses the clock of the database and must find no missed tick.
     noon = NOON.replace(year=2096)
     clock = Clock(noon - MINUTE)
-    worker = look(clock, handled_by={"Nobody.Routes": "Sales"})
+    worker = schedules_of(clock, handled_by={"Nobody.Routes": "Sales"})
     clock.now = noon
     assert worker.send_due() == 1
     bench.run()
@@ -119,39 +119,39 @@ def test_unrouted_message_goes_to_the_endpoint_that_handles_it(bench: Bench, cal
 def test_missed_ticks_are_sent_once(bench: Bench) -> None:
     configure(bench)
     clock = Clock(NOON - MINUTE)
-    look(clock)
+    schedules_of(clock)
     clock.now = NOON + 5 * HOUR + 20 * MINUTE
-    assert look(clock).send_due() == 0, "the first look has sent it"
+    assert schedules_of(clock).send_due() == 0, "the first look has sent it"
     assert scheduled_for(bench) == ["2026-11-21 17:00"], "the last of six"
 
 
 def test_missed_tick_is_sent_within_a_day(bench: Bench) -> None:
     configure(bench, daily={**HOURLY, "CRON": "0 12 * * 6"})
     clock = Clock(NOON - MINUTE)
-    look(clock)
+    schedules_of(clock)
     clock.now = NOON + MAX_DELAY
-    look(clock)
+    schedules_of(clock)
     assert scheduled_for(bench) == []
     clock.now = NOON + MAX_DELAY - timedelta(seconds=1)
-    look(clock)
+    schedules_of(clock)
     assert scheduled_for(bench) == ["2026-11-21 12:00"]
 
 
 def test_new_schedule_has_no_missed_ticks(bench: Bench) -> None:
     configure(bench)
     clock = Clock(NOON + MINUTE)
-    look(clock)
-    look(clock)
+    schedules_of(clock)
+    schedules_of(clock)
     assert bench.rows("Sales") == []
     clock.now = NOON + HOUR
-    look(clock)
+    schedules_of(clock)
     assert scheduled_for(bench) == ["2026-11-21 13:00"]
 
 
 def test_delayed_worker_sends_as_soon_as_it_can(bench: Bench) -> None:
     configure(bench)
     clock = Clock(NOON - MINUTE)
-    worker = look(clock)
+    worker = schedules_of(clock)
     clock.now = NOON + 3 * HOUR
     assert worker.send_due() == 1
     assert scheduled_for(bench) == ["2026-11-21 15:00"]
@@ -160,7 +160,7 @@ def test_delayed_worker_sends_as_soon_as_it_can(bench: Bench) -> None:
 def test_jumping_clock_sends_nothing_twice(bench: Bench) -> None:
     configure(bench)
     clock = Clock(NOON - MINUTE)
-    workers = [look(clock), look(clock)]
+    workers = [schedules_of(clock), schedules_of(clock)]
     for jump in (NOON, NOON + HOUR, NOON - MINUTE, NOON, NOON + HOUR, NOON + 2 * HOUR):
         clock.now = jump
         for worker in workers:
@@ -171,10 +171,10 @@ def test_jumping_clock_sends_nothing_twice(bench: Bench) -> None:
 class CountingZone(tzinfo):
     """UTC that counts its calls."""
 
-    asked = 0
+    requests = 0
 
     def utcoffset(self, when: datetime | None) -> timedelta:
-        self.asked += 1
+        self.requests += 1
         return timedelta()
 
     def dst(self, when: datetime | None) -> timedelta:
@@ -187,18 +187,18 @@ class CountingZone(tzinfo):
 def test_idle_worker_computes_no_minute_twice(bench: Bench) -> None:
     configure(bench, yearly={**HOURLY, "CRON": "0 0 29 2 *"})
     clock, zone = Clock(NOON), CountingZone()
-    worker = look(clock, zone=zone)
-    zone.asked = 0
+    worker = schedules_of(clock, zone=zone)
+    zone.requests = 0
     for _ in range(10):
         clock.now += timedelta(seconds=5)
         worker.send_due()
-    assert zone.asked < 20
+    assert zone.requests < 20
 
 
 def test_clock_far_ahead_for_a_while_loses_no_tick(bench: Bench) -> None:
     configure(bench, weekly={**HOURLY, "CRON": "0 12 * * 6"})
     clock = Clock(NOON - HOUR)
-    worker = look(clock)
+    worker = schedules_of(clock)
     for away in (timedelta(days=10), timedelta(days=-3), timedelta(days=5)):
         clock.now = NOON - HOUR + away
         assert worker.send_due() == 0
@@ -209,9 +209,9 @@ def test_clock_far_ahead_for_a_while_loses_no_tick(bench: Bench) -> None:
 def test_projects_on_one_database_may_use_the_same_name(bench: Bench) -> None:
     clock = Clock(NOON - MINUTE)
     configure(bench)
-    ours = look(clock)
+    ours = schedules_of(clock)
     configure(bench, hourly={**HOURLY, "SEND": "Test.Theirs"})
-    theirs = look(clock)
+    theirs = schedules_of(clock)
     clock.now = NOON
     assert (ours.send_due(), theirs.send_due()) == (1, 1)
 
@@ -221,7 +221,7 @@ def test_times_are_in_the_time_zone_of_the_project(bench: Bench, settings: Any) 
     configure(bench, nightly={**HOURLY, "CRON": "30 2 * * *"})
     # On 8 March 2026 the clock there goes from 2:00 to 3:00.
     clock = Clock(datetime(2026, 3, 8, 6, 59, tzinfo=UTC))
-    worker = look(clock)
+    worker = schedules_of(clock)
     assert worker.send_due() == 0
     clock.now += MINUTE
     assert worker.send_due() == 1
@@ -234,7 +234,7 @@ def test_times_are_in_the_time_zone_of_the_project(bench: Bench, settings: Any) 
 def test_old_ticks_are_deleted_except_the_last(bench: Bench) -> None:
     configure(bench)
     clock = Clock(NOON)
-    worker = look(clock)
+    worker = schedules_of(clock)
     for late in (HOUR, 2 * HOUR, KEPT + 90 * MINUTE):
         clock.now = NOON + late
         worker.send_due()
@@ -245,7 +245,7 @@ def test_ticks_in_another_database_send_one_message(bench: Bench, settings: Any)
     settings.DATABASE_ROUTERS = []
     configure(bench)
     clock = Clock(NOON - MINUTE)
-    workers = [look(clock), look(clock)]
+    workers = [schedules_of(clock), schedules_of(clock)]
     clock.now = NOON
     assert [worker.send_due() for worker in workers] == [1, 0]
     assert ScheduleTick.objects.using("default").exclude(message_id="").count() == 1
@@ -256,7 +256,7 @@ def test_tick_waits_for_a_slow_writer_on_sqlite(sqlite_bench: Bench) -> None:
     bench = sqlite_bench
     configure(bench)
     clock = Clock(NOON - MINUTE)
-    worker = look(clock)
+    worker = schedules_of(clock)
     clock.now = NOON
     go_on, held = threading.Event(), threading.Event()
 

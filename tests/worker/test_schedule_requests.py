@@ -16,7 +16,7 @@ from sqlqueue_app.status.events import Actor
 from sqlqueue_app.status.schedules import Schedules, ScheduleStatus, cancel_run, read_schedules, request_run, set_enabled
 from tests.support.bench import Bench, Calls, Running
 from tests.support.waiting import join_all, poll_until
-from tests.worker.schedules import HOUR, HOURLY, MINUTE, NOON, Clock, configure, look, scheduled_for, ticks
+from tests.worker.schedules import HOUR, HOURLY, MINUTE, NOON, Clock, configure, scheduled_for, schedules_of, ticks
 
 KEY = ("hourly", "Test.Hourly")
 ANNA = Actor("anna")
@@ -43,7 +43,7 @@ def at(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_requested_run_is_sent_at_the_next_check(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = at(Clock(NOON + MINUTE), monkeypatch)
-    worker = look(clock)
+    worker = schedules_of(clock)
     assert request_run(*KEY)
     assert not request_run(*KEY), "it is asked for already"
     clock.now += timedelta(seconds=7)
@@ -63,11 +63,11 @@ def test_requested_run_is_sent_at_the_next_check(bench: Bench, monkeypatch: pyte
 
 def test_one_of_many_workers_sends_the_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = at(Clock(NOON + MINUTE), monkeypatch)
-    look(clock)
+    schedules_of(clock)
     rounds, workers = 5, 5
     sent: list[int] = []
-    asked: list[bool] = []
-    together = threading.Barrier(workers, action=lambda: asked.append(request_run(*KEY)))
+    requests: list[bool] = []
+    together = threading.Barrier(workers, action=lambda: requests.append(request_run(*KEY)))
 
     def work() -> None:
         mine = Schedules(get_settings(), "Sales", now=clock)
@@ -85,7 +85,7 @@ def test_one_of_many_workers_sends_the_run(bench: Bench, monkeypatch: pytest.Mon
     for thread in threads:
         thread.start()
     join_all(threads)
-    assert asked == [True] * rounds
+    assert requests == [True] * rounds
     assert sum(sent) == rounds
     assert len(bench.rows("Sales")) == rounds
     assert row(bench).run_requested_at is None
@@ -93,7 +93,7 @@ def test_one_of_many_workers_sends_the_run(bench: Bench, monkeypatch: pytest.Mon
 
 def test_request_can_be_cancelled(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = at(Clock(NOON + MINUTE), monkeypatch)
-    worker = look(clock)
+    worker = schedules_of(clock)
     request_run(*KEY)
     assert [cancel_run(*KEY), cancel_run(*KEY)] == [True, False]
     assert worker.send_due() == 0
@@ -102,7 +102,7 @@ def test_request_can_be_cancelled(bench: Bench, monkeypatch: pytest.MonkeyPatch)
 def test_unsendable_run_stays_requested_with_its_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.database.configure(ROUTES={"Test.*": "Elsewhere"})
     clock = at(Clock(NOON + MINUTE), monkeypatch)
-    worker = look(clock)
+    worker = schedules_of(clock)
     request_run(*KEY)
     assert [worker.send_due(), worker.send_due()] == [0, 0]
     schedule_row = row(bench)
@@ -117,7 +117,7 @@ def test_unsendable_run_stays_requested_with_its_error(bench: Bench, monkeypatch
 def test_unsendable_tick_shows_its_error_until_one_is_sent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.database.configure(ROUTES={"Test.*": "Elsewhere"})
     clock = at(Clock(NOON - MINUTE), monkeypatch)
-    worker = look(clock)
+    worker = schedules_of(clock)
     clock.now = NOON + 2 * MINUTE
     worker.send_due()
     assert "Elsewhere" in status(clock).error
@@ -129,18 +129,18 @@ def test_unsendable_tick_shows_its_error_until_one_is_sent(bench: Bench, monkeyp
 
 def test_disabled_schedule_sends_nothing_and_makes_up_for_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = at(Clock(NOON - MINUTE), monkeypatch)
-    worker = look(clock)
+    worker = schedules_of(clock)
     assert set_enabled(*KEY, enabled=False, actor=ANNA)
     assert not set_enabled(*KEY, enabled=False, actor=ANNA), "it is already"
     for hour in range(3):
         clock.now = NOON + hour * HOUR
         assert worker.send_due() == 0
-        assert look(clock).send_due() == 0
+        assert schedules_of(clock).send_due() == 0
     assert status(clock).late_since is None
     clock.now = NOON + 2 * HOUR + 20 * MINUTE
     assert set_enabled(*KEY, enabled=True, actor=ANNA)
     clock.now += timedelta(seconds=5)
-    assert [worker.send_due(), look(clock).send_due()] == [0, 0], "neither who was there nor who starts now makes up for it"
+    assert [worker.send_due(), schedules_of(clock).send_due()] == [0, 0], "neither who was there nor who starts now makes up for it"
     clock.now = NOON + 3 * HOUR + 2 * MINUTE
     assert status(clock).late_since == NOON + 3 * HOUR
     assert worker.send_due() == 1
@@ -150,7 +150,7 @@ def test_disabled_schedule_sends_nothing_and_makes_up_for_nothing(bench: Bench, 
 
 def test_disabled_schedule_can_be_run_by_hand(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = at(Clock(NOON - MINUTE), monkeypatch)
-    worker = look(clock)
+    worker = schedules_of(clock)
     set_enabled(*KEY, enabled=False, actor=ANNA)
     request_run(*KEY)
     clock.now = NOON
@@ -160,16 +160,16 @@ def test_disabled_schedule_can_be_run_by_hand(bench: Bench, monkeypatch: pytest.
 
 def test_request_does_not_hide_a_missed_tick(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = at(Clock(NOON - MINUTE), monkeypatch)
-    look(clock)
+    schedules_of(clock)
     clock.now = NOON + 30 * MINUTE
     request_run(*KEY)
-    look(clock)
+    schedules_of(clock)
     assert sorted(scheduled_for(bench)) == ["2026-11-21 12:00", "2026-11-21 12:30"]
 
 
 def test_schedule_of_another_project_is_known_by_its_ticks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = at(Clock(NOON), monkeypatch)
-    look(clock)
+    schedules_of(clock)
     ScheduleTick.objects.using(bench.database.alias).create(
         schedule="theirs", message_type="Their.Message", tick=NOON, sent_at=NOON, message_id="42", endpoint="There"
     )
@@ -186,7 +186,7 @@ def test_schedule_of_another_project_is_known_by_its_ticks(bench: Bench, monkeyp
 def test_many_schedules_need_few_statements(bench: Bench, django_assert_max_num_queries: object) -> None:
     configure(bench, **{f"s{number}": {**HOURLY, "SEND": f"Test.S{number}"} for number in range(60)})
     clock = Clock(NOON - MINUTE)
-    worker = look(clock)
+    worker = schedules_of(clock)
     clock.now = NOON
     assert worker.send_due() == 60
     with django_assert_max_num_queries(4, connection=bench.database.connection):  # type: ignore[operator]

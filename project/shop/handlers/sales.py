@@ -6,13 +6,13 @@ import logging
 from datetime import timedelta
 
 from project.shop.messages import (
-    AskForReview,
     BillOrder,
     CountOrders,
     OrderBilled,
     OrderCompleted,
     OrderShipped,
     PlaceOrder,
+    RequestReview,
     ShipOrder,
     ThankCustomer,
 )
@@ -47,7 +47,7 @@ def order_was_shipped(message: OrderShipped, context: MessageContext) -> None:
     set_status(message.order_number, Order.Status.SHIPPED)
     context.publish(OrderCompleted(message.order_number))
     context.send(ThankCustomer(message.order_number), delay=THANKS_AFTER)
-    context.send(AskForReview(message.order_number), delay=REVIEW_AFTER)
+    context.send(RequestReview(message.order_number), delay=REVIEW_AFTER)
 
 
 @handles(ThankCustomer)
@@ -57,10 +57,10 @@ def thank_customer(message: ThankCustomer, _context: MessageContext) -> None:
     logger.info("the customer of order %s is thanked", message.order_number)
 
 
-@handles(AskForReview)
-def ask_for_review(message: AskForReview, _context: MessageContext) -> None:
+@handles(RequestReview)
+def request_review(message: RequestReview, _context: MessageContext) -> None:
     """Ask for a review some time after the parcel was shipped."""
-    logger.info("the customer of order %s is asked for a review", message.order_number)
+    logger.info("review of order %s requested from the customer", message.order_number)
 
 
 @handles(CountOrders)

@@ -42,8 +42,8 @@ class Command(SqlQueueCommand):
     """Parses arguments; `run_pipeline` does the work."""
 
     help = (
-        "Take the messages out of the audit queues into Parquet files, each exactly once; copy what is new in the error queues; "
-        "compute the figures that the admin shows. Needs the extra: pip install 'django-sqlqueue[spark]'."
+        "Move the messages of the audit queues into Parquet files, each exactly once; copy new messages of the error queues; "
+        "compute the figures that the admin shows. Requires the extra: pip install 'django-sqlqueue[spark]'."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

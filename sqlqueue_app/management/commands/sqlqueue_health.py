@@ -14,7 +14,7 @@ from sqlqueue_app.management.command_line import ListAction, SqlQueueCommand, ad
 from sqlqueue_app.management.output import health_document, health_lines, nagios_line, unknown
 from sqlqueue_app.monitoring.health import Bounds, Health, Level, Limits, read_health
 
-_MOST = (
+_UPPER_LIMITS = (
     ("length", "N", "messages in a queue that is received from"),
     ("age", "S", "seconds since the first message of such a queue was due or sent"),
     ("failed", "N", "messages in an error queue that are not archived"),
@@ -61,7 +61,7 @@ class Command(SqlQueueCommand):
         parser.add_argument(
             "--endpoint", metavar="E", action=ListAction, default=None, help="only these endpoints; may be repeated"
         )
-        for name, metavar, words in _MOST:
+        for name, metavar, words in _UPPER_LIMITS:
             given = f"{metavar}[:{metavar}]"
             known = bounds(whole=metavar == "N")
             parser.add_argument(
@@ -96,7 +96,9 @@ class Command(SqlQueueCommand):
         raise CommandError(line, returncode=int(Level.UNKNOWN)) from error
 
     def handle(self, *args: Any, **options: Any) -> None:
-        limits = Limits(**{name: options[f"max_{name}"] for name, _metavar, _words in _MOST}, instances=options["min_instances"])
+        limits = Limits(
+            **{name: options[f"max_{name}"] for name, _metavar, _words in _UPPER_LIMITS}, instances=options["min_instances"]
+        )
         queues, endpoints = options["queue"] or (), options["endpoint"] or ()
         health = read_health(get_settings(), limits, queues=queues, endpoints=endpoints)
         self._print(health, options["format"])

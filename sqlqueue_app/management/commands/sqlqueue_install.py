@@ -34,7 +34,7 @@ examples:
                                                           with the callback queues of these machines
   manage.py sqlqueue_install --sql --dialect sqlserver --grant shop > queues.sql
                                                           a script for the DBA; reaches no server, needs no driver
-  manage.py sqlqueue_install --sql --grant looks --for reader
+  manage.py sqlqueue_install --sql --grant reporting --for reader
                                                           with the rights of a role that only reads
   manage.py sqlqueue_install --check                      exit 1 if something is missing or different
   manage.py sqlqueue_install --wake-up                    on PostgreSQL: with the trigger that wakes idle workers

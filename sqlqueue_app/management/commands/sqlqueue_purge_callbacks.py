@@ -49,7 +49,7 @@ class Command(SqlQueueCommand):
         elif removes:
             for gone in found:
                 if not removed[gone.name]:
-                    self.stderr.write(f"{gone.name} stays: a process has leased it meanwhile")
+                    self.stderr.write(f"{gone.name} stays: a process has since leased it")
             self.stdout.write(f"removed {sum(removed.values())} of {len(found)}")
 
     def _list(self, found: list[GoneCallbackQueue]) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.core.management.base import CommandError, CommandParser
 
 from sqlqueue_app.conf import Settings, get_settings
-from sqlqueue_app.failures.operation_batches import reason_in_words
+from sqlqueue_app.failures.operation_batches import describe_reason
 from sqlqueue_app.failures.operation_kinds import error_queue_refusal
 from sqlqueue_app.failures.operations import Preview, preview, run_operation
 from sqlqueue_app.failures.queries import find_messages, group_exists, read_all_failures
@@ -118,7 +118,7 @@ class Command(SqlQueueCommand):
                     "reason": str(reason),
                     "detail": detail,
                     "count": count,
-                    "text": reason_in_words(reason, detail),
+                    "text": describe_reason(reason, detail),
                 }
                 for (reason, detail), count in found.reasons.most_common()
             ]
@@ -144,7 +144,7 @@ def _group(text: str) -> UUID | None:
 
 def _document(operation: Operation) -> dict[str, Any]:
     """The keys are documented in docs/reference/commands.md and do not change."""
-    reasons = [{**entry, "text": reason_in_words(entry["reason"], entry["detail"])} for entry in operation.log]
+    reasons = [{**entry, "text": describe_reason(entry["reason"], entry["detail"])} for entry in operation.log]
     return {
         "dry_run": False,
         "operation": str(operation.pk),
@@ -160,4 +160,4 @@ def _document(operation: Operation) -> dict[str, Any]:
 def _lines(operation: Operation) -> Iterator[str]:
     yield f"{counted(operation.done, 'message')} retried"
     for entry in operation.log:
-        yield f"  {entry['what']} {entry['count']:,}: {terminal_text(reason_in_words(entry['reason'], entry['detail']))}"
+        yield f"  {entry['what']} {entry['count']:,}: {terminal_text(describe_reason(entry['reason'], entry['detail']))}"

@@ -37,7 +37,7 @@ class Command(SqlQueueCommand):
         settings = get_settings()
         removed: list[str] = options["remove"] or []
         if removed and options["endpoint"] is None:
-            raise self.usage_error("--remove needs --endpoint: whose subscription is to end?")
+            raise self.usage_error("--remove needs --endpoint, the subscriber to remove")
         found = read_subscriptions(settings, options["endpoint"])
         if removed:
             missing = sorted(set(removed) - {each.subscription.topic for each in found})

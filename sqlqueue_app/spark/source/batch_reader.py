@@ -302,10 +302,10 @@ def even_ranges(
     slices = [finer for each in slices for finer in (_refine(each, probe) if each.is_thin else [each])]
     for _ in range(_ROUNDS):
         rows = sum(each.rows for each in slices)
-        most = rows / (partitions or default(rows)) / 8
-        if not any(each.is_thin and each.rows > most for each in slices):
+        limit = rows / (partitions or default(rows)) / 8
+        if not any(each.is_thin and each.rows > limit for each in slices):
             break
-        slices = [finer for each in slices for finer in (_refine(each, probe) if each.is_thin and each.rows > most else [each])]
+        slices = [finer for each in slices for finer in (_refine(each, probe) if each.is_thin and each.rows > limit else [each])]
     count = partitions or default(sum(each.rows for each in slices))
     return _cut(slices, min(count, highest - lowest + 1))
 

@@ -112,11 +112,11 @@ def needed(given: Mapping[str, str], name: str, example: str) -> str:
     return value
 
 
-def whole_number(given: Mapping[str, str], name: str, default: int | None, most: int) -> int | None:
+def whole_number(given: Mapping[str, str], name: str, default: int | None, maximum: int) -> int | None:
     """An option that is an integer of at least 1."""
     text = given.get(name, "").strip()
     if not text:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
-        raise ConfigurationError(f"the option {name} is {text!r}: expected a whole number from 1 to {most:,}")
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= maximum):
+        raise ConfigurationError(f"the option {name} is {text!r}: expected a whole number from 1 to {maximum:,}")
     return int(text)

@@ -51,8 +51,8 @@ class QueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The option max_rows_per_trigger."""
-        most = self._options.max_rows_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        limit = self._options.max_rows_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """End the run at the current last row. Raises LockTimeout if open transactions keep it unsettled for too long."""
@@ -104,9 +104,9 @@ class QueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _probe(self, connection: Connection, table: SourceTable) -> TableProbe:
         return TableProbe(connection.fetch, dialect(self._options.read.database.dialect), table.qualified)
 
-    def _limited(self, connection: Connection, table: SourceTable, after: int, highest: int, most: int) -> int:
+    def _limited(self, connection: Connection, table: SourceTable, after: int, highest: int, limit: int) -> int:
         known = dialect(self._options.read.database.dialect)
-        texts = {"after": str(after), "highest": str(highest), "places": str(most - 1)}
+        texts = {"after": str(after), "highest": str(highest), "places": str(limit - 1)}
         found = connection.fetch(known.script("row_version_after", table=table.qualified, **texts))
         return int(found[0][0]) if found else highest
 

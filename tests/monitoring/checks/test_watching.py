@@ -17,7 +17,7 @@ from sqlqueue_app.dashboard.history import text_of_event
 from sqlqueue_app.messages.errors import DatabaseError
 from sqlqueue_app.models import CheckResult, Claim, Event, Instance, QueueSample
 from sqlqueue_app.monitoring.check_results import PASSED_KEPT
-from sqlqueue_app.monitoring.checks import BUILT_IN, MOVER, advice_in_words, finding_in_words
+from sqlqueue_app.monitoring.checks import BUILT_IN, MOVER, describe_advice, describe_finding
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.worker.run import RunOptions, run_worker
@@ -50,8 +50,8 @@ def test_only_one_of_many_workers_runs_a_check(bench: Bench) -> None:
         thread.start()
     join_all(threads)
 
-    looked = [name for names in found for name in names]
-    assert len(looked) == len(set(looked))
+    checked = [name for names in found for name in names]
+    assert len(checked) == len(set(checked))
     assert len(recorded_events()) == len(set(recorded_events()))
     if bench.database.vendor == "postgresql":
         assert sorted(recorded_events()) == [("check_failed", "Sales"), ("instance_lost", "Sales on here (4711)")]
@@ -167,8 +167,8 @@ def test_worker_runs_all_checks(queue_database: QueueDatabase, registered: Calla
 @pytest.mark.parametrize("details", [None, [], {}, {"alive": "%s", "text": None}])
 def test_every_check_has_a_text_for_any_details(details: object) -> None:
     for name in (*BUILT_IN, "payment gateway"):
-        assert finding_in_words(name, "it", details)
-        assert advice_in_words(name, "it", details)
+        assert describe_finding(name, "it", details)
+        assert describe_advice(name, "it", details)
         for kind in ("check_failed", "check_passed", "instance_lost"):
             row = {**(details if isinstance(details, dict) else {}), "check": name}
             assert text_of_event(Event(kind=kind, subject="it", details=row))

@@ -8,7 +8,7 @@ from typing import Any
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import CheckResult, Event, Instance, QueueSample
 from sqlqueue_app.monitoring.check_results import CheckRunner
-from sqlqueue_app.monitoring.checks import ProcessChecks, finding_in_words
+from sqlqueue_app.monitoring.checks import ProcessChecks, describe_finding
 from sqlqueue_app.status.in_doubt import InDoubt
 from tests.support.databases import QueueDatabase
 
@@ -48,7 +48,7 @@ class Bench:
 
     def failing(self, name: str) -> dict[str, str]:
         rows = CheckResult.objects.filter(name=f"sqlqueue.{name}", failing=True)
-        return {each.subject: finding_in_words(each.name, each.subject, each.details) for each in rows}
+        return {each.subject: describe_finding(each.name, each.subject, each.details) for each in rows}
 
 
 def recorded_events() -> list[tuple[str, str]]:

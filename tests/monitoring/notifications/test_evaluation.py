@@ -195,26 +195,26 @@ def test_missing_instances_of_an_endpoint_trigger_the_rule(evaluator: Evaluator,
     first = instance()
     instance(name="dead", callback_queue=None, silent=timedelta(minutes=5))
 
-    def look(times: int) -> None:
+    def evaluate(times: int) -> None:
         for _ in range(times):
             evaluator.evaluate()
             clock.after(10)
 
-    look(4)
+    evaluate(4)
     assert sent_changes() == [], "a deployment may take this long"
-    look(1)
+    evaluate(1)
     second = instance(name="second", callback_queue=None)
-    look(1)
+    evaluate(1)
     second.delete()
-    look(4)
+    evaluate(4)
     second.save(force_insert=True)
-    look(1)
+    evaluate(1)
     second.delete()
     first.delete()
-    look(5)
+    evaluate(5)
     assert sent_changes() == [[("raised", "Sales")], [("resolved", "Sales")], [("raised", "Sales")]]
     EndpointExpectation.objects.all().delete()
-    look(1)
+    evaluate(1)
     assert sent_changes()[3:] == [[("resolved", "Sales")]]
 
 

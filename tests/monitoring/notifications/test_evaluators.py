@@ -140,9 +140,9 @@ def test_worker_without_rules_runs_one_query_every_second_time(queue_database: Q
     notifications = Notifications(get_settings(), StopSignal(), now=clock)
     made = rule(clock)
     set_enabled(made.pk, False, now=clock)
-    with CaptureQueriesContext(queue_database.connection) as asked:
+    with CaptureQueriesContext(queue_database.connection) as queries:
         assert [notifications.evaluate() for _ in range(4)] == [False] * 4
-    assert len(asked) == 2
+    assert len(queries) == 2
     set_enabled(made.pk, True, now=clock)
     sample(clock, waiting=11)
     assert notifications.evaluate()
@@ -154,8 +154,8 @@ def test_many_rules_share_their_queries(queue_database: QueueDatabase, evaluator
     for number in range(30):
         rule(clock, name=f"{number}", kind=("queue_longer", "queue_older")[number % 2])
     sample(clock, waiting=3)
-    with CaptureQueriesContext(queue_database.connection) as asked:
+    with CaptureQueriesContext(queue_database.connection) as queries:
         evaluator.evaluate()
     # mssql-django reads @@TRANCOUNT at each atomic()
-    reads = [each["sql"] for each in asked if each["sql"].startswith("SELECT") and "@@TRANCOUNT" not in each["sql"]]
+    reads = [each["sql"] for each in queries if each["sql"].startswith("SELECT") and "@@TRANCOUNT" not in each["sql"]]
     assert len(reads) <= 4, reads

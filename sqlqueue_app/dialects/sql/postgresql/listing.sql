@@ -94,7 +94,7 @@ FROM (
         SELECT seq, id, headers{body} FROM {table} WHERE seq <= :before ORDER BY seq {order} LIMIT CAST(:rows AS integer)
     ) AS head
     WHERE {holds}
-    LIMIT CAST(:most AS integer)
+    LIMIT CAST(:limit AS integer)
 ) AS found
 UNION ALL
 SELECT {number}, rest.seq, NULL, NULL, NULL, NULL
@@ -109,7 +109,7 @@ FROM (
     SELECT head.id, head.headers, head.due
     FROM (SELECT id, headers, due{body} FROM {table} ORDER BY due {order} LIMIT CAST(:rows AS integer)) AS head
     WHERE {holds}
-    LIMIT CAST(:most AS integer)
+    LIMIT CAST(:limit AS integer)
 ) AS found
 UNION ALL
 SELECT {number}, CAST(0 AS bigint), NULL, NULL, NULL, NULL

@@ -61,7 +61,7 @@ FROM (
         SELECT RowVersion, Id, Headers{body} FROM {table} WHERE RowVersion <= :before ORDER BY RowVersion {order} LIMIT :rows
     ) AS head
     WHERE {holds}
-    LIMIT :most
+    LIMIT :limit
 ) AS found
 UNION ALL
 SELECT {number}, rest.RowVersion, NULL, NULL, NULL, NULL
@@ -75,7 +75,7 @@ FROM (
     SELECT head.RowVersion, head.Headers, head.Due
     FROM (SELECT RowVersion, Headers, Due{body} FROM {table} ORDER BY Due {order} LIMIT :rows) AS head
     WHERE {holds}
-    LIMIT :most
+    LIMIT :limit
 ) AS found
 UNION ALL
 SELECT {number}, 0, NULL, NULL, NULL, NULL

@@ -82,7 +82,7 @@ SELECT
 -- The matches among the first or last rows, and the first row that was not searched.
 SELECT {number}, CAST(NULL AS bigint), found.RowVersion, found.Id, found.Headers, CAST(NULL AS float)
 FROM (
-    SELECT TOP (CAST(:most AS int)) head.RowVersion, head.Id, head.Headers
+    SELECT TOP (CAST(:limit AS int)) head.RowVersion, head.Id, head.Headers
     FROM (
         SELECT TOP (CAST(:rows AS int)) RowVersion, Id, Headers{body}
         FROM {table} WITH (READPAST, READCOMMITTEDLOCK) WHERE RowVersion <= :before ORDER BY RowVersion {order}
@@ -102,7 +102,7 @@ SELECT
     {number}, CAST(NULL AS bigint), found.RowVersion, CAST(NULL AS uniqueidentifier), found.Headers,
     CAST(DATEDIFF_BIG(millisecond, CAST('19700101' AS datetime2), found.Due) AS float) / 1000.0
 FROM (
-    SELECT TOP (CAST(:most AS int)) head.RowVersion, head.Headers, head.Due
+    SELECT TOP (CAST(:limit AS int)) head.RowVersion, head.Headers, head.Due
     FROM (
         SELECT TOP (CAST(:rows AS int)) RowVersion, Headers, Due{body}
         FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY Due {order}

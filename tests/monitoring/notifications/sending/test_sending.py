@@ -208,8 +208,8 @@ def test_delivery_that_kills_its_workers_is_given_up(
 
 def test_unreadable_payload_fails_the_attempt(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
     made = webhook(clock, receiver)
-    asked = request_test(made.pk, now=clock)
-    NotificationDelivery.objects.filter(pk=asked).update(payload={"changes": 5})
+    delivery = request_test(made.pk, now=clock)
+    NotificationDelivery.objects.filter(pk=delivery).update(payload={"changes": 5})
     NotificationSender(get_settings(), now=clock).send_due(StopSignal())
     failed = NotificationDelivery.objects.get()
     assert (failed.state, failed.attempts) == ("waiting", 1)
@@ -234,13 +234,13 @@ def test_no_transaction_is_open_while_sending(
 def test_test_notification_is_sent_the_same_way(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
     made = webhook(clock, receiver)
     NotificationRule.objects.update(enabled=False)
-    asked = request_test(made.pk, now=clock)
+    delivery = request_test(made.pk, now=clock)
     notifications = Notifications(get_settings(), StopSignal(), now=clock)
     assert notifications.evaluate()
     NotificationSender(get_settings(), now=clock).send_due(StopSignal())
     ((_, headers, body),) = receiver.requests
     document = Webhook(SECRET).verify(body, headers)
-    assert (document["type"], headers["webhook-id"]) == ("sqlqueue.test", str(asked))
+    assert (document["type"], headers["webhook-id"]) == ("sqlqueue.test", str(delivery))
     assert document["data"]["text"].startswith("This is a test of the notification “a rule”. Nothing has happened.")
     assert NotificationDelivery.objects.get().is_test
     with pytest.raises(RuleRefused):
@@ -369,8 +369,8 @@ def test_deleting_a_rule_and_resending_do_not_deadlock(database: QueueDatabase, 
 
 def test_delivery_of_a_deleted_rule_is_not_resent(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
     made = webhook(clock, receiver)
-    asked = request_test(made.pk, now=clock)
+    delivery = request_test(made.pk, now=clock)
     remove_rule(made.pk, now=clock)
     with pytest.raises(RuleRefused, match="was deleted"):
-        send_again(asked)
+        send_again(delivery)
     assert NotificationSender(get_settings(), now=clock).send_due(StopSignal()) == 0

@@ -102,7 +102,7 @@ def error_queues(settings: Settings) -> list[KnownQueue]:
 
 
 def catch_up(settings: Settings, *, limit: int, now: datetime, max_queues: int | None = None) -> IndexState:
-    """Bring the index up to date: read at most `limit` rows, from at most `queues_at_most` error queues in rotation.
+    """Bring the index up to date: read at most `limit` rows, from at most `max_queues` error queues in rotation.
 
     Takes only acknowledgements out of the queues, and only with ERROR_QUEUE_OWNER "sqlqueue". Any number of processes may call this
     at the same time; each hundred rows are one transaction. Raises no database errors: a queue that cannot be read is listed in

@@ -17,7 +17,7 @@ from tests.browser.conftest import Site
 from tests.browser.walks import FILES, WALKS, Scene, Walk, create_scene
 from tests.support.databases import QueueDatabase
 from tests.support.pages import Markup
-from tests.support.roles import ACTS, LOOKS, has
+from tests.support.roles import ACTIONS, VIEWS, has
 
 ADMIN = "/admin/sqlqueue_app/"
 ROLES = ("reader", "writer", "admin")
@@ -107,19 +107,19 @@ def test_every_action_works_with_its_permission_and_is_refused_without(site: Sit
 
     lacking: dict[str, set[tuple[str, str]]] = {}
     for walk in WALKS:
-        if not has(role, ACTS[walk.name]):
+        if not has(role, ACTIONS[walk.name]):
             lacking.setdefault(walk.page, set()).add((walk.label, walk.within))
     for page, buttons in lacking.items():
         refused(window, above, scene, page, buttons)
     for walk in WALKS:
-        if has(role, ACTS[walk.name]):
+        if has(role, ACTIONS[walk.name]):
             before = OperatorAction.objects.count()
             take(window, scene, walk, check)
             # The admin capitalizes the first letter of every message.
             assert walk.says.casefold() in window.inner_text("ul.messagelist").casefold(), walk
             assert walk.effect(scene), walk
             (action,) = OperatorAction.objects.order_by("-pk")[: OperatorAction.objects.count() - before]
-            assert (action.user_name, action.permission, action.result) == (role, ACTS[walk.name], ActionResult.DONE), walk
+            assert (action.user_name, action.permission, action.result) == (role, ACTIONS[walk.name], ActionResult.DONE), walk
             if role == "admin":
                 log = window.context.request.get(ADMIN + "operatoraction/").text()
                 (target,) = Markup(log.partition('data-key="operatoraction')[2].partition("</tr>")[0]).links
@@ -132,7 +132,7 @@ def test_every_action_works_with_its_permission_and_is_refused_without(site: Sit
 def test_every_file_is_saved_with_its_permission(site: Site, scene: Scene, role: str) -> None:
     window, above = site.window(role, scripts=False), site.window("admin", scripts=False)
     for name, page, label in FILES:
-        if not has(role, LOOKS[name]):
+        if not has(role, VIEWS[name]):
             refused(window, above, scene, page, [(label, "#content")])
             continue
         go(window, scene, page)
@@ -154,4 +154,4 @@ def test_every_action_has_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
         pages = admin_site.get_model_admin(model)
         if isinstance(pages, PageAdmin):
             pages.get_urls()
-    assert {walk.name for walk in WALKS} == acting == ACTS.keys()
+    assert {walk.name for walk in WALKS} == acting == ACTIONS.keys()

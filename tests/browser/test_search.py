@@ -27,7 +27,9 @@ def test_search_leads_to_the_conversation_of_an_order(
     sqlite_database: QueueDatabase, site: Site, scripts: bool, phone: bool
 ) -> None:
     fill(sqlite_database)
-    table(sqlite_database, "Sales").send([row(sent_headers("place-order", talk="c-42"), b'{"order": 42, "key": "order 42"}')])
+    table(sqlite_database, "Sales").send(
+        [row(sent_headers("place-order", conversation="c-42"), b'{"order": 42, "key": "order 42"}')]
+    )
     headers = {"NServiceBus.MessageId": "remind", "NServiceBus.ConversationId": "c-42"}
     put(sqlite_database, timedelta(hours=1), body={"note": "order 42"}, **headers)
     window = site.window("writer", scripts=scripts, phone=phone)
@@ -49,7 +51,7 @@ def test_search_leads_to_the_conversation_of_an_order(
 def test_search_finds_an_archived_message(sqlite_database: QueueDatabase, site: Site, tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
     install(sqlite_database, PIPELINE={"LAKE": str(tmp_path)})
-    headers = json.dumps({**sent_headers("bill", talk="c-7"), "Invoice": "2026-0815"})
+    headers = json.dumps({**sent_headers("bill", conversation="c-7"), "Invoice": "2026-0815"})
     known = {"message_id": "bill", "conversation_id": "c-7", "message_type": "Shop.Bill", "endpoint": "Billing", "headers": headers}
     write(tmp_path, [{"at": datetime.now(UTC) - timedelta(days=7), **known}])
     window = site.window("reader")

@@ -17,7 +17,7 @@ from sqlqueue_app.browsing.conversations import (
     forest,
     message_from_headers,
 )
-from tests.support.conversations import BEGIN, sent_headers, talks
+from tests.support.conversations import BEGIN, conversation_trees, sent_headers
 
 
 def one(
@@ -81,7 +81,7 @@ def test_cut_keeps_the_requested_messages() -> None:
     assert shape(cut(whole, 5, first=[place])) == [(0, "root"), (1, "0"), (1, "1"), (1, "49"), (2, "deep")]
 
 
-@given(talks())
+@given(conversation_trees())
 def test_every_message_has_one_place_after_its_parent(members: list[ConversationMessage]) -> None:
     found = forest(members)
     assert sorted(branch.message.key for branch in found.branches) == sorted(message.key for message in members)
@@ -96,7 +96,7 @@ def test_every_message_has_one_place_after_its_parent(members: list[Conversation
     assert forest(list(reversed(members))).branches == found.branches
 
 
-@given(talks(), st.integers(1, 12), st.sets(st.integers(0, 24)))
+@given(conversation_trees(), st.integers(1, 12), st.sets(st.integers(0, 24)))
 def test_cut_keeps_the_path_to_the_root(members: list[ConversationMessage], most: int, wanted: set[int]) -> None:
     whole = forest(members)
     first = sorted(each for each in wanted if each < len(members))

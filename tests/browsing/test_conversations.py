@@ -46,7 +46,7 @@ def delay(database: QueueDatabase, message: NewRow) -> None:
 def test_conversation_joins_handled_failed_waiting_and_delayed_messages(shop: QueueDatabase) -> None:
     table(shop, "audit").send([audited("order"), audited("other", NServiceBus_ConversationId="c-2")])
     fail(shop, [failed_one("bill", "order")])
-    table(shop, "Billing").send([sent("remind", "order", by="Sales"), sent("bystander", talk="c-10")])
+    table(shop, "Billing").send([sent("remind", "order", by="Sales"), sent("bystander", conversation="c-10")])
     delay(shop, sent("cancel", "order", by="Sales", NServiceBus_SqlServer_ForwardDestination="Billing"))
     found = read()
     assert {(each.message_id, each.outcome.value, each.sending, each.receiving) for each in found.messages} == {
@@ -101,8 +101,8 @@ def test_retried_failure_is_shown_at_its_present_location(shop: QueueDatabase) -
 
 @pytest.mark.parametrize("name", ["o'c\"x", "a/b", "\u0639\u0631", "</>", "%", "_2F", "\U0001f600", "x" * 300, "nul\0nul", "a b"])
 def test_conversation_ids_of_any_shape_are_found(shop: QueueDatabase, name: str) -> None:
-    table(shop, "Sales").send([sent("order", talk=name), sent("other", talk="else")])
-    fail(shop, [failed_one("bill", "order", talk=name)])
+    table(shop, "Sales").send([sent("order", conversation=name), sent("other", conversation="else")])
+    fail(shop, [failed_one("bill", "order", conversation=name)])
     assert {each.message_id for each in read(name).messages} == {"order", "bill"}
 
 
@@ -113,7 +113,15 @@ def test_ids_escaped_by_other_writers_are_found(shop: QueueDatabase) -> None:
 
 
 def test_newest_conversations_count_their_failures(shop: QueueDatabase) -> None:
-    fail(shop, [failed_one("a", "x", talk="c-1"), failed_one("b", "x", talk="c-2"), failed_one("c", "x", talk="c-1"), failed("d")])
+    fail(
+        shop,
+        [
+            failed_one("a", "x", conversation="c-1"),
+            failed_one("b", "x", conversation="c-2"),
+            failed_one("c", "x", conversation="c-1"),
+            failed("d"),
+        ],
+    )
     found = {each.id: each.failed for each in newest_conversations()}
     assert found == {"c-1": 3, "c-2": 1}
 

@@ -67,7 +67,7 @@ def test_business_key_is_found_in_every_place(shop: QueueDatabase) -> None:
 def test_results_link_to_their_message_and_conversation(shop: QueueDatabase) -> None:
     table(shop, "Sales").send([sent("waits")])
     key = put(shop, timedelta(hours=2), **{"NServiceBus.MessageId": "later", "NServiceBus.ConversationId": "c-2"})
-    fail(shop, [failed_one("bill", "waits", talk="c-3")])
+    fail(shop, [failed_one("bill", "waits", conversation="c-3")])
     (waits,) = find("waits").messages[QUEUES]
     assert (waits.conversation, waits.queue, waits.row_version, waits.receiving) == ("c-1", "Sales", 1, "Sales")
     (later,) = find("later").messages[DELAYED]
@@ -79,7 +79,7 @@ def test_results_link_to_their_message_and_conversation(shop: QueueDatabase) -> 
 
 
 def test_messages_are_found_by_id_conversation_type_and_endpoint(shop: QueueDatabase) -> None:
-    table(shop, "Sales").send([sent("order", talk="talk-9"), sent("other", by="Web.Shop"), row("no json odd-1")])
+    table(shop, "Sales").send([sent("order", conversation="talk-9"), sent("other", by="Web.Shop"), row("no json odd-1")])
     assert found("order")[QUEUES] == found("talk-9")[QUEUES] == [("order", "waiting")]
     assert found("shop.other")[QUEUES] == found("Web.Shop")[QUEUES] == [("other", "waiting")]
     (odd,) = find("odd-1").messages[QUEUES]
@@ -87,7 +87,7 @@ def test_messages_are_found_by_id_conversation_type_and_endpoint(shop: QueueData
 
 
 def test_failure_without_its_row_is_found_by_its_ids(shop: QueueDatabase) -> None:
-    fail(shop, [failed_one("bill", "order", talk="c-3")])
+    fail(shop, [failed_one("bill", "order", conversation="c-3")])
     for each in FailedMessage.objects.all():
         remove_rows(table(shop, "error"), [each.row_version or 0])
     FailedMessage.objects.update(row_version=None, status=FailureStatus.RETRY_ISSUED)

@@ -18,7 +18,7 @@ from tests.support.bench import Bench
 from tests.support.other_databases import OtherDatabase, made_beside
 from tests.support.provisioning import PostgresqlProvider
 from tests.support.waiting import poll_until
-from tests.support.worker_processes import wait_until_given_back
+from tests.support.worker_processes import wait_until_released
 
 # Workers check every 5 s.
 SECONDS_TO_SETTLE = 60.0
@@ -75,7 +75,7 @@ def settle(bench: Bench, ledger: OtherDatabase, log: Path) -> None:
             poll_until(lambda: not undecided(bench, ledger), SECONDS_TO_SETTLE)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, log.read_text()[-4_000:]
-    wait_until_given_back(bench)
+    wait_until_released(bench)
 
 
 def ledger_account(bench: Bench, ledger: OtherDatabase, log: Path | None = None) -> LedgerAccount:

@@ -16,7 +16,7 @@ from tests.chaos.books import assert_no_lock, failed_units
 from tests.chaos.workers import worker
 from tests.support.bench import Bench
 from tests.support.waiting import poll_until
-from tests.support.worker_processes import wait_until_given_back
+from tests.support.worker_processes import wait_until_released
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of its process")
@@ -41,12 +41,12 @@ def test_bad_handlers_do_not_harm_other_messages(bench: Bench, tmp_path: Path) -
         poll_until(lambda: log.read_text().count("worker_draining") > drained, what="the stop has come")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 128 + signal.SIGINT
-    wait_until_given_back(bench)
+    wait_until_released(bench)
     assert_no_lock(bench)
     assert effects(bench) == done
     released.touch()
     with worker(bench, log, "--until-empty", endpoints=("Sales",)) as process:
         assert process.wait(60) == 0, log.read_text()[-4_000:]
     assert effects(bench) == sorted(done + hanging)
-    wait_until_given_back(bench)
+    wait_until_released(bench)
     assert_no_lock(bench)

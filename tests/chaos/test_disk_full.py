@@ -23,13 +23,13 @@ from tests.chaos.workers import alias_with, worker
 from tests.support.bench import Bench
 from tests.support.postgresql import ThrowAwayServer
 from tests.support.waiting import poll_until
-from tests.support.worker_processes import wait_until_given_back
+from tests.support.worker_processes import wait_until_released
 
 
 def assert_each_once(bench: Bench, ids: list[str]) -> None:
     """Assert that each message is handled or in the error queue."""
     assert sorted(effects(bench) + [unit for unit, _ in failed_units(bench)]) == sorted(ids)
-    wait_until_given_back(bench)
+    wait_until_released(bench)
     assert_no_lock(bench)
 
 

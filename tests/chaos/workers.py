@@ -17,7 +17,7 @@ from tests.support.bench import Bench
 from tests.support.postgresql import ThrowAwayServer
 from tests.support.proxy import Proxy
 from tests.support.waiting import poll_until
-from tests.support.worker_processes import wait_until_given_back
+from tests.support.worker_processes import wait_until_released
 
 KILLED = -signal.SIGKILL
 
@@ -63,14 +63,14 @@ def alias_with(bench: Bench, **settings: Any) -> dict[str, str]:
 
 def finish(bench: Bench, log: Path, deadline: float = 60.0) -> None:
     """Let a worker that is not killed handle the rest, if any, and stop it in an orderly way."""
-    wait_until_given_back(bench)
+    wait_until_released(bench)
     if not waiting(bench):
         return
     with worker(bench, log) as process:
         poll_until(lambda: waiting(bench) == 0 or process.poll() is not None, deadline, what="nothing waits any more")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, log.read_text()[-4_000:]
-    wait_until_given_back(bench)
+    wait_until_released(bench)
 
 
 def finish_whole(bench: Bench, log: Path) -> Account:

@@ -22,7 +22,7 @@ from sqlqueue_app.tables.rows import NewRow
 from tests.support.bench import Asking, Bench, Calls
 from tests.support.worker_processes import address
 
-ASKED = "aaaaaaaa-0000-0000-0000-000000000001"
+MESSAGE_ID = "aaaaaaaa-0000-0000-0000-000000000001"
 EVENT = "Shop.Messages.OrderPlaced"
 SECONDS = 60.0
 
@@ -50,10 +50,12 @@ class Peer:
         """Its address in the form it writes; on SQL Server, in the catalog of the test."""
         return self.address.replace("[nsb]", f"[{bench.database.catalog()}]") if bench.database.catalog() else self.address
 
-    def put(self, bench: Bench, headers: dict[str, str], body: bytes, *, queue: str = "Sales", correlation: str = ASKED) -> None:
+    def put(
+        self, bench: Bench, headers: dict[str, str], body: bytes, *, queue: str = "Sales", correlation: str = MESSAGE_ID
+    ) -> None:
         """Insert a row in the form it writes."""
         all_headers = {
-            "NServiceBus.MessageId": ASKED,
+            "NServiceBus.MessageId": MESSAGE_ID,
             "NServiceBus.CorrelationId": correlation,
             "NServiceBus.ConversationId": "aaaaaaaa-0000-0000-0000-00000000000c",
             "NServiceBus.OriginatingEndpoint": "Peer",
@@ -97,43 +99,43 @@ def sent(bench: Bench, queue: str) -> tuple[dict[str, str], bytes]:
 
 
 @EVERY_PEER
-def test_a_command_is_handled(shop: Bench, calls: Calls, peer: Peer) -> None:
+def test_command_is_handled(shop: Bench, calls: Calls, peer: Peer) -> None:
     handles("Shop.Messages.PlaceOrder")(lambda message, context: calls.add((message, context.message_id)) and None)
     types = "Shop.Messages.PlaceOrder, Shop.Messages, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null"
     headers = {"NServiceBus.EnclosedMessageTypes": types, "NServiceBus.ContentType": "application/json"}
     peer.put(shop, headers, b'\xef\xbb\xbf{"OrderId": 42}')
     shop.run()
-    assert calls.seen == [({"OrderId": 42}, ASKED)]
+    assert calls.seen == [({"OrderId": 42}, MESSAGE_ID)]
     assert shop.rows("error") == []
 
 
 @EVERY_PEER
-def test_a_reply_goes_where_the_peer_listens(shop: Bench, peer: Peer) -> None:
+def test_reply_goes_to_the_queue_of_the_peer(shop: Bench, peer: Peer) -> None:
     handles("Shop.Messages.Ask")(lambda message, context: context.reply("Shop.Messages.Answer", {"Number": 42}) and None)
     peer.put(shop, {"NServiceBus.EnclosedMessageTypes": "Shop.Messages.Ask"}, b"{}")
     shop.run()
     headers, body = sent(shop, peer.listens_at)
     assert body == b'{"Number":42}'
     assert headers["NServiceBus.MessageIntent"] == "Reply"
-    assert (headers["NServiceBus.CorrelationId"], headers["NServiceBus.RelatedTo"]) == (ASKED, ASKED)
+    assert (headers["NServiceBus.CorrelationId"], headers["NServiceBus.RelatedTo"]) == (MESSAGE_ID, MESSAGE_ID)
     assert headers["NServiceBus.ConversationId"] == "aaaaaaaa-0000-0000-0000-00000000000c"
     assert [queue for queue in ("Peer", "Peer.HOST", "error") if shop.rows(queue)] == [peer.listens_at]
 
 
 @pytest.mark.parametrize("answer", [3, Status.ON_HOLD])
 @EVERY_PEER
-def test_a_return_code_goes_where_the_peer_listens(shop: Bench, peer: Peer, answer: Any) -> None:
+def test_return_code_goes_to_the_queue_of_the_peer(shop: Bench, peer: Peer, answer: Any) -> None:
     handles("Shop.Messages.Ask")(lambda message, context: context.reply(answer) and None)
     peer.put(shop, {"NServiceBus.EnclosedMessageTypes": "Shop.Messages.Ask"}, b"{}")
     shop.run()
     headers, body = sent(shop, peer.listens_at)
     assert headers["NServiceBus.ReturnMessage.ErrorCode"] == ("3" if answer == 3 else "7")
     assert (headers["NServiceBus.ControlMessage"], body) == ("True", b"")
-    assert headers["NServiceBus.CorrelationId"] == ASKED
+    assert headers["NServiceBus.CorrelationId"] == MESSAGE_ID
 
 
 @EVERY_PEER
-def test_a_peer_subscribes_by_message_and_gets_one_copy_in_its_main_queue(shop: Bench, peer: Peer) -> None:
+def test_peer_subscribes_by_message_and_gets_one_copy_in_its_main_queue(shop: Bench, peer: Peer) -> None:
     headers = {
         "NServiceBus.ControlMessage": "True",
         "NServiceBus.MessageIntent": "Subscribe",
@@ -164,7 +166,7 @@ REPLIES: dict[str, tuple[dict[str, str], bytes, Any, Any]] = {
 
 @pytest.mark.parametrize("kind", REPLIES)
 @EVERY_PEER
-def test_a_reply_of_the_peer_ends_our_request(asking: Asking, peer: Peer, kind: str) -> None:
+def test_reply_of_the_peer_completes_our_request(asking: Asking, peer: Peer, kind: str) -> None:
     headers, body, returns, expected = REPLIES[kind]
     asking.configure(LEGACY_CALLBACK_HEADER=True)
     asking.bench.install_queues("Peer")

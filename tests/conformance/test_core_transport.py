@@ -52,7 +52,7 @@ def configure(bench: Bench, mode: str, **endpoint: Any) -> None:
 
 
 @in_modes
-def test_a_message_that_is_available_is_handled_with_its_id_headers_and_body(bench: Bench, calls: Calls, mode: str) -> None:
+def test_message_is_handled_with_its_id_headers_and_body(bench: Bench, calls: Calls, mode: str) -> None:
     configure(bench, mode)
     handles("Test.Message")(lambda message, context: calls.add((context.message_id, context.headers["x"], message)) and None)
     message_id = send("Test.Message", {"a": 1}, to=address(bench, "Sales"), headers={"x": "y"})
@@ -63,7 +63,7 @@ def test_a_message_that_is_available_is_handled_with_its_id_headers_and_body(ben
 
 
 @in_modes
-def test_the_context_knows_its_endpoint_and_the_policy_the_queue(bench: Bench, calls: Calls, mode: str) -> None:
+def test_context_has_the_endpoint_and_policy_has_the_queue(bench: Bench, calls: Calls, mode: str) -> None:
     configure(bench, mode)
 
     @handles("Test.Message")
@@ -80,7 +80,7 @@ def test_the_context_knows_its_endpoint_and_the_policy_the_queue(bench: Bench, c
 
 @in_modes
 @pytest.mark.parametrize("model", ["adaptive", "fixed", "monitor"])
-def test_several_messages_are_handled_at_once(postgresql_bench: Bench, mode: str, model: str) -> None:
+def test_several_messages_are_handled_concurrently(postgresql_bench: Bench, mode: str, model: str) -> None:
     bench = postgresql_bench
     configure(bench, mode, MAX_CONCURRENCY=3, CONCURRENCY_MODEL=model)
     together = threading.Barrier(3, timeout=SECONDS_TO_END)
@@ -98,7 +98,7 @@ def test_several_messages_are_handled_at_once(postgresql_bench: Bench, mode: str
 
 
 @in_modes
-def test_a_failure_is_told_with_the_exception_the_attempt_and_the_message(bench: Bench, mode: str) -> None:
+def test_policy_gets_the_exception_the_attempt_and_the_message(bench: Bench, mode: str) -> None:
     configure(bench, mode)
     seen: list[Any] = []
     failure = LookupError("no")
@@ -121,7 +121,7 @@ def test_a_failure_is_told_with_the_exception_the_attempt_and_the_message(bench:
 
 
 @in_transactions
-def test_the_number_of_the_attempt_grows_with_each_immediate_retry(bench: Bench, calls: Calls, mode: str) -> None:
+def test_attempt_number_grows_with_each_immediate_retry(bench: Bench, calls: Calls, mode: str) -> None:
     configure(bench, mode, IMMEDIATE_RETRIES=3)
     reported: list[int] = []
 
@@ -138,7 +138,7 @@ def test_the_number_of_the_attempt_grows_with_each_immediate_retry(bench: Bench,
 
 
 @in_transactions
-def test_an_immediate_retry_follows_at_once(bench: Bench, calls: Calls, mode: str) -> None:
+def test_immediate_retry_follows_immediately(bench: Bench, calls: Calls, mode: str) -> None:
     configure(bench, mode)
 
     @handles("Test.Message")
@@ -155,7 +155,7 @@ def test_an_immediate_retry_follows_at_once(bench: Bench, calls: Calls, mode: st
 
 
 @in_transactions
-def test_a_policy_that_fails_is_critical_and_the_default_takes_its_place(
+def test_failing_policy_is_critical_and_replaced_by_the_default(
     bench: Bench, calls: Calls, caplog: pytest.LogCaptureFixture, mode: str
 ) -> None:
     configure(bench, mode, IMMEDIATE_RETRIES=1)
@@ -179,7 +179,7 @@ def test_a_policy_that_fails_is_critical_and_the_default_takes_its_place(
 
 
 @in_modes
-def test_what_the_policy_moves_arrives(bench: Bench, calls: Calls, mode: str) -> None:
+def test_message_moved_by_the_policy_arrives(bench: Bench, calls: Calls, mode: str) -> None:
     configure(bench, mode)
     bench.install_queues("elsewhere")
 
@@ -196,9 +196,7 @@ def test_what_the_policy_moves_arrives(bench: Bench, calls: Calls, mode: str) ->
 
 
 @in_modes
-def test_changed_headers_are_seen_neither_by_the_policy_nor_by_a_retry_nor_in_the_error_queue(
-    bench: Bench, calls: Calls, mode: str
-) -> None:
+def test_changed_headers_reach_neither_policy_nor_retry_nor_error_queue(bench: Bench, calls: Calls, mode: str) -> None:
     configure(bench, mode, IMMEDIATE_RETRIES=1)
 
     @handles("Test.Message")
@@ -222,7 +220,7 @@ def test_changed_headers_are_seen_neither_by_the_policy_nor_by_a_retry_nor_in_th
 
 
 @in_modes
-def test_a_failure_after_sends_takes_back_all_but_the_immediate_ones(bench: Bench, mode: str) -> None:
+def test_failure_rolls_back_all_but_immediate_sends(bench: Bench, mode: str) -> None:
     configure(bench, mode)
     bench.install_queues("out", "immediate")
 
@@ -239,7 +237,7 @@ def test_a_failure_after_sends_takes_back_all_but_the_immediate_ones(bench: Benc
 
 
 @in_modes
-def test_a_transaction_is_open_where_the_mode_has_one(bench: Bench, calls: Calls, mode: str) -> None:
+def test_transaction_is_open_if_the_mode_has_one(bench: Bench, calls: Calls, mode: str) -> None:
     configure(bench, mode)
     handles("Test.Message")(
         lambda message, context: calls.add((context.connection is not None, bench.database.connection.in_atomic_block)) and None
@@ -251,7 +249,7 @@ def test_a_transaction_is_open_where_the_mode_has_one(bench: Bench, calls: Calls
 
 
 @in_transactions
-def test_a_commit_that_fails_is_a_failed_attempt(postgresql_bench: Bench, calls: Calls, mode: str) -> None:
+def test_failed_commit_is_a_failed_attempt(postgresql_bench: Bench, calls: Calls, mode: str) -> None:
     bench = postgresql_bench
     configure(bench, mode, IMMEDIATE_RETRIES=1)
     with bench.database.connection.cursor() as cursor:
@@ -273,9 +271,7 @@ def test_a_commit_that_fails_is_a_failed_attempt(postgresql_bench: Bench, calls:
 
 
 @in_modes
-def test_a_worker_that_has_stopped_can_be_started_again(
-    bench: Bench, counting: Callable[..., None], calls: Calls, mode: str
-) -> None:
+def test_stopped_worker_can_be_started_again(bench: Bench, counting: Callable[..., None], calls: Calls, mode: str) -> None:
     configure(bench, mode)
     for number in range(2):
         bench.put_message_of(number, "Test.Message")
@@ -286,7 +282,7 @@ def test_a_worker_that_has_stopped_can_be_started_again(
 
 @in_modes
 @pytest.mark.parametrize("where", ["handler", "policy"])
-def test_a_stop_waits_for_the_work_at_hand(bench: Bench, calls: Calls, mode: str, where: str) -> None:
+def test_stop_waits_for_messages_in_progress(bench: Bench, calls: Calls, mode: str, where: str) -> None:
     configure(bench, mode)
     stop = StopSignal()
 
@@ -309,7 +305,7 @@ def test_a_stop_waits_for_the_work_at_hand(bench: Bench, calls: Calls, mode: str
     assert (len(bench.rows("Sales")), len(bench.rows("error"))) == (1, 1)
 
 
-def test_any_unicode_in_headers_survives_the_way(bench: Bench, calls: Calls) -> None:
+def test_unicode_in_headers_is_kept(bench: Bench, calls: Calls) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         calls.add({name: context.headers[name] for name in UNICODE})
@@ -323,7 +319,7 @@ def test_any_unicode_in_headers_survives_the_way(bench: Bench, calls: Calls) -> 
     assert {name: headers[name] for name in UNICODE} == UNICODE
 
 
-def test_a_process_that_only_sends_needs_no_receiver(bench: Bench) -> None:
+def test_process_that_only_sends_needs_no_receiver(bench: Bench) -> None:
     bench.database.configure(ENDPOINTS={}, SEND_AS="Web")
     bench.install_queues("Web")
     send("Test.Message", {}, to=address(bench, "Sales"))

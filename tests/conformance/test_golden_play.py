@@ -222,7 +222,7 @@ def _nothing(message: Any, context: Any) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_reply_an_event_and_the_audit_copy(play: Play, number: int) -> None:
+def test_reply_event_and_audit_copy(play: Play, number: int) -> None:
     message_id = play.receives(play.received("PlaceOrder", number))
 
     play.check("Web", play.theirs("Web", MessageIntent="Reply", RelatedTo=message_id))
@@ -230,7 +230,7 @@ def test_a_reply_an_event_and_the_audit_copy(play: Play, number: int) -> None:
     play.check("audit", play.theirs("audit", MessageId=message_id))
 
 
-def test_a_reply_to_an_instance_and_to_another_queue(play: Play) -> None:
+def test_replies_to_an_instance_and_to_another_queue(play: Play) -> None:
     to_instance, to_billing = play.received("PlaceOrder", 3), play.received("PlaceOrder", 4)
     play.check("Web.web-1", play.theirs("Web.web-1", RelatedTo=play.receives(to_instance)))
 
@@ -249,13 +249,13 @@ def test_callback_replies_of_an_int_and_an_enum(play: Play, number: int) -> None
     play.check("Web.web-1", play.theirs("Web.web-1", RelatedTo=message_id))
 
 
-def test_a_callback_reply_of_an_object(play: Play) -> None:
+def test_callback_reply_of_an_object(play: Play) -> None:
     message_id = play.receives(play.received("RateOrder"))
 
     play.check("Web.web-1", play.theirs("Web.web-1", RelatedTo=message_id))
 
 
-def test_a_delayed_retry_and_the_error_row(play: Play) -> None:
+def test_delayed_retry_and_error_row(play: Play) -> None:
     message_id = play.receives(play.received("RejectOrder"))
     with play.bench.database.connection.cursor() as cursor:
         cursor.execute('SELECT headers, body FROM "Sales.Delayed"')
@@ -269,7 +269,7 @@ def test_a_delayed_retry_and_the_error_row(play: Play) -> None:
     play.check("error", play.theirs("error", MessageId=message_id))
 
 
-def test_a_message_on_its_way_is_sent_on(play: Play) -> None:
+def test_forwarded_message(play: Play) -> None:
     waiting = play.theirs("Web", **{"SqlServer.ForwardDestination": '"public"."Sales"'})
     play.bench.table("Web").send([NewRow(str(uuid.uuid4()), waiting["headers"], base64.b64decode(waiting["body_base64"]))])
     play.bench.run(endpoints=["Web"])
@@ -281,13 +281,13 @@ def test_a_message_on_its_way_is_sent_on(play: Play) -> None:
     assert ours.body == base64.b64decode(arrived["body_base64"])
 
 
-def test_the_timeout_of_a_saga_is_passed_on_and_copied(play: Play) -> None:
+def test_saga_timeout_is_forwarded_and_audited(play: Play) -> None:
     message_id = play.receives(play.received("DeliveryTimeout"))
 
     play.check("audit", play.theirs("audit", MessageId=message_id))
 
 
-def test_the_acknowledgement_of_a_retry(play: Play) -> None:
+def test_acknowledgement_of_a_retry(play: Play) -> None:
     retried = next(row for row in play.rows if row["table"] == "Sales" and "ServiceControl.Retry.UniqueMessageId" in row["read"])
     message_id = play.receives(retried)
 

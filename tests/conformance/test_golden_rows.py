@@ -135,7 +135,7 @@ def test_rows_written_by_hand_in_handlers_of_classes(
         assert calls.seen[0].note == "n"
 
 
-def test_what_is_read_that_a_real_endpoint_refuses_is_documented() -> None:
+def test_rows_that_only_we_accept_are_documented() -> None:
     text = (ROOT / "docs" / "reference" / "compatibility.md").read_text(encoding="utf-8")
     table = text.partition("## Deliberate differences in reading")[2]
     lines = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| Input")]
@@ -148,7 +148,7 @@ def test_what_is_read_that_a_real_endpoint_refuses_is_documented() -> None:
     assert better == set().union(*DOCUMENTED.values())
 
 
-def test_the_bad_rows_do_not_keep_a_good_one_waiting(bench: Bench, calls: Calls, quiet: None) -> None:
+def test_bad_rows_do_not_block_a_good_one(bench: Bench, calls: Calls, quiet: None) -> None:
     handles("Good")(lambda message, context: calls.add(message))
     for row in HANDWRITTEN:
         insert(bench, row)

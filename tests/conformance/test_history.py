@@ -26,7 +26,7 @@ ROW = "11111111-2222-3333-4444-555555555555"
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_poison_message_goes_to_the_error_queue_as_it_is_and_the_next_is_handled(bench: Bench, calls: Calls, mode: str) -> None:
+def test_poison_message_is_unchanged_in_the_error_queue_and_blocks_no_other(bench: Bench, calls: Calls, mode: str) -> None:
     bench.configure(TRANSACTION_MODE=mode)
     handles("Test.Message")(lambda message, context: calls.add(message) and None)
     bench.put("{broken", b"\x00\xff")
@@ -38,7 +38,7 @@ def test_a_poison_message_goes_to_the_error_queue_as_it_is_and_the_next_is_handl
     assert calls.seen == [{"number": 1}]
 
 
-def test_a_reply_to_address_that_was_written_raw_is_kept_to_the_letter(bench: Bench, calls: Calls) -> None:
+def test_raw_reply_to_address_is_kept_unchanged(bench: Bench, calls: Calls) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         calls.add(context.headers.get("NServiceBus.ReplyToAddress"))
@@ -52,7 +52,7 @@ def test_a_reply_to_address_that_was_written_raw_is_kept_to_the_letter(bench: Be
     assert [row["NServiceBus.ReplyToAddress"] for row in bench.headers("error")] == ["ReplyHere@SomeSchema"]
 
 
-def test_a_circle_of_forwards_ends_in_the_error_queue(bench: Bench, calls: Calls) -> None:
+def test_circular_forwarding_ends_in_the_error_queue(bench: Bench, calls: Calls) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         calls.add(None)
@@ -69,9 +69,7 @@ def test_a_circle_of_forwards_ends_in_the_error_queue(bench: Bench, calls: Calls
 
 
 @pytest.mark.parametrize("callbacks", [True, False])
-def test_callers_get_replies_in_their_callback_queues_whether_the_answering_endpoint_has_one_or_not(
-    bench: Bench, callbacks: bool
-) -> None:
+def test_replies_reach_callback_queues_of_the_callers(bench: Bench, callbacks: bool) -> None:
     bench.configure(CALLBACKS=callbacks, INSTANCE="here", CALLBACK_QUEUES=1)
     bench.install_queues("Old", "Old.HOST-1")
 
@@ -86,7 +84,7 @@ def test_callers_get_replies_in_their_callback_queues_whether_the_answering_endp
     assert [len(bench.rows(queue)) for queue in ("Old", "Old.HOST-1", "error")] == [0, 1, 0]
 
 
-def test_a_subscriber_with_several_workers_gets_one_copy(bench: Bench, calls: Calls) -> None:
+def test_subscriber_with_several_workers_gets_one_copy(bench: Bench, calls: Calls) -> None:
     bench.configure(CALLBACKS=True, INSTANCE="here", CALLBACK_QUEUES=2)
     handles("Test.Placed")(lambda message, context: calls.add(message["n"]) and None)
     with Running(bench), Running(bench):
@@ -99,7 +97,7 @@ def test_a_subscriber_with_several_workers_gets_one_copy(bench: Bench, calls: Ca
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_native_transaction_holds_queues_of_several_schemas(postgresql_bench: Bench, fails: bool) -> None:
+def test_native_transaction_spans_queues_of_several_schemas(postgresql_bench: Bench, fails: bool) -> None:
     bench = postgresql_bench
     with bench.database.connection.cursor() as cursor:
         cursor.execute("CREATE SCHEMA bil")

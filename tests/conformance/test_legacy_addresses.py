@@ -17,7 +17,7 @@ from sqlqueue_app.testing import FakeContext
 from tests.support.bench import FAST, Bench
 from tests.support.worker_processes import address
 
-ASKED = "aaaaaaaa-0000-0000-0000-000000000001"
+MESSAGE_ID = "aaaaaaaa-0000-0000-0000-000000000001"
 
 
 @pytest.fixture
@@ -40,22 +40,22 @@ def _answering(bench: Bench) -> None:
 
 def put(bench: Bench, reply_to: str, message_type: str = "Test.Ask", **headers: str) -> None:
     """Insert a row as transports 1.x and 2.x write it: the reply-to address only in the column, if the table has one."""
-    all_headers = {"NServiceBus.EnclosedMessageTypes": message_type, "NServiceBus.MessageId": ASKED, **headers}
+    all_headers = {"NServiceBus.EnclosedMessageTypes": message_type, "NServiceBus.MessageId": MESSAGE_ID, **headers}
     if bench.database.vendor == "postgresql":
         all_headers["NServiceBus.ReplyToAddress"] = reply_to
-    bench.table("Sales").send([NewRow(ASKED, json.dumps(all_headers), b'{"n": 1}', ASKED, reply_to)])
+    bench.table("Sales").send([NewRow(MESSAGE_ID, json.dumps(all_headers), b'{"n": 1}', MESSAGE_ID, reply_to)])
 
 
 @pytest.mark.parametrize("reply_to", ["Acme.Web@OLDBOX", "Acme.Web@[sales]@[nsb]", "Acme.Web"])
 @pytest.mark.parametrize("message_type", ["Test.Ask", "Test.Check"])
-def test_a_reply_goes_to_the_queue_before_the_at_sign(cutting: Bench, reply_to: str, message_type: str) -> None:
+def test_reply_goes_to_the_queue_before_the_at_sign(cutting: Bench, reply_to: str, message_type: str) -> None:
     put(cutting, reply_to, message_type)
     cutting.run()
-    assert [headers["NServiceBus.CorrelationId"] for headers in cutting.headers("Acme.Web")] == [ASKED]
+    assert [headers["NServiceBus.CorrelationId"] for headers in cutting.headers("Acme.Web")] == [MESSAGE_ID]
     assert cutting.rows("error") == []
 
 
-def test_without_it_the_text_is_an_address_of_the_database(bench: Bench) -> None:
+def test_without_the_setting_the_text_is_an_address_of_the_database(bench: Bench) -> None:
     bench.install_queues("Web")
     put(bench, "Web@OLDBOX")
     bench.run()
@@ -70,20 +70,20 @@ def test_without_it_the_text_is_an_address_of_the_database(bench: Bench) -> None
         assert name in failed[0]["NServiceBus.ExceptionInfo.Message"]
 
 
-def test_peers_of_today_are_answered_all_the_same(cutting: Bench) -> None:
+def test_current_peers_still_receive_replies(cutting: Bench) -> None:
     put(cutting, address(cutting, "Acme.Web"))
     cutting.run()
     assert len(cutting.rows("Acme.Web")) == 1
 
 
-def test_the_callback_queue_of_2_x_is_in_the_schema_of_the_queue_beside_it(cutting: Bench) -> None:
+def test_callback_queue_of_2_x_is_in_the_schema_of_the_reply_queue(cutting: Bench) -> None:
     put(cutting, "Acme.Web@OLDBOX", "Test.Check", **{"NServiceBus.SqlServer.CallbackQueue": "Acme.Web.OLDBOX@OLDBOX"})
     cutting.run()
     (headers,) = cutting.headers("Acme.Web.OLDBOX")
     assert headers["NServiceBus.ReturnMessage.ErrorCode"] == "7"
 
 
-def test_the_schema_is_that_of_the_settings(cutting: Bench) -> None:
+def test_schema_comes_from_the_settings(cutting: Bench) -> None:
     if cutting.database.vendor == "sqlite":
         pytest.skip("SQLite has no schemas")
     with cutting.database.connection.cursor() as cursor:
@@ -96,7 +96,7 @@ def test_the_schema_is_that_of_the_settings(cutting: Bench) -> None:
     assert len(queue_table(cutting.database.alias, moved).peek(10)) == 1
 
 
-def test_what_is_allowed_is_asked_of_the_queue_that_it_goes_to(cutting: Bench) -> None:
+def test_allowed_destinations_apply_to_the_shortened_address(cutting: Bench) -> None:
     cutting.database.configure(ENDPOINTS={"Sales": {**FAST, "LEGACY_ADDRESSES": True}}, ALLOWED_DESTINATIONS=["Acme.*"])
     put(cutting, "Web@Acme.Web")
     cutting.run()
@@ -104,21 +104,21 @@ def test_what_is_allowed_is_asked_of_the_queue_that_it_goes_to(cutting: Bench) -
     assert "ALLOWED_DESTINATIONS" in cutting.headers("error")[0]["NServiceBus.ExceptionInfo.Message"]
 
 
-def test_an_address_without_a_queue_is_said_to_be_none(cutting: Bench) -> None:
+def test_address_without_a_queue_is_reported(cutting: Bench) -> None:
     put(cutting, "@OLDBOX")
     cutting.run()
     (headers,) = cutting.headers("error")
     assert "'@OLDBOX' has no table" in headers["NServiceBus.ExceptionInfo.Message"]
 
 
-def test_what_is_to_be_sent_on_goes_to_the_queue_before_the_at_sign(cutting: Bench) -> None:
+def test_forwarded_message_goes_to_the_queue_before_the_at_sign(cutting: Bench) -> None:
     headers = {"NServiceBus.EnclosedMessageTypes": "Test.Ask", "NServiceBus.SqlServer.ForwardDestination": "Acme.Web@OLDBOX"}
     cutting.put(json.dumps(headers), b"{}")
     cutting.run()
     assert len(cutting.rows("Acme.Web")) == 1
 
 
-def test_an_address_in_a_handler_is_read_as_ever(cutting: Bench) -> None:
+def test_addresses_in_handlers_are_not_shortened(cutting: Bench) -> None:
     @handles("Test.Send")
     def send(message: Any, context: Any) -> None:
         context.send("Test.Other", {}, to=address(cutting, "Acme.Web"))
@@ -128,7 +128,7 @@ def test_an_address_in_a_handler_is_read_as_ever(cutting: Bench) -> None:
     assert len(cutting.rows("Acme.Web")) == 1
 
 
-def test_the_context_of_a_users_test_cuts_too(cutting: Bench) -> None:
+def test_fake_context_shortens_addresses_too(cutting: Bench) -> None:
     context = FakeContext(endpoint="Sales", reply_to="Acme.Web@OLDBOX")
     context.reply("Test.Answer", {})
     assert [reply.queue for reply in context.replies] == ["Acme.Web"]

@@ -77,7 +77,7 @@ def seconds_to_wait(bench: Bench) -> float:
 
 
 @pytest.mark.parametrize(("retries", "delay"), [(None, HOUR), ("1", 2 * HOUR), ("2", 3 * HOUR)])
-def test_a_retry_waits_for_its_turn_in_the_delayed_table(drained: Bench, retries: str | None, delay: int) -> None:
+def test_retry_waits_in_the_delayed_table(drained: Bench, retries: str | None, delay: int) -> None:
     before = datetime.now(UTC)
     put(drained, {"NServiceBus.Retries": retries} if retries else {}, b"\x00body", to="Billing@OLDBOX")
     drained.run()
@@ -100,7 +100,7 @@ def test_a_retry_waits_for_its_turn_in_the_delayed_table(drained: Bench, retries
     assert delay - HOUR < seconds_to_wait(drained) <= delay
 
 
-def test_when_its_time_has_come_it_is_handled_where_it_failed(drained: Bench, calls: Calls) -> None:
+def test_due_retry_is_handled_where_it_failed(drained: Bench, calls: Calls) -> None:
     configure(drained, DELAYED_RETRY_INCREASE=0)
 
     @handles("Test.Message")
@@ -113,7 +113,7 @@ def test_when_its_time_has_come_it_is_handled_where_it_failed(drained: Bench, ca
     assert waiting(drained) == []
 
 
-def test_rounds_that_an_old_endpoint_began_are_ended_here(drained: Bench, calls: Calls) -> None:
+def test_retries_that_an_old_endpoint_began_are_completed(drained: Bench, calls: Calls) -> None:
     configure(drained, DELAYED_RETRIES=3, DELAYED_RETRY_INCREASE=0, IMMEDIATE_RETRIES=1)
 
     @handles("Test.Message")
@@ -129,7 +129,7 @@ def test_rounds_that_an_old_endpoint_began_are_ended_here(drained: Bench, calls:
 
 
 @pytest.mark.parametrize("retries", ["3", "999999999"])
-def test_when_they_are_used_up_it_is_in_the_error_queue_whole(
+def test_message_without_retries_left_is_unchanged_in_the_error_queue(
     drained: Bench, events: Callable[[], list[str]], retries: str
 ) -> None:
     first = "2015-09-01 10:00:00:000000 Z"
@@ -149,7 +149,7 @@ def test_when_they_are_used_up_it_is_in_the_error_queue_whole(
     assert "moved_to_error_queue" in events()
 
 
-def test_beyond_the_end_of_time_they_are_used_up(drained: Bench) -> None:
+def test_due_time_beyond_the_maximum_ends_the_retries(drained: Bench) -> None:
     configure(drained, DELAYED_RETRIES=1_000_000_000, DELAYED_RETRY_INCREASE=timedelta(days=3660))
     for retries in ("1500", "999999999"):
         put(drained, {"NServiceBus.Retries": retries})
@@ -158,14 +158,14 @@ def test_beyond_the_end_of_time_they_are_used_up(drained: Bench) -> None:
     assert (drained.rows("Sales.Retries"), waiting(drained)) == ([], [])
 
 
-def test_a_day_after_the_first_there_is_no_other(drained: Bench) -> None:
+def test_no_retry_a_day_after_the_first_one(drained: Bench) -> None:
     long_ago = format_time(datetime.now(UTC) - timedelta(days=1, minutes=1))
     put(drained, {"NServiceBus.Retries": "1", "NServiceBus.Retries.Timestamp": long_ago})
     drained.run()
     assert (len(drained.rows("error")), waiting(drained)) == (1, [])
 
 
-def test_one_that_says_nothing_of_its_failure_says_so_in_the_error_queue(drained: Bench) -> None:
+def test_message_without_failure_headers_gets_them_in_the_error_queue(drained: Bench) -> None:
     text = json.dumps({"NServiceBus.FailedQ": "Sales", "NServiceBus.Retries": "3"})
     drained.put(text, b"{}", queue="Sales.Retries", row_id=MESSAGE_ID)
     drained.run()
@@ -176,7 +176,7 @@ def test_one_that_says_nothing_of_its_failure_says_so_in_the_error_queue(drained
 
 
 @pytest.mark.parametrize("text", ["", "two", "9" * 40, None])
-def test_a_count_or_a_time_that_is_none_is_none(drained: Bench, text: str | None) -> None:
+def test_invalid_retry_count_or_time_is_ignored(drained: Bench, text: str | None) -> None:
     put(drained, {"NServiceBus.Retries": text, "NServiceBus.Retries.Timestamp": text})
     drained.run()
     assert [headers["NServiceBus.Retries"] for headers, _ in waiting(drained)] == ["1"]
@@ -192,7 +192,9 @@ def test_a_count_or_a_time_that_is_none_is_none(drained: Bench, text: str | None
         (3, "Sales.Retries", "a satellite queue of the same endpoint"),
     ],
 )
-def test_without_a_queue_to_go_back_to_it_is_in_the_error_queue(drained: Bench, retries: int, to: str | None, reason: str) -> None:
+def test_retry_without_a_queue_to_return_to_is_in_the_error_queue(
+    drained: Bench, retries: int, to: str | None, reason: str
+) -> None:
     configure(drained, DELAYED_RETRIES=retries)
     put(drained, body=b"\x00body", to=to)
     drained.run()
@@ -205,7 +207,7 @@ def test_without_a_queue_to_go_back_to_it_is_in_the_error_queue(drained: Bench, 
     assert row.body == b"\x00body"
 
 
-def test_what_only_the_columns_and_the_row_said_is_kept_in_the_headers(drained: Bench) -> None:
+def test_values_of_columns_are_kept_in_the_headers(drained: Bench) -> None:
     if drained.database.vendor == "postgresql":
         pytest.skip("the tables of PostgreSQL have no such columns")
     text = json.dumps({"NServiceBus.FailedQ": "Sales", "NServiceBus.CorrelationId": None})
@@ -220,7 +222,7 @@ def own_policy(config: Any, context: Any) -> Any:
     return RetryNow()
 
 
-def test_a_policy_of_ones_own_is_not_asked_for_it_knows_nothing_of_the_failure(drained: Bench) -> None:
+def test_custom_policy_is_not_called(drained: Bench) -> None:
     configure(drained, RECOVERABILITY=f"{__name__}.own_policy")
     put(drained)
     drained.run()
@@ -228,7 +230,7 @@ def test_a_policy_of_ones_own_is_not_asked_for_it_knows_nothing_of_the_failure(d
 
 
 @pytest.mark.parametrize("mode", ["transaction_scope", "sends_atomic_with_receive", "receive_only"])
-def test_the_row_and_its_delayed_copy_are_one_transaction(
+def test_row_and_its_delayed_copy_are_one_transaction(
     drained: Bench, mode: str, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]
 ) -> None:
     configure(drained, TRANSACTION_MODE=mode)
@@ -250,7 +252,7 @@ def test_the_row_and_its_delayed_copy_are_one_transaction(
 
 
 @pytest.mark.parametrize("mode", ["transaction_scope", "sends_atomic_with_receive", "receive_only"])
-def test_the_row_and_its_copy_in_the_error_queue_are_one_transaction(
+def test_row_and_its_copy_in_the_error_queue_are_one_transaction(
     drained: Bench, mode: str, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]
 ) -> None:
     configure(drained, TRANSACTION_MODE=mode)
@@ -270,7 +272,7 @@ def test_the_row_and_its_copy_in_the_error_queue_are_one_transaction(
     assert (len(drained.rows("error")), drained.rows("Sales.Retries")) == (1, [])
 
 
-def test_in_mode_none_which_has_no_retries_it_goes_back_at_once(drained: Bench) -> None:
+def test_without_transactions_a_retry_returns_immediately(drained: Bench) -> None:
     drained.configure(LEGACY_SATELLITES=True, TRANSACTION_MODE="none")
     drained.install_queues("Billing")
     put(drained, {"NServiceBus.Retries": "7"}, to="Billing")

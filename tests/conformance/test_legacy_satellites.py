@@ -68,9 +68,7 @@ def satellites_are_empty(bench: Bench) -> bool:
     return not any(bench.rows(f"Sales.{name}") for name in ("Retries", "Timeouts", "TimeoutsDispatcher"))
 
 
-def test_without_delayed_retries_a_retry_goes_back_to_the_queue_it_failed_in_and_is_handled_there(
-    drained: Bench, calls: Calls, counting: object
-) -> None:
+def test_without_delayed_retries_a_retry_is_handled_where_it_failed(drained: Bench, calls: Calls, counting: object) -> None:
     put(drained, "Retries", **{"NServiceBus.FailedQ": address(drained, "Sales"), "NServiceBus.Retries": "1"})
     drained.run()
     assert len(calls.seen) == 1
@@ -78,7 +76,7 @@ def test_without_delayed_retries_a_retry_goes_back_to_the_queue_it_failed_in_and
     assert drained.rows("error") == []
 
 
-def test_a_message_is_moved_whole(drained: Bench) -> None:
+def test_message_is_moved_unchanged(drained: Bench) -> None:
     text = json.dumps({**HEADERS, "NServiceBus.FailedQ": address(drained, "Billing")}, ensure_ascii=False, indent=1)
     row = NewRow(MESSAGE_ID, text, b"\x00body", "correlation", "Web")
     drained.table("Sales.Retries").send([row])
@@ -89,7 +87,7 @@ def test_a_message_is_moved_whole(drained: Bench) -> None:
         assert (str(moved.id), moved.correlation_id, moved.reply_to_address) == (MESSAGE_ID, "correlation", "Web")
 
 
-def test_the_message_id_survives_where_only_the_row_had_it(drained: Bench) -> None:
+def test_message_id_that_only_the_row_has_is_kept(drained: Bench) -> None:
     text = json.dumps({"NServiceBus.FailedQ": address(drained, "Billing")})
     drained.put(text, b"{}", queue="Sales.Retries", row_id=MESSAGE_ID)
     drained.run()
@@ -97,7 +95,7 @@ def test_the_message_id_survives_where_only_the_row_had_it(drained: Bench) -> No
     assert MESSAGE_ID in (str(moved.id), json.loads(moved.headers or "").get("NServiceBus.MessageId"))
 
 
-def test_the_address_forms_of_old_transports_are_understood(drained: Bench) -> None:
+def test_addresses_of_old_transports_are_parsed(drained: Bench) -> None:
     for to in ("Billing", "Billing@OLDBOX", address(drained, "Billing")):
         put(drained, "Retries", **{"NServiceBus.FailedQ": to})
     drained.run()
@@ -121,7 +119,7 @@ def test_the_address_forms_of_old_transports_are_understood(drained: Bench) -> N
     ],
 )
 @pytest.mark.parametrize("body", [b"{}", b""])
-def test_what_cannot_be_routed_is_in_the_error_queue_with_the_reason(
+def test_unroutable_message_is_in_the_error_queue_with_the_reason(
     drained: Bench, satellite: str, headers: dict[str, Any], reason: str, retried_to: str | None, body: bytes
 ) -> None:
     put(drained, satellite, body, **headers)
@@ -136,14 +134,14 @@ def test_what_cannot_be_routed_is_in_the_error_queue_with_the_reason(
     assert in_delayed(drained) == 0
 
 
-def test_a_row_whose_headers_cannot_be_read_goes_to_the_error_queue_as_it_is(drained: Bench) -> None:
+def test_row_with_unreadable_headers_is_unchanged_in_the_error_queue(drained: Bench) -> None:
     drained.put("{not json", b"body", queue="Sales.Timeouts")
     drained.run()
     (row,) = drained.rows("error")
     assert (row.headers, row.body) == ("{not json", b"body")
 
 
-def test_a_timeout_that_is_due_is_forwarded_at_once_without_the_headers_of_its_delay(drained: Bench) -> None:
+def test_due_timeout_is_forwarded_without_its_delay_headers(drained: Bench) -> None:
     due = timeout(NOW, address(drained, "Billing"), **{"NServiceBus.Timeout.ReplyToAddress": "Web@OLDBOX"})
     put(drained, "Timeouts", b"body", **due)
     drained.run()
@@ -152,7 +150,7 @@ def test_a_timeout_that_is_due_is_forwarded_at_once_without_the_headers_of_its_d
     assert drained.rows("Billing")[0].body == b"body"
 
 
-def test_a_timeout_of_later_waits_in_the_delayed_table_and_is_moved_when_it_is_due(drained: Bench) -> None:
+def test_future_timeout_waits_in_the_delayed_table_until_it_is_due(drained: Bench) -> None:
     tomorrow = NOW + timedelta(days=1)
     put(drained, "Timeouts", b"body", **timeout(tomorrow, "Billing@OLDBOX"))
     drained.run()
@@ -167,14 +165,14 @@ def test_a_timeout_of_later_waits_in_the_delayed_table_and_is_moved_when_it_is_d
     assert drained.rows("Billing")[0].body == b"body"
 
 
-def test_a_timeout_of_the_last_moment_there_is_waits_too(drained: Bench) -> None:
+def test_timeout_at_the_maximum_time_waits(drained: Bench) -> None:
     put(drained, "Timeouts", b"body", **timeout(datetime.max.replace(tzinfo=UTC), "Billing"))
     drained.run()
     assert (in_delayed(drained), drained.rows("error")) == (1, [])
 
 
 @pytest.mark.parametrize("mode", ["transaction_scope", "receive_only", "none"])
-def test_a_saga_that_has_ended_cancels_its_timeouts_and_nothing_else(drained: Bench, mode: str) -> None:
+def test_completed_saga_cancels_only_its_own_timeouts(drained: Bench, mode: str) -> None:
     drained.configure(LEGACY_SATELLITES=True, TRANSACTION_MODE=mode)
     drained.install_queues("Billing")
     tomorrow = NOW + timedelta(days=1)
@@ -197,7 +195,7 @@ def test_a_saga_that_has_ended_cancels_its_timeouts_and_nothing_else(drained: Be
     assert [headers["NServiceBus.SagaId"] for headers in drained.headers("error")] == ["%"]
 
 
-def test_two_hundred_and_fifty_due_messages_take_three_transactions_and_lose_nothing(drained: Bench) -> None:
+def test_due_messages_of_several_batches_all_arrive(drained: Bench) -> None:
     for number in range(250):
         headers = {"NServiceBus.MessageId": f"id-{number}", "NServiceBus.SqlServer.ForwardDestination": address(drained, "Billing")}
         delayed(drained).add(json.dumps(headers), b"", NOW - timedelta(seconds=250 - number))
@@ -205,7 +203,7 @@ def test_two_hundred_and_fifty_due_messages_take_three_transactions_and_lose_not
     assert {headers["NServiceBus.MessageId"] for headers in drained.headers("Billing")} == {f"id-{n}" for n in range(250)}
 
 
-def test_what_is_due_and_has_nowhere_to_go_is_in_the_error_queue(drained: Bench) -> None:
+def test_due_message_without_a_destination_is_in_the_error_queue(drained: Bench) -> None:
     gone = {**HEADERS, "NServiceBus.SqlServer.ForwardDestination": "Gone"}
     delayed(drained).add(json.dumps(gone), b"body", NOW - timedelta(seconds=2))
     delayed(drained).add("{not json", b"poison", NOW - timedelta(seconds=1))
@@ -218,7 +216,7 @@ def test_what_is_due_and_has_nowhere_to_go_is_in_the_error_queue(drained: Bench)
     assert [row.body for row in drained.rows("Sales")] == [b"ours"]
 
 
-def test_headers_reach_no_queue_that_the_settings_forbid(drained: Bench) -> None:
+def test_headers_cannot_name_a_forbidden_queue(drained: Bench) -> None:
     drained.database.configure(ENDPOINTS={"Sales": {**FAST, "LEGACY_SATELLITES": True}}, ALLOWED_DESTINATIONS=["Billing"])
     drained.install_queues("Secret")
     for to in ("Billing", "Secret"):
@@ -231,7 +229,7 @@ def test_headers_reach_no_queue_that_the_settings_forbid(drained: Bench) -> None
 
 
 @pytest.mark.parametrize("mode", ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"])
-def test_a_move_is_one_transaction_in_every_mode(
+def test_move_is_one_transaction_in_every_mode(
     drained: Bench, mode: str, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]
 ) -> None:
     drained.configure(LEGACY_SATELLITES=True, TRANSACTION_MODE=mode)
@@ -264,7 +262,7 @@ def test_messages_in_a_satellite_reach_no_handler(drained: Bench, calls: Calls) 
     assert calls.seen == []
 
 
-def test_a_satellite_that_settings_name_is_set_apart_and_drained_all_the_same(drained: Bench) -> None:
+def test_configured_satellite_is_drained_with_its_own_settings(drained: Bench) -> None:
     drained.configure(LEGACY_SATELLITES=True, MAX_CONCURRENCY=10, SATELLITES={"Sales.Retries": {"MAX_CONCURRENCY": 1}})
     queues = ReceivingEndpoint(get_settings(), "Sales").receiving_queues(None)
     assert [(queue.name, queue.maximum, queue.is_drained) for queue in queues] == [
@@ -275,7 +273,7 @@ def test_a_satellite_that_settings_name_is_set_apart_and_drained_all_the_same(dr
     ]
 
 
-def test_the_plan_has_the_satellites_and_a_worker_refuses_to_start_without_them(bench: Bench) -> None:
+def test_satellites_are_planned_and_required_by_the_worker(bench: Bench) -> None:
     names = {table.address.table for table in planned_tables(get_settings(), bench.database.vendor)}
     bench.database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False, "LEGACY_SATELLITES": True}})
     more = {table.address.table for table in planned_tables(get_settings(), bench.database.vendor)}
@@ -285,7 +283,7 @@ def test_the_plan_has_the_satellites_and_a_worker_refuses_to_start_without_them(
         bench.run()
 
 
-def test_the_installer_misses_and_makes_their_tables(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_installer_reports_and_creates_missing_satellites(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False, "LEGACY_SATELLITES": True}})
     with pytest.raises(SystemExit) as ended:
         call_command("sqlqueue_install", "--check")
@@ -297,7 +295,7 @@ def test_the_installer_misses_and_makes_their_tables(bench: Bench, capsys: pytes
     assert satellites_are_empty(bench)
 
 
-def test_what_is_due_at_the_start_is_not_left_behind_with_until_empty(drained: Bench, calls: Calls, counting: object) -> None:
+def test_worker_with_until_empty_handles_due_messages(drained: Bench, calls: Calls, counting: object) -> None:
     delayed(drained).add(json.dumps(HEADERS), b"{}", NOW - timedelta(seconds=1))
     drained.run()
     assert len(calls.seen) == 1

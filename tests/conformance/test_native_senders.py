@@ -50,7 +50,7 @@ def test_psycopg(postgresql_bench: Bench, calls: Calls) -> None:
     assert seen == ["n2"]
 
 
-def test_t_sql_is_t_sql() -> None:
+def test_t_sql_statements_can_be_parsed() -> None:
     parse(text_of("tsql"))
     for kind in ("csharp", "powershell"):
         (statement,) = re.findall(r'INSERT INTO \[dbo\][^"]*?VALUES \([^"]*\)', text_of(kind).replace('Replace("\'", "\'\'")', ""))

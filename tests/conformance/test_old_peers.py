@@ -23,7 +23,7 @@ from tests.support.raw_rows import RawRow, has_correlation_columns, insert_row, 
 from tests.support.worker_processes import address
 
 BOM = b"\xef\xbb\xbf"
-ASKED = "0f8fad5b-d9cb-469f-a165-70867728950e"
+MESSAGE_ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 TYPE = "Shop.Messages.PlaceOrder, Shop.Messages, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null"
 SECONDS = 60.0
 
@@ -40,7 +40,7 @@ class Peer:
         headers: dict[str, str | None],
         body: bytes | None,
         *,
-        row_id: str = ASKED,
+        row_id: str = MESSAGE_ID,
         correlation_id: str | None = None,
         reply_to: str | None = None,
         recoverable: bool = True,
@@ -73,7 +73,7 @@ def has_columns(peer: Peer) -> bool:
 
 def core_4(**more: str | None) -> dict[str, str | None]:
     return {
-        "NServiceBus.MessageId": ASKED,
+        "NServiceBus.MessageId": MESSAGE_ID,
         "NServiceBus.CorrelationId": None,
         "NServiceBus.OriginatingMachine": "OLDBOX",
         "NServiceBus.Version": "4.0.0",
@@ -99,26 +99,26 @@ def answering(calls: Calls, answer: Any = None) -> None:
         context.reply(*answer) if isinstance(answer, tuple) else context.reply(answer)
 
 
-def test_a_request_of_1_x_is_answered_in_the_columns_that_it_reads(peer: Peer, calls: Calls) -> None:
+def test_reply_to_1_x_fills_the_columns_that_it_reads(peer: Peer, calls: Calls) -> None:
     answering(calls, ("Shop.Messages.OrderPlaced", {"OrderId": "42"}))
     # Core 4 wraps the message in an array; an express message is not recoverable.
     body = BOM + b'[{"OrderId":"42"}]'
-    peer.write("Sales", core_4(), body, correlation_id=ASKED, reply_to="Web@OLDBOX", recoverable=False)
+    peer.write("Sales", core_4(), body, correlation_id=MESSAGE_ID, reply_to="Web@OLDBOX", recoverable=False)
     peer.bench.run()
 
     assert [(dict(message), name) for message, name in calls.seen] == [({"OrderId": "42"}, "SHOP\\Jürgen")]
     (reply,) = peer.read("Web")
     assert reply.headers["NServiceBus.MessageIntent"] == "Reply"
-    assert reply.headers["NServiceBus.CorrelationId"] == ASKED
+    assert reply.headers["NServiceBus.CorrelationId"] == MESSAGE_ID
     assert reply.headers["NServiceBus.ConversationId"] == core_4()["NServiceBus.ConversationId"]
     assert json.loads(reply.body) == {"OrderId": "42"}
     if has_columns(peer):
         assert reply.id == uuid.UUID(reply.headers["NServiceBus.MessageId"])
-        assert (reply.correlation_id, reply.reply_to_address) == (ASKED, address(peer.bench, "Sales"))
+        assert (reply.correlation_id, reply.reply_to_address) == (MESSAGE_ID, address(peer.bench, "Sales"))
         assert reply.recoverable
 
 
-def test_a_correlation_that_only_the_column_names_is_taken_from_there(peer: Peer, calls: Calls) -> None:
+def test_correlation_id_is_read_from_the_column(peer: Peer, calls: Calls) -> None:
     answering(calls, ("Shop.Messages.OrderPlaced", {}))
     peer.write("Sales", core_4(), b"{}", correlation_id="an older question", reply_to="Web")
     peer.bench.run()
@@ -126,13 +126,13 @@ def test_a_correlation_that_only_the_column_names_is_taken_from_there(peer: Peer
     assert reply.headers["NServiceBus.CorrelationId"] == "an older question"
 
 
-def test_a_message_of_2_x_that_fails_is_in_the_error_queue_as_it_came(peer: Peer, calls: Calls) -> None:
+def test_failed_message_of_2_x_is_unchanged_in_the_error_queue(peer: Peer, calls: Calls) -> None:
     @handles("Shop.Messages.PlaceOrder")
     def fail(message: Any, context: Any) -> None:
         raise LookupError("no such order")
 
     body = BOM + b'{"OrderId":"42"}'
-    peer.write("Sales", core_5(**{"NServiceBus.FLRetries": "4"}), body, correlation_id=ASKED, reply_to="Web@OLDBOX")
+    peer.write("Sales", core_5(**{"NServiceBus.FLRetries": "4"}), body, correlation_id=MESSAGE_ID, reply_to="Web@OLDBOX")
     peer.bench.run()
 
     (row,) = peer.read("error")
@@ -141,14 +141,14 @@ def test_a_message_of_2_x_that_fails_is_in_the_error_queue_as_it_came(peer: Peer
     assert "NServiceBus.FLRetries" not in row.headers
     assert row.body == body
     if has_columns(peer):
-        assert row.id == uuid.UUID(ASKED)
-        assert (row.correlation_id, row.reply_to_address) == (ASKED, "Web@OLDBOX")
+        assert row.id == uuid.UUID(MESSAGE_ID)
+        assert (row.correlation_id, row.reply_to_address) == (MESSAGE_ID, "Web@OLDBOX")
 
 
-def test_a_subscriber_of_1_x_whose_messages_have_no_body_gets_the_event(peer: Peer) -> None:
+def test_1_x_subscribes_by_messages_without_a_body(peer: Peer) -> None:
     event = "Shop.Messages.IOrderPlaced, Shop.Messages, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null"
     subscribe: dict[str, str | None] = {
-        "NServiceBus.MessageId": ASKED,
+        "NServiceBus.MessageId": MESSAGE_ID,
         "NServiceBus.Version": "4.0.0",
         "NServiceBus.ControlMessage": "True",
         "NServiceBus.MessageIntent": "Subscribe",
@@ -170,7 +170,7 @@ def test_a_subscriber_of_1_x_whose_messages_have_no_body_gets_the_event(peer: Pe
     assert len(peer.read("Web")) == 1
 
 
-def test_the_timeout_of_a_saga_comes_back_to_its_endpoint(peer: Peer, calls: Calls) -> None:
+def test_saga_timeout_returns_to_its_endpoint(peer: Peer, calls: Calls) -> None:
     @handles("Shop.Messages.OrderIsLate")
     def late(message: Any, context: Any) -> None:
         calls.add(
@@ -193,7 +193,7 @@ def test_the_timeout_of_a_saga_comes_back_to_its_endpoint(peer: Peer, calls: Cal
     assert calls.seen == [expected]
 
 
-def test_a_return_code_of_1_x_without_a_body_ends_a_request(asking: Asking) -> None:
+def test_return_code_of_1_x_without_a_body_completes_a_request(asking: Asking) -> None:
     asking.configure(LEGACY_CALLBACK_HEADER=True, LEGACY_ADDRESSES=True)
     peer = Peer(asking.bench)
     pending = request("Test.Ask", {"n": 1})
@@ -215,7 +215,7 @@ def test_a_return_code_of_1_x_without_a_body_ends_a_request(asking: Asking) -> N
     assert pending.result(SECONDS) == 5
 
 
-def test_a_message_of_3_x_with_a_random_row_id_keeps_its_own(peer: Peer, calls: Calls) -> None:
+def test_message_of_3_x_with_a_random_row_id_keeps_its_message_id(peer: Peer, calls: Calls) -> None:
     answering(calls, ("Shop.Messages.OrderPlaced", {}))
     all_headers = {
         **core_4(),
@@ -230,12 +230,12 @@ def test_a_message_of_3_x_with_a_random_row_id_keeps_its_own(peer: Peer, calls: 
     assert reply.headers["NServiceBus.RelatedTo"] == reply.headers["NServiceBus.CorrelationId"] == "any text"
 
 
-def test_a_message_without_a_body_keeps_its_columns_in_the_error_queue(peer: Peer) -> None:
+def test_message_without_a_body_keeps_its_columns_in_the_error_queue(peer: Peer) -> None:
     all_headers = {name: value for name, value in core_4().items() if name != "NServiceBus.MessageId"}
     peer.write("Sales", all_headers, None, correlation_id="an older question", reply_to="Web@OLDBOX")
     peer.bench.run()
     (row,) = peer.read("error")
     assert row.headers["NServiceBus.ExceptionInfo.Message"] == "the column Body is NULL"
-    assert row.headers["NServiceBus.MessageId"] == ASKED
+    assert row.headers["NServiceBus.MessageId"] == MESSAGE_ID
     if has_columns(peer):
         assert (row.correlation_id, row.reply_to_address) == ("an older question", "Web@OLDBOX")

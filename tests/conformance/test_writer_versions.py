@@ -24,9 +24,9 @@ from tests.support.provisioning import configured
 from tests.support.raw_rows import RawRow, insert_row, read_rows
 
 SECONDS = 60.0
-ASKED = "aaaaaaaa-0000-0000-0000-000000000001"
+MESSAGE_ID = "aaaaaaaa-0000-0000-0000-000000000001"
 ROW = "bbbbbbbb-0000-0000-0000-000000000002"
-TALK = "cccccccc-0000-0000-0000-000000000003"
+CORRELATION_ID = "cccccccc-0000-0000-0000-000000000003"
 COLUMN, HEADER = "column", "header"
 BOTH = (HEADER, COLUMN)
 
@@ -38,7 +38,7 @@ class Writer:
     versions: str
     core: str
     row_id: str
-    """ASKED: the id of the row is the message id. ROW: it is any."""
+    """MESSAGE_ID: the id of the row is the message id. ROW: it is any."""
     reply_to: tuple[str, ...]
     correlation: tuple[str, ...]
     expires: bool
@@ -55,7 +55,9 @@ class Writer:
     def listens_at(self) -> str:
         return self.callback_queue or "Peer"
 
-    def row(self, message_id: str = ASKED, correlation_id: str = TALK, **headers: str) -> tuple[str, dict[str, str | None], Any]:
+    def row(
+        self, message_id: str = MESSAGE_ID, correlation_id: str = CORRELATION_ID, **headers: str
+    ) -> tuple[str, dict[str, str | None], Any]:
         """Id, headers and further columns of a row."""
         all_headers: dict[str, str | None] = {
             **({"NServiceBus.MessageId": message_id} if self.message_id else {}),
@@ -71,7 +73,7 @@ class Writer:
             "ReplyToAddress": self.peer if COLUMN in self.reply_to else None,
             "Recoverable": True,
         }
-        return message_id if self.row_id == ASKED or not self.message_id else ROW, all_headers, columns
+        return message_id if self.row_id == MESSAGE_ID or not self.message_id else ROW, all_headers, columns
 
 
 CLASSIC, MODERN = ("classic",), ("classic", "BodyString", "no Recoverable")
@@ -79,13 +81,13 @@ PG: Any = {"vendors": ("postgresql",), "layouts": ("postgresql",)}
 OLD_CALLBACK = "Peer.HOST"
 WRITERS = [
     # versions, core, row id, where ReplyTo is, where CorrelationId is, expiry, address text
-    Writer("1.x", "4.7.12", ASKED, (COLUMN,), BOTH, True, "Peer"),
-    Writer("1.x with a machine", "4.0.0", ASKED, (COLUMN,), BOTH, True, "Peer@OLDBOX"),
-    Writer("1.x correlation in the column", "4.0.0", ASKED, (COLUMN,), (COLUMN,), True, "Peer"),
-    Writer("2.0-2.2.1", "5.0.0", ASKED, (COLUMN,), BOTH, True, "Peer", OLD_CALLBACK),
-    Writer("2.0-2.2.1 forwarded", "5.0.0", ASKED, BOTH, BOTH, False, "Peer", OLD_CALLBACK),
-    Writer("2.2.2+", "5.2.26", ASKED, (COLUMN,), BOTH, True, "Peer", OLD_CALLBACK),
-    Writer("2.2.2+ without callbacks", "5.2.26", ASKED, (COLUMN,), BOTH, True, "Peer"),
+    Writer("1.x", "4.7.12", MESSAGE_ID, (COLUMN,), BOTH, True, "Peer"),
+    Writer("1.x with a machine", "4.0.0", MESSAGE_ID, (COLUMN,), BOTH, True, "Peer@OLDBOX"),
+    Writer("1.x correlation in the column", "4.0.0", MESSAGE_ID, (COLUMN,), (COLUMN,), True, "Peer"),
+    Writer("2.0-2.2.1", "5.0.0", MESSAGE_ID, (COLUMN,), BOTH, True, "Peer", OLD_CALLBACK),
+    Writer("2.0-2.2.1 forwarded", "5.0.0", MESSAGE_ID, BOTH, BOTH, False, "Peer", OLD_CALLBACK),
+    Writer("2.2.2+", "5.2.26", MESSAGE_ID, (COLUMN,), BOTH, True, "Peer", OLD_CALLBACK),
+    Writer("2.2.2+ without callbacks", "5.2.26", MESSAGE_ID, (COLUMN,), BOTH, True, "Peer"),
     Writer("3.0", "6.0.0", ROW, BOTH, BOTH, True, "Peer@[dbo]"),
     Writer("3.1-6.x", "7.8.6", ROW, BOTH, BOTH, True, "Peer@[dbo]@[nsb]", layouts=("classic", "BodyString")),
     Writer("7+", "10.2.8", ROW, (HEADER,), (HEADER,), True, "Peer@[dbo]@[nsb]", layouts=MODERN),
@@ -149,7 +151,7 @@ def write(bench: Bench, layout: str, row: tuple[str, dict[str, str | None], Any]
 
 
 @EVERY_WRITER
-def test_what_we_take_from_a_row(bench: Bench, calls: Calls, layout: str, writer: Writer) -> None:
+def test_reply_uses_the_ids_and_addresses_of_the_row(bench: Bench, calls: Calls, layout: str, writer: Writer) -> None:
     prepare(bench, layout, writer)
 
     @handles("Test.Ask")
@@ -160,22 +162,22 @@ def test_what_we_take_from_a_row(bench: Bench, calls: Calls, layout: str, writer
     write(bench, layout, writer.row())
     bench.run()
 
-    assert calls.seen == [ASKED]
+    assert calls.seen == [MESSAGE_ID]
     (reply,) = found(bench, writer.listens_at)
-    assert reply.headers["NServiceBus.CorrelationId"] == TALK
-    assert reply.headers["NServiceBus.RelatedTo"] == ASKED
+    assert reply.headers["NServiceBus.CorrelationId"] == CORRELATION_ID
+    assert reply.headers["NServiceBus.RelatedTo"] == MESSAGE_ID
     if layout != "postgresql":
-        assert reply.correlation_id == TALK
+        assert reply.correlation_id == CORRELATION_ID
     assert [queue for queue in ("Peer", "Peer.HOST", "error") if found(bench, queue)] == [writer.listens_at]
 
 
 @EACH_WRITER
-def test_a_message_whose_time_has_passed_is_dropped(bench: Bench, calls: Calls, layout: str, writer: Writer) -> None:
+def test_expired_message_is_dropped(bench: Bench, calls: Calls, layout: str, writer: Writer) -> None:
     prepare(bench, layout, writer)
     handles("Test.Ask")(lambda message, context: calls.add(message["n"]) and None)
     lifetimes = {"past": -1, "future": 3600, "none": None} if writer.expires else {"none": None}
     for number, (name, seconds) in enumerate(lifetimes.items()):
-        row_id, headers, columns = writer.row(f"{ASKED[:-1]}{number}")
+        row_id, headers, columns = writer.row(f"{MESSAGE_ID[:-1]}{number}")
         write(bench, layout, (f"{row_id[:-1]}{number}", headers, columns), b'{"n": "%b"}' % name.encode(), expires_in=seconds)
     bench.run()
 
@@ -184,7 +186,7 @@ def test_a_message_whose_time_has_passed_is_dropped(bench: Bench, calls: Calls, 
 
 
 @EACH_WRITER
-def test_a_reply_ends_the_request_that_waits(asking: Asking, layout: str, writer: Writer) -> None:
+def test_reply_completes_the_request(asking: Asking, layout: str, writer: Writer) -> None:
     pending = request("Test.Ask", {"n": 1})
     intent = {} if writer.core.startswith("4.") else {"NServiceBus.MessageIntent": "Reply"}
     write(asking.bench, layout, writer.row(ROW, pending.message_id, **intent), b'{"n": 2}', queue="Web.here")
@@ -216,7 +218,7 @@ PASSES = {
 
 @pytest.mark.parametrize("way", PASSES)
 @PASSING_WRITER
-def test_what_passes_through_us_keeps_what_its_columns_said(bench: Bench, layout: str, writer: Writer, way: str) -> None:
+def test_forwarded_row_keeps_the_values_of_its_columns(bench: Bench, layout: str, writer: Writer, way: str) -> None:
     handler, settings, queue = PASSES[way]
     prepare(bench, layout, writer, **settings)
     handles("Test.Ask")(handler)
@@ -225,15 +227,15 @@ def test_what_passes_through_us_keeps_what_its_columns_said(bench: Bench, layout
     bench.run()
 
     (row,) = found(bench, queue)
-    assert (row.headers["NServiceBus.MessageId"], row.headers["NServiceBus.CorrelationId"]) == (ASKED, TALK)
+    assert (row.headers["NServiceBus.MessageId"], row.headers["NServiceBus.CorrelationId"]) == (MESSAGE_ID, CORRELATION_ID)
     assert row.headers["NServiceBus.ReplyToAddress"] == (peer := _here(bench, writer.peer))
     assert row.headers.get("NServiceBus.SqlServer.CallbackQueue") == writer.callback_queue
     if layout != "postgresql":
-        assert (row.correlation_id, row.reply_to_address) == (TALK, peer)
+        assert (row.correlation_id, row.reply_to_address) == (CORRELATION_ID, peer)
 
 
 @PASSING_WRITER
-def test_a_delayed_retry_keeps_what_its_columns_said(bench: Bench, calls: Calls, layout: str, writer: Writer) -> None:
+def test_delayed_retry_keeps_the_values_of_its_columns(bench: Bench, calls: Calls, layout: str, writer: Writer) -> None:
     prepare(bench, layout, writer, DELAYED_RETRIES=1, DELAYED_RETRY_INCREASE=0)
 
     @handles("Test.Ask")
@@ -245,10 +247,10 @@ def test_a_delayed_retry_keeps_what_its_columns_said(bench: Bench, calls: Calls,
     write(bench, layout, writer.row())
     bench.run()
 
-    assert calls.seen == [ASKED, ASKED]
+    assert calls.seen == [MESSAGE_ID, MESSAGE_ID]
     assert delayed(bench, "Sales").count(10) == (0, 0)
     (reply,) = found(bench, writer.listens_at)
-    assert (reply.headers["NServiceBus.CorrelationId"], reply.headers["NServiceBus.RelatedTo"]) == (TALK, ASKED)
+    assert (reply.headers["NServiceBus.CorrelationId"], reply.headers["NServiceBus.RelatedTo"]) == (CORRELATION_ID, MESSAGE_ID)
 
 
 # --- where column and header disagree ---------------------------------------------------------------------------------------------
@@ -271,21 +273,21 @@ CORRELATION = [
     pytest.param("column", "", "column", id="column and an empty header"),
     pytest.param(None, "header", "header", id="header alone"),
     pytest.param("", "header", "header", id="an empty column"),
-    pytest.param(None, None, ASKED, id="neither: the message id"),
-    pytest.param("", "", ASKED, id="both empty: the message id"),
+    pytest.param(None, None, MESSAGE_ID, id="neither: the message id"),
+    pytest.param("", "", MESSAGE_ID, id="both empty: the message id"),
 ]
 
 
 def answering(bench: Bench, headers: dict[str, str | None], **columns: Any) -> None:
     bench.install_queues("Column", "Header", "Callback")
     handles("Test.Ask")(lambda message, context: context.reply("Test.Answer", {}) and None)
-    all_headers = {"NServiceBus.EnclosedMessageTypes": "Test.Ask", "NServiceBus.MessageId": ASKED, **headers}
-    insert_row(bench.database.connection, "Sales", ASKED, all_headers, b"{}", {"Recoverable": True, **columns})
+    all_headers = {"NServiceBus.EnclosedMessageTypes": "Test.Ask", "NServiceBus.MessageId": MESSAGE_ID, **headers}
+    insert_row(bench.database.connection, "Sales", MESSAGE_ID, all_headers, b"{}", {"Recoverable": True, **columns})
     bench.run()
 
 
 @pytest.mark.parametrize(("column", "header", "callback", "lands"), REPLY_TO)
-def test_the_column_wins_for_the_reply_to_address(
+def test_column_of_the_reply_to_address_takes_precedence(
     sqlite_bench: Bench, column: str | None, header: str | None, callback: str | None, lands: str
 ) -> None:
     headers = {"NServiceBus.ReplyToAddress": header, "NServiceBus.SqlServer.CallbackQueue": callback}
@@ -294,14 +296,16 @@ def test_the_column_wins_for_the_reply_to_address(
 
 
 @pytest.mark.parametrize(("column", "header", "expected"), CORRELATION)
-def test_the_header_wins_for_the_correlation_id(sqlite_bench: Bench, column: str | None, header: str | None, expected: str) -> None:
+def test_header_of_the_correlation_id_takes_precedence(
+    sqlite_bench: Bench, column: str | None, header: str | None, expected: str
+) -> None:
     answering(sqlite_bench, {"NServiceBus.CorrelationId": header}, CorrelationId=column, ReplyToAddress="Column")
     (reply,) = found(sqlite_bench, "Column")
     assert reply.headers["NServiceBus.CorrelationId"] == reply.correlation_id == expected
 
 
 @pytest.mark.parametrize(("column", "header", "lands"), [("Column", "Header", "Column"), ("", "Header", "Header")])
-def test_what_counts_here_is_what_a_copy_says(sqlite_bench: Bench, column: str, header: str, lands: str) -> None:
+def test_copy_contains_the_values_that_took_precedence(sqlite_bench: Bench, column: str, header: str, lands: str) -> None:
     sqlite_bench.install_queues("Column", "Header")
     handles("Test.Ask")(fail)
     all_headers: dict[str, str | None] = {
@@ -310,7 +314,7 @@ def test_what_counts_here_is_what_a_copy_says(sqlite_bench: Bench, column: str, 
         "NServiceBus.CorrelationId": "header",
     }
     columns = {"Recoverable": True, "ReplyToAddress": column, "CorrelationId": "column"}
-    insert_row(sqlite_bench.database.connection, "Sales", ASKED, all_headers, b"{}", columns)
+    insert_row(sqlite_bench.database.connection, "Sales", MESSAGE_ID, all_headers, b"{}", columns)
     sqlite_bench.run()
     (row,) = found(sqlite_bench, "error")
     assert row.headers["NServiceBus.ReplyToAddress"] == row.reply_to_address == lands

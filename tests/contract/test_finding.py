@@ -20,12 +20,12 @@ from tests.support.filling import row
 from tests.support.tables import address_of, make_table
 
 
-def talk(number: int, of: str = "c-1") -> NewRow:
+def message(number: int, of: str = "c-1") -> NewRow:
     return row({"NServiceBus.MessageId": str(number), "NServiceBus.ConversationId": of})
 
 
 def test_first_and_last_rows_are_searched(queue: QueueTable, layout: str) -> None:
-    queue.send([talk(number, "c-1" if number in (0, 5, 9) else "c-2") for number in range(10)])
+    queue.send([message(number, "c-1" if number in (0, 5, 9) else "c-2") for number in range(10)])
     first = find_rows(queue.alias, [TableScan(queue.address, 6)], "c-1", limit=10)
     last = find_rows(queue.alias, [TableScan(queue.address, 6, from_end=True)], "c-1", limit=10)
     whole = find_rows(queue.alias, [TableScan(queue.address, 10)], "c-1", limit=10)
@@ -40,7 +40,7 @@ def test_first_and_last_rows_are_searched(queue: QueueTable, layout: str) -> Non
 
 
 def test_number_of_results_is_limited_and_every_row_can_be_found(queue: QueueTable) -> None:
-    queue.send([talk(number) for number in range(7)])
+    queue.send([message(number) for number in range(7)])
     assert len(find_rows(queue.alias, [TableScan(queue.address, 100)], "c-1", limit=3).rows) == 3
     assert len(find_rows(queue.alias, [TableScan(queue.address, 100)], EVERY, limit=100).rows) == 7
     assert find_rows(queue.alias, [TableScan(queue.address, 100)], "%'\"", limit=100).rows == ()
@@ -49,11 +49,11 @@ def test_number_of_results_is_limited_and_every_row_can_be_found(queue: QueueTab
 def test_many_tables_are_searched_with_one_statement(queue_database: QueueDatabase) -> None:
     delayed = address_of(queue_database, "Sales.Delayed")
     install_tables(queue_database.alias, [PlannedTable(TableKind.DELAYED, delayed)])
-    waiting = talk(1)
+    waiting = message(1)
     DelayedTable(queue_database.alias, delayed).insert([NewRow("1", waiting.headers, b"", delay_ms=9_000) for _ in range(3)])
     made = [make_table(queue_database, name=name) for name in ("Sales", "a\"b'c]d%e", "umsätze")]
     for table in made:
-        table.send([talk(2)])
+        table.send([message(2)])
     places = [TableScan(delayed, 2, is_delayed=True), *(TableScan(table.address, 10) for table in made)]
     with CaptureQueriesContext(queue_database.connection) as statements:
         found = find_rows(queue_database.alias, places, "c-1", limit=10)
@@ -106,7 +106,7 @@ def test_bodies_of_delayed_messages_are_searched(queue_database: QueueDatabase) 
 def test_no_table_is_read_beyond_the_limit(postgresql_database: QueueDatabase) -> None:
     """The rows come from the index on the row version, and the plan reads at most the limit of them."""
     queue = make_table(postgresql_database)
-    queue.send([talk(number) for number in range(2_000)])
+    queue.send([message(number) for number in range(2_000)])
     with postgresql_database.connection.cursor() as cursor:
         cursor.execute(f"ANALYZE {queue.qualified}")
     with CaptureQueriesContext(postgresql_database.connection) as statements:

@@ -27,7 +27,7 @@ from tests.support.failing import fail
 from tests.support.filling import HOSTILE, install, row, table
 from tests.support.pages import Markup, client_of
 
-TALKS = "/admin/sqlqueue_app/conversation/"
+CONVERSATIONS = "/admin/sqlqueue_app/conversation/"
 SEARCH = "/admin/sqlqueue_app/search/"
 ENDPOINTS: dict[str, Any] = {"Sales": {"CALLBACKS": False, "AUDIT_QUEUE": "audit"}, "Billing": {"CALLBACKS": False}}
 BILL = deterministic_guid("bill", "Billing")
@@ -40,10 +40,10 @@ def shop(queue_database: QueueDatabase) -> QueueDatabase:
     return queue_database
 
 
-def fill(database: QueueDatabase, talk: str = "c-1") -> None:
-    table(database, "audit").send([audited("order", talk=talk)])
-    table(database, "Billing").send([sent("remind", "order", by="Sales", talk=talk, intent="Publish")])
-    fail(database, [failed_one("bill", "order", talk=talk)])
+def fill(database: QueueDatabase, conversation: str = "c-1") -> None:
+    table(database, "audit").send([audited("order", conversation=conversation)])
+    table(database, "Billing").send([sent("remind", "order", by="Sales", conversation=conversation, intent="Publish")])
+    fail(database, [failed_one("bill", "order", conversation=conversation)])
 
 
 def delay(database: QueueDatabase, name: str) -> None:
@@ -52,7 +52,7 @@ def delay(database: QueueDatabase, name: str) -> None:
 
 
 def page(path: str = "", kind: str = "reader", status: int = 200) -> Markup:
-    answer = client_of(kind).get(TALKS + path)
+    answer = client_of(kind).get(CONVERSATIONS + path)
     assert answer.status_code == status
     return Markup(answer.content.decode())
 
@@ -82,10 +82,10 @@ def test_id_of_any_shape_has_a_page(shop: QueueDatabase, name: str) -> None:
     assert "3 messages" in page(address).text()
     assert page(address).inline == []
     found = Markup(client_of("reader").get(SEARCH, {"q": "remind"}).content.decode())
-    (talk,) = {link for link in found.links if link.startswith(TALKS) and link != TALKS}
-    assert "3 messages" in page(talk.removeprefix(TALKS)).text()
-    (listed,) = {link for link in page().links if link.startswith(TALKS) and link != TALKS}
-    assert "3 messages" in page(listed.removeprefix(TALKS)).text()
+    (conversation,) = {link for link in found.links if link.startswith(CONVERSATIONS) and link != CONVERSATIONS}
+    assert "3 messages" in page(conversation.removeprefix(CONVERSATIONS)).text()
+    (listed,) = {link for link in page().links if link.startswith(CONVERSATIONS) and link != CONVERSATIONS}
+    assert "3 messages" in page(listed.removeprefix(CONVERSATIONS)).text()
 
 
 def test_unknown_id_shows_the_searched_places(shop: QueueDatabase) -> None:
@@ -99,8 +99,8 @@ def test_conversation_is_found_by_its_id_and_by_message_ids(shop: QueueDatabase)
     fill(shop)
     for name in ("c-1", "order", "bill", str(BILL)):
         found = Markup(client_of("reader").get(SEARCH, {"q": name}).content.decode())
-        assert f"{TALKS}c-1/" in found.links
-    assert f"{TALKS}c-1/" in page().links
+        assert f"{CONVERSATIONS}c-1/" in found.links
+    assert f"{CONVERSATIONS}c-1/" in page().links
 
 
 def test_delayed_message_links_to_its_page(shop: QueueDatabase) -> None:
@@ -108,19 +108,19 @@ def test_delayed_message_links_to_its_page(shop: QueueDatabase) -> None:
     (link, _again, _third) = [each for each in page("c-1/").links if "/delayedmessage/" in each and each.count("/") > 5]
     answer = client_of("reader").get(link)
     assert (answer.status_code, "cancel" in answer.content.decode()) == (200, True)
-    assert f"{TALKS}c-1/" in Markup(answer.content.decode()).links
+    assert f"{CONVERSATIONS}c-1/" in Markup(answer.content.decode()).links
 
 
 def test_messages_link_to_their_conversation(shop: QueueDatabase) -> None:
     fill(shop, "a/b")
     for address in (f"failedmessage/{BILL}/", "queue/Billing/1/", "queue/audit/1/"):
         answer = client_of("reader").get(f"/admin/sqlqueue_app/{address}")
-        assert f"{TALKS}a_2Fb/" in Markup(answer.content.decode()).links
+        assert f"{CONVERSATIONS}a_2Fb/" in Markup(answer.content.decode()).links
 
 
 def test_list_is_current_without_a_worker(shop: QueueDatabase) -> None:
     table(shop, "error").send([failed_one("bill", "order")])
-    assert f"{TALKS}c-1/" in page().links
+    assert f"{CONVERSATIONS}c-1/" in page().links
 
 
 def test_large_conversation_is_cut_in_the_diagrams_and_complete_in_the_table(sqlite_database: QueueDatabase) -> None:
@@ -140,13 +140,13 @@ def test_large_conversation_is_cut_in_the_diagrams_and_complete_in_the_table(sql
 
 def test_conversation_export_needs_the_permission(shop: QueueDatabase) -> None:
     fill(shop)
-    assert client_of("reader").get(f"{TALKS}c-1/?format=json").status_code == 403
-    answer = client_of("writer").get(f"{TALKS}c-1/?format=json")
+    assert client_of("reader").get(f"{CONVERSATIONS}c-1/?format=json").status_code == 403
+    answer = client_of("writer").get(f"{CONVERSATIONS}c-1/?format=json")
     found = {each["message_id"]: each for each in json.loads(b"".join(answer.streaming_content))}  # type: ignore[attr-defined]
     assert (found["order"]["state"], found["order"]["processing_seconds"], found["order"]["related_to"]) == ("handled", 0.25, None)
     assert (found["bill"]["failure"], found["bill"]["related_to"]) == (str(BILL), "order")
     assert (found["remind"]["kind"], found["remind"]["queue"], found["remind"]["row_version"]) == ("event", "Billing", 1)
-    assert client_of("writer").get(f"{TALKS}c-1/?format=csv").status_code == 200
+    assert client_of("writer").get(f"{CONVERSATIONS}c-1/?format=csv").status_code == 200
 
 
 ODD_ONES = (
@@ -170,9 +170,9 @@ def test_headers_of_any_kind_are_shown(shop: QueueDatabase, language: str) -> No
         table(shop, queue).send([row(f'{{"NServiceBus.ConversationId":"c-1",{ODD_TIMES},{each}}}') for each in ODD_ONES])
     with translation.override("en"):
         for path in ("c-1/", "", "?id=c-1", "c-1/?format=json", "c-1/?format=csv"):
-            answer = client_of("superuser").get(TALKS + path, headers={"accept-language": language})
+            answer = client_of("superuser").get(CONVERSATIONS + path, headers={"accept-language": language})
             assert (answer.status_code, bool(answer.getvalue())) == (302 if "id=" in path else 200, "id=" not in path)
-        shown = Markup(client_of("superuser").get(f"{TALKS}c-1/", headers={"accept-language": language}).content.decode())
+        shown = Markup(client_of("superuser").get(f"{CONVERSATIONS}c-1/", headers={"accept-language": language}).content.decode())
     drawn = [each for tag, each in shown.tags if tag in ("svg", "rect", "text") and "sq-icon" not in str(each.get("class"))]
     places = [value for each in drawn for name in ("x", "y", "width", "height") if (value := each.get(name))]
     assert len(places) > 60
@@ -199,5 +199,5 @@ def test_two_hundred_queues_take_few_statements(postgresql_database: QueueDataba
     client = client_of("reader")
     own, managed = connections[postgresql_database.alias], connections["default"]
     with CaptureQueriesContext(own) as statements, CaptureQueriesContext(managed) as others:
-        assert client.get(TALKS + path).status_code == 200
+        assert client.get(CONVERSATIONS + path).status_code == 200
     assert len(statements) + (0 if own is managed else len(others)) <= 15

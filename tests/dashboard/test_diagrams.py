@@ -8,10 +8,10 @@ from hypothesis import given
 
 from sqlqueue_app.browsing.conversations import ConversationMessage, Kind, forest
 from sqlqueue_app.dashboard.conversations import BOX_HEIGHT, BOX_WIDTH, flow_diagram, lanes_of, sequence_diagram
-from tests.support.conversations import BEGIN, talks
+from tests.support.conversations import BEGIN, conversation_trees
 
 
-def talk(name: str, related_to: str, sending: str, receiving: str, kind: Kind = Kind.COMMAND) -> ConversationMessage:
+def conversation(name: str, related_to: str, sending: str, receiving: str, kind: Kind = Kind.COMMAND) -> ConversationMessage:
     return ConversationMessage(
         key=f"{name} {receiving}",
         message_id=name,
@@ -24,11 +24,11 @@ def talk(name: str, related_to: str, sending: str, receiving: str, kind: Kind = 
 
 
 ORDER = (
-    talk("order", "", "Web", "Sales"),
-    talk("placed", "order", "Sales", "Billing", Kind.EVENT),
-    talk("placed", "order", "Sales", "Shipping", Kind.EVENT),
-    talk("tick", "placed", "Billing", "Billing", Kind.TIMEOUT),
-    talk("found", "", "", "Sales"),
+    conversation("order", "", "Web", "Sales"),
+    conversation("placed", "order", "Sales", "Billing", Kind.EVENT),
+    conversation("placed", "order", "Sales", "Shipping", Kind.EVENT),
+    conversation("tick", "placed", "Billing", "Billing", Kind.TIMEOUT),
+    conversation("found", "", "", "Sales"),
 )
 
 
@@ -66,7 +66,7 @@ def test_empty_conversation_has_empty_diagrams() -> None:
     assert sequence_diagram(forest([])).arrows == []
 
 
-@given(talks())
+@given(conversation_trees())
 def test_boxes_do_not_overlap_and_stay_inside(members: list[ConversationMessage]) -> None:
     drawn = flow_diagram(forest(members))
     assert len(drawn.boxes) == len(members)
@@ -79,7 +79,7 @@ def test_boxes_do_not_overlap_and_stay_inside(members: list[ConversationMessage]
         assert all(after - before >= BOX_HEIGHT for before, after in pairwise(sorted(column)))
 
 
-@given(talks())
+@given(conversation_trees())
 def test_every_message_has_a_row_and_every_endpoint_a_lane(members: list[ConversationMessage]) -> None:
     whole = forest(members)
     drawn = sequence_diagram(whole)

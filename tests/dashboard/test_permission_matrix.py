@@ -21,7 +21,7 @@ from tests.support.failing import fail, failed_row
 from tests.support.filling import install, instance, message, subscribe, table
 from tests.support.lakes import time_to_search, write
 from tests.support.pages import Markup, client_of
-from tests.support.roles import LOOKS
+from tests.support.roles import VIEWS
 from tests.support.site_pages import UNKNOWN, site_pages, site_paths
 from tests.support.sqlserver import needs
 
@@ -164,7 +164,7 @@ def test_any_query_string_is_answered(filled_anywhere: QueueDatabase, name: str)
     for query in QUERIES:
         answer = client.get(f"{path}?{query}")
         assert answer.status_code in ANSWERS, query
-        if plain == 200 and name.removeprefix("sqlqueue_app_") in LOOKS and not answer.streaming:
+        if plain == 200 and name.removeprefix("sqlqueue_app_") in VIEWS and not answer.streaming:
             # An id that is asked of conversations is searched.
             assert answer.status_code == (302 if "conversation_changelist" in name and query.startswith("id=") else 200), query
             assert Markup(answer.content.decode()).inline == [], query
@@ -201,7 +201,7 @@ def shown(client: Client, path: str, word: str, name: str, more: dict[str, str])
 def test_text_filters_do_not_reveal_bodies(with_bodies: QueueDatabase) -> None:
     """Otherwise a user without `view_body` could read bodies letter by letter."""
     client = client_of("viewer")
-    pages = [site_paths()[name] for name in NAMES if name.removeprefix("sqlqueue_app_") in LOOKS]
+    pages = [site_paths()[name] for name in NAMES if name.removeprefix("sqlqueue_app_") in VIEWS]
     requests: list[tuple[str, str, dict[str, str]]] = [(path, each, {}) for path in pages for each in TEXT_FILTERS]
     requests += [(path, each, {"format": "json"}) for path in pages for each in ("text", "q", "header")]
     # A page may change between two requests, but not every time.

@@ -36,7 +36,7 @@ from tests.support.delayed_rows import delayed, put
 from tests.support.failing import fail, failed_row
 from tests.support.filling import count, install, instance, message, subscribe, table
 from tests.support.pages import client_of
-from tests.support.roles import ACTS, LOOKS, has
+from tests.support.roles import ACTIONS, VIEWS, has
 
 FORM = {
     "confirmed": "1",
@@ -115,18 +115,18 @@ def address(name: str, filled: dict[str, object]) -> str:
 
 
 def test_tables_name_existing_addresses() -> None:
-    assert ACTS.keys() | LOOKS.keys() <= set(names())
+    assert ACTIONS.keys() | VIEWS.keys() <= set(names())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_user_without_the_permission_is_refused(sqlite_database: QueueDatabase, filled: dict[str, object], kind: str) -> None:
     client = client_of(kind)
-    for name, codename in (ACTS | LOOKS).items():
+    for name, codename in (ACTIONS | VIEWS).items():
         answer = client.get(address(name, filled))
         assert (answer.status_code == 403) == (not has(kind, codename)), (name, answer.status_code)
         assert answer.status_code in (200, 403, 409), name
         answer.close()
-    refused = [name for name, codename in ACTS.items() if not has(kind, codename)]
+    refused = [name for name, codename in ACTIONS.items() if not has(kind, codename)]
     for name in refused:
         form = {
             "confirmed": "1",
@@ -151,7 +151,7 @@ def test_user_without_the_permission_is_refused(sqlite_database: QueueDatabase, 
     assert NotificationDelivery.objects.get().state == DeliveryState.FAILED
 
 
-@pytest.mark.parametrize("name", sorted(LOOKS))
+@pytest.mark.parametrize("name", sorted(VIEWS))
 def test_read_only_pages_accept_no_post(filled: dict[str, object], name: str) -> None:
     assert client_of("superuser").post(address(name, filled), {"confirmed": "1"}).status_code == 405
 
@@ -159,7 +159,7 @@ def test_read_only_pages_accept_no_post(filled: dict[str, object], name: str) ->
 @pytest.mark.parametrize(("kind", "status"), [("anonymous", 302), ("staff", 403)])
 def test_no_page_is_public(filled: dict[str, object], kind: str, status: int) -> None:
     client = client_of(kind)
-    for name in ACTS | LOOKS:
+    for name in ACTIONS | VIEWS:
         page = address(name, filled)
         assert (client.get(page).status_code, client.post(page, {"confirmed": "1"}).status_code) in (
             (status, status),

@@ -21,7 +21,7 @@ from tests.support.failing import fail
 from tests.support.filling import HOSTILE, install, row, table
 from tests.support.lakes import time_to_search, write
 from tests.support.pages import Markup, client_of
-from tests.support.roles import LOOKS
+from tests.support.roles import VIEWS
 from tests.support.site_pages import site_paths
 
 SEARCH = "/admin/sqlqueue_app/search/"
@@ -52,7 +52,7 @@ def test_every_page_has_the_search_form(sqlite_database: QueueDatabase) -> None:
     seen = 0
     for name, path in site_paths().items():
         answer = client.get(path)
-        if name.removeprefix("sqlqueue_app_") in LOOKS and answer.status_code == 200 and not answer.streaming:
+        if name.removeprefix("sqlqueue_app_") in VIEWS and answer.status_code == 200 and not answer.streaming:
             seen += 1
             found = Markup(answer.content.decode())
             assert found.find("form", action=SEARCH, method="get", role="search"), name
@@ -71,7 +71,7 @@ def test_results_are_grouped_by_place_with_state_and_links(shop: QueueDatabase) 
     order = {"Order": "order 42"}
     table(shop, "Sales").send([row({**sent_headers("waits"), **order})])
     put(shop, timedelta(hours=1), **{"NServiceBus.MessageId": "later", "NServiceBus.ConversationId": "c-2", **order})
-    bill = failed_one("bill", "waits", talk="c-3")
+    bill = failed_one("bill", "waits", conversation="c-3")
     (failure,) = fail(shop, [bill])
     found = page("?q=order+42")
     assert "Queues Message Time State Endpoint Queue Conversation Shop.Waits waits" in found.text()
@@ -160,7 +160,7 @@ def test_invalid_search_text_is_an_error(shop: QueueDatabase, query: str) -> Non
 
 
 def test_hostile_texts_are_shown_as_text(shop: QueueDatabase) -> None:
-    table(shop, "Sales").send([sent(HOSTILE, talk=HOSTILE)])
+    table(shop, "Sales").send([sent(HOSTILE, conversation=HOSTILE)])
     found = page(f"?q={HOSTILE}")
     assert f"Shop.{HOSTILE.title()}" in found.text()
 

@@ -20,7 +20,7 @@ from sqlqueue_app.dialects.schema import (
     managed_grant_statements,
 )
 from sqlqueue_app.messages.addresses import QueueAddress
-from tests.support.tsql import Hints, NotAsItShouldBe, check, parse
+from tests.support.tsql import Hints, UnexpectedStatement, check, parse
 
 SQLSERVER = dialect("sqlserver")
 TABLE = "[shop].[dbo].[Sales]"
@@ -161,7 +161,7 @@ def test_queue_statements_are_valid(name: str, correlation: bool) -> None:
     check(rendered(name, correlation=correlation), hints, order)
 
 
-LOOKS: dict[str, tuple[Hints, tuple[str, ...]]] = {
+VIEWS: dict[str, tuple[Hints, tuple[str, ...]]] = {
     "snapshot": (
         [(TABLE, READ)] * 3,
         ("SELECT MAX ( ROWVERSION ) - MIN ( ROWVERSION ) + 1", "SELECT TOP ( 1 ) HEADERS", "IDENT_CURRENT", "SELECT TOP ("),
@@ -186,9 +186,9 @@ LOOKS: dict[str, tuple[Hints, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("bodies", [False, True])
-@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("name", VIEWS)
 def test_snapshot_statements_of_many_tables_are_valid(name: str, bodies: bool) -> None:
-    hints, order = LOOKS[name]
+    hints, order = VIEWS[name]
     if name.startswith("find_in"):
         one = SQLSERVER.find_statement(name, texts=["text_a", "text_b"], bodies=bodies, table=TABLE, number="7", order="DESC").sql
     else:
@@ -348,7 +348,7 @@ MUTATIONS = {
 def test_receive_with_a_mistake_fails(old: str, new: str) -> None:
     sql = rendered("receive")
     assert sql.count(old) >= 1, "the mutation no longer fits the statement"
-    with pytest.raises(NotAsItShouldBe):
+    with pytest.raises(UnexpectedStatement):
         check(sql.replace(old, new), *EXPECTED["receive"])
 
 
@@ -356,7 +356,7 @@ def test_receive_with_a_mistake_fails(old: str, new: str) -> None:
 def test_statement_with_a_mistake_fails(name: str, old: str, new: str) -> None:
     sql = rendered(name)
     assert sql.count(old) >= 1, "the mutation no longer fits the statement"
-    with pytest.raises(NotAsItShouldBe):
+    with pytest.raises(UnexpectedStatement):
         check(sql.replace(old, new), *EXPECTED[name])
 
 
@@ -367,7 +367,7 @@ def test_send_with_a_mistake_fails(old: str, new: str) -> None:
     layout = layout_of("sqlserver", TABLE, TableShape((*((name, "x") for name in ALL), ("RowVersion", "bigint")), ()))
     sql = SQLSERVER.send_statement(TABLE, layout, 2).sql
     assert old in sql
-    with pytest.raises(NotAsItShouldBe):
+    with pytest.raises(UnexpectedStatement):
         check(sql.replace(old, new), [], (*WRAPPER, "INSERT INTO", "VALUES (", *RESTORED))
 
 

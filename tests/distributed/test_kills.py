@@ -22,7 +22,7 @@ from tests.distributed.conftest import OtherDatabase
 from tests.support.alerts import alerts, one_alert
 from tests.support.bench import Bench
 from tests.support.waiting import poll_until
-from tests.support.worker_processes import address, wait_until_given_back, worker_process
+from tests.support.worker_processes import address, wait_until_released, worker_process
 
 pytestmark = pytest.mark.once
 
@@ -46,7 +46,7 @@ def here(bench: Bench) -> list[str]:
 def die(bench: Bench, step: str, once: Path) -> None:
     with worker_process(bench, "--until-empty", KILL_AT=step, KILL_ONCE=str(once)) as process:
         assert process.wait(60) == -signal.SIGKILL, process.communicate()
-    wait_until_given_back(bench)
+    wait_until_released(bench)
 
 
 def settled(bench: Bench, second: OtherDatabase, third: OtherDatabase) -> bool:

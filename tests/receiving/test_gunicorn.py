@@ -31,7 +31,7 @@ pytest.importorskip("gunicorn", reason="gunicorn is in requirements.txt, and not
 
 PROCESSES, THREADS, CLIENTS = 4, 2, 8
 REQUESTS = 1_000
-TRIES = 2_000
+MAX_ATTEMPTS = 2_000
 QUEUES = {"Web.here", "Web.here-2", "Web.here-3", "Web.here-4"}
 
 
@@ -94,7 +94,7 @@ def send_all(server: Server, codes: list[int]) -> list[dict[str, Any]]:
 
     def client(first: int) -> None:
         for number in range(first, len(codes), CLIENTS):
-            for _ in range(TRIES):
+            for _ in range(MAX_ATTEMPTS):
                 if answer := server.send_request(codes[number]):
                     answers[number] = answer
                     break

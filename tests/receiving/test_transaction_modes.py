@@ -17,7 +17,7 @@ from django.db import connections, transaction
 from sqlqueue_app import handles, send
 from tests.support import kill_app
 from tests.support.bench import MODES, Bench, Calls, write_instance, written
-from tests.support.worker_processes import address, handled, prepare, wait_until_given_back, worker_process
+from tests.support.worker_processes import address, handled, prepare, wait_until_released, worker_process
 
 
 class Left(NamedTuple):
@@ -85,7 +85,7 @@ def test_kill_leaves_the_documented_rows(bench: Bench, tmp_path: Path, mode: str
     trapped = {"KILL_AT": point, "KILL_ONCE": str(tmp_path / "killed")}
     with worker_process(bench, "--until-empty", **trapped) as process:
         assert process.wait(60) == -signal.SIGKILL, process.communicate()
-    wait_until_given_back(bench)
+    wait_until_released(bench)
     # the second worker runs in this process, where no kill point is set
     handles("Kill.Work")(kill_app.work)
     bench.run()

@@ -25,8 +25,8 @@ from tests.support.delayed_tables import ManualMover, delayed
 from tests.support.raw_rows import RawRow, has_correlation_columns, insert_row, read_rows
 from tests.support.worker_processes import address
 
-ASKED = "aaaaaaaa-0000-0000-0000-000000000001"
-TALK = "cccccccc-0000-0000-0000-000000000003"
+MESSAGE_ID = "aaaaaaaa-0000-0000-0000-000000000001"
+CORRELATION_ID = "cccccccc-0000-0000-0000-000000000003"
 HOUR = timedelta(hours=1)
 ANY = "any id"
 AGES = timedelta(days=60)
@@ -161,15 +161,15 @@ def test_every_version_reads_a_request(asking: Asking, legacy: bool) -> None:
 def receive(bench: Bench, handler: Callable[[Any, Any], Any], **headers: str) -> None:
     handles("Test.Ask")(handler)
     sent_headers: dict[str, str | None] = {
-        "NServiceBus.MessageId": ASKED,
+        "NServiceBus.MessageId": MESSAGE_ID,
         "NServiceBus.EnclosedMessageTypes": "Test.Ask",
-        "NServiceBus.CorrelationId": TALK,
+        "NServiceBus.CorrelationId": CORRELATION_ID,
         **headers,
     }
-    columns = {"CorrelationId": TALK, "ReplyToAddress": "Peer", "Recoverable": True}
+    columns = {"CorrelationId": CORRELATION_ID, "ReplyToAddress": "Peer", "Recoverable": True}
     if not has_correlation_columns(bench.database.connection):
         columns, sent_headers["NServiceBus.ReplyToAddress"] = {}, address(bench, "Peer")
-    insert_row(bench.database.connection, "Sales", ASKED, sent_headers, b"{}", columns, expires_in=3600)
+    insert_row(bench.database.connection, "Sales", MESSAGE_ID, sent_headers, b"{}", columns, expires_in=3600)
     bench.run()
 
 
@@ -191,33 +191,33 @@ def test_every_version_reads_sends_of_a_handler(office: Bench, how: str) -> None
     subscribe("Out.Event", endpoint="Peer")
     receive(office, ANSWERS[how])
     (row,) = rows(office)
-    check(office, row, Seen(ANY, TALK, place(office, "Sales")))
-    assert row.headers["NServiceBus.MessageId"] != ASKED
+    check(office, row, Seen(ANY, CORRELATION_ID, place(office, "Sales")))
+    assert row.headers["NServiceBus.MessageId"] != MESSAGE_ID
 
 
 def test_every_version_reads_a_failed_message(office: Bench) -> None:
     receive(office, fail)
     (row,) = rows(office, "error")
-    check(office, row, Seen(ASKED, TALK, place(office, "Peer")))
+    check(office, row, Seen(MESSAGE_ID, CORRELATION_ID, place(office, "Peer")))
 
 
 def test_every_version_reads_an_audit_copy(office: Bench) -> None:
     office.configure(AUDIT_QUEUE="audit")
     receive(office, lambda message, context: None)
     (row,) = rows(office, "audit")
-    check(office, row, Seen(ASKED, TALK, place(office, "Peer")))
+    check(office, row, Seen(MESSAGE_ID, CORRELATION_ID, place(office, "Peer")))
 
 
 def test_every_version_reads_a_forwarded_message(office: Bench) -> None:
     receive(office, lambda message, context: context.forward(address(office, "Peer")))
     (row,) = rows(office)
-    check(office, row, Seen(ASKED, TALK, place(office, "Peer")))
+    check(office, row, Seen(MESSAGE_ID, CORRELATION_ID, place(office, "Peer")))
 
 
 def test_every_version_reads_a_failed_message_on_its_way(office: Bench) -> None:
     receive(office, fail, **{"NServiceBus.SqlServer.ForwardDestination": address(office, "Peer")})
     (row,) = rows(office)
-    check(office, row, Seen(ASKED, TALK, place(office, "Peer")))
+    check(office, row, Seen(MESSAGE_ID, CORRELATION_ID, place(office, "Peer")))
 
 
 def test_every_version_reads_a_moved_delayed_retry(office: Bench) -> None:
@@ -226,7 +226,7 @@ def test_every_version_reads_a_moved_delayed_retry(office: Bench) -> None:
     delayed(office, "Sales").bring_nearer(2 * HOUR)
     ManualMover().run()
     (row,) = rows(office, "Sales")
-    check(office, row, Seen(ASKED, TALK, place(office, "Peer")))
+    check(office, row, Seen(MESSAGE_ID, CORRELATION_ID, place(office, "Peer")))
     assert row.headers["NServiceBus.Retries"] == "1"
 
 
@@ -264,8 +264,8 @@ def test_old_versions_miss_long_and_unusual_values(sqlite_desk: Desk, headers: d
 def test_old_versions_miss_columns_of_a_message_moved_by_a_peer() -> None:
     """Our mover fills them; those of transports 3.1 and later write NULL (docs/internals/wire.md#delayed-messages)."""
     sent_headers: dict[str, str | None] = {
-        "NServiceBus.MessageId": ASKED,
-        "NServiceBus.CorrelationId": TALK,
+        "NServiceBus.MessageId": MESSAGE_ID,
+        "NServiceBus.CorrelationId": CORRELATION_ID,
         "NServiceBus.ReplyToAddress": "Peer@[dbo]@[nsb]",
     }
     row = RawRow(uuid.uuid4(), None, None, True, None, sent_headers, b"{}")

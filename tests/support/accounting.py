@@ -75,15 +75,15 @@ def account(rows: Iterable[Shape], found: list[Found]) -> None:
     """Assert that each row was found exactly once: a poison row byte for byte, others with their body and all their headers."""
     # A row with few headers matches many. So match the most specific rows first, and try the shortest candidates first.
     left = sorted(found, key=lambda each: len(each.text))
-    for row in sorted(rows, key=_says, reverse=True):
+    for row in sorted(rows, key=_length_of_headers, reverse=True):
         place = next((place for place, each in enumerate(left) if _is_of(each, row)), None)
         assert place is not None, f"lost: {row!r}\nleft: {left!r}"
         del left[place]
-    assert left == [], f"nobody has put these in: {left!r}"
+    assert left == [], f"unexpected rows: {left!r}"
 
 
-def _says(row: Shape) -> int:
-    """How specific a row is: a row with all headers of another and more gets a greater number."""
+def _length_of_headers(row: Shape) -> int:
+    """The length of all headers, to sort rows: a row with additional headers comes after one without."""
     if row.is_poison:
         return len(row.headers)
     all_headers = read_headers(row.headers) if row.headers != "null" else {}

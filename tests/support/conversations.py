@@ -16,19 +16,19 @@ BEGIN = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
 def sent(
-    name: str, related_to: str | None = None, *, by: str = "Web", talk: str = "c-1", intent: str = "Send", **more: str
+    name: str, related_to: str | None = None, *, by: str = "Web", conversation: str = "c-1", intent: str = "Send", **more: str
 ) -> NewRow:
     """A waiting message."""
-    return row(sent_headers(name, related_to, by=by, talk=talk, intent=intent, **more))
+    return row(sent_headers(name, related_to, by=by, conversation=conversation, intent=intent, **more))
 
 
 def sent_headers(
-    name: str, related_to: str | None = None, *, by: str = "Web", talk: str = "c-1", intent: str = "Send", **more: str
+    name: str, related_to: str | None = None, *, by: str = "Web", conversation: str = "c-1", intent: str = "Send", **more: str
 ) -> dict[str, str | None]:
     found: dict[str, str | None] = {
         "NServiceBus.MessageId": name,
         "NServiceBus.MessageIntent": intent,
-        "NServiceBus.ConversationId": talk,
+        "NServiceBus.ConversationId": conversation,
         "NServiceBus.OriginatingEndpoint": by,
         "NServiceBus.EnclosedMessageTypes": f"Shop.{name.title().replace('-', '')}",
         "NServiceBus.TimeSent": format_time(BEGIN),
@@ -49,11 +49,11 @@ def audited(name: str, related_to: str | None = None, *, by: str = "Web", at: st
     return sent(name, related_to, by=by, **more)
 
 
-def failed_one(name: str, related_to: str, *, by: str = "Sales", at: str = "Billing", talk: str = "c-1") -> NewRow:
+def failed_one(name: str, related_to: str, *, by: str = "Sales", at: str = "Billing", conversation: str = "c-1") -> NewRow:
     """A message in an error queue."""
     return failed(
         name,
-        NServiceBus_ConversationId=talk,
+        NServiceBus_ConversationId=conversation,
         NServiceBus_RelatedTo=related_to,
         NServiceBus_OriginatingEndpoint=by,
         NServiceBus_ProcessingEndpoint=at,
@@ -67,7 +67,7 @@ _times = st.none() | st.integers(0, 9).map(lambda seconds: BEGIN + timedelta(sec
 
 
 @st.composite
-def talks(draw: st.DrawFn) -> list[ConversationMessage]:
+def conversation_trees(draw: st.DrawFn) -> list[ConversationMessage]:
     """Messages, each related to any of them, to itself, or to an unknown one."""
     count = draw(st.integers(0, 25))
     return [

@@ -1,6 +1,6 @@
-"""A PostgreSQL server for one test session: throw-away, on a socket and a loopback port, gone when the session is.
+"""A temporary PostgreSQL server for one test session, on a socket and a loopback port. It ends with the session.
 
-With SQLQUEUE_TEST_POSTGRES_URL set, that server is used instead; its role must be allowed to make databases and roles.
+If SQLQUEUE_TEST_POSTGRES_URL is set, that server is used instead; its role must be able to create databases and roles.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.support.ports import free_port
 
 URL_VARIABLE = "SQLQUEUE_TEST_POSTGRES_URL"
 
-# Settings of the throw-away server. Nothing here must survive a power cut, so nothing waits for the disk; commits are
-# synchronous all the same, so that what was committed survives a killed server, as tests expect.
+# Settings of the temporary server. Nothing waits for the disk, because no data needs to survive a power cut. Commits are still
+# synchronous, so that committed data survives a killed server, as tests expect.
 OPTIONS = [
     "fsync=off",
     "full_page_writes=off",
@@ -42,7 +42,7 @@ OPTIONS = [
 
 
 class PostgreSQLServer(Protocol):
-    """What the fixtures need of a server, whoever runs it."""
+    """The interface of a server that the fixtures use."""
 
     @property
     def description(self) -> str: ...
@@ -52,7 +52,7 @@ class PostgreSQLServer(Protocol):
         ...
 
     def connect(self, database: str = "postgres") -> psycopg.Connection[tuple[Any, ...]]:
-        """A new connection in autocommit mode, past Django; the caller closes it."""
+        """A new connection in autocommit mode that bypasses Django; the caller closes it."""
         ...
 
     def close(self) -> None: ...
@@ -83,7 +83,7 @@ class GivenServer:
 
     @property
     def description(self) -> str:
-        return f"{self._version} (given by {URL_VARIABLE})"
+        return f"{self._version} (from {URL_VARIABLE})"
 
     def settings(self, database: str) -> dict[str, Any]:
         return {
@@ -98,21 +98,21 @@ class GivenServer:
         return _connect(self.settings(database or self._parts.path.strip("/") or "postgres"))
 
     def close(self) -> None:
-        """Nothing: the server is somebody else's."""
+        """Do nothing: the tests do not own this server."""
 
 
 class ThrowAwayServer:
-    """A cluster in temporary directories, kept by a process of its own that ends it with this session.
+    """A cluster in temporary directories. A separate process runs it and ends it with this session.
 
     `settings()` names the socket (no password, fastest); `port` and `password` serve clients that need TCP.
     """
 
     def __init__(self, programs: postgresql_programs.Programs, options: Sequence[str] | None = None) -> None:
-        """`options` are `name=value` settings of the server, instead of OPTIONS; its data are on the disk then, for benchmarks."""
+        """`options` are `name=value` settings that replace OPTIONS. With them, the data is on disk, for benchmarks."""
         self._programs = programs
-        # short, for the path of a socket may have 107 bytes
+        # short, because the path of a socket can have at most 107 bytes
         self.directory = Path(tempfile.mkdtemp(prefix="sqlq-pg-"))
-        # apart: programs may be copied into the other, and those in memory are often not allowed to run
+        # separate: programs may be copied into the other directory, and file systems in memory often forbid running them
         self.data = directory_for_databases("sqlq-pg-data-") if options is None else Path(tempfile.mkdtemp(prefix="sqlq-pg-data-"))
         self.password = secrets.token_urlsafe(12)
         (self.directory / "password").write_text(self.password)
@@ -154,22 +154,22 @@ class ThrowAwayServer:
         }
 
     def url(self, database: str) -> str:
-        """The address over TCP, for programs that know no sockets."""
+        """The URL over TCP, for programs without support for Unix sockets."""
         return f"postgresql://postgres:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def connect(self, database: str = "postgres") -> psycopg.Connection[tuple[Any, ...]]:
         return _connect(self.settings(database))
 
     def start(self) -> None:
-        """Starts the server again after stop(); returns when it takes connections."""
+        """Start the server again after stop(). Returns when it accepts connections."""
         self._order("start")
 
     def stop(self) -> None:
-        """Cuts all sessions and stops the server, as a crash would; what was committed stays."""
+        """Close all sessions and stop the server as in a crash. Committed data is kept."""
         self._order("stop")
 
     def close(self) -> None:
-        """Ends the keeper, and with it server and directories."""
+        """End the keeper process, which stops the server and deletes the directories."""
         with self._keeper as keeper:
             if keeper.stdin:
                 keeper.stdin.close()
@@ -185,7 +185,7 @@ class ThrowAwayServer:
             raise RuntimeError(f"could not {word} the PostgreSQL server for tests: {answer or 'its keeper died'}")
 
     def _hand_over(self) -> str:
-        """Gives the directories to an ordinary user, for PostgreSQL refuses to run as root; returns the user's name."""
+        """Give the directories to an ordinary user, because PostgreSQL refuses to run as root. Returns the name of the user."""
         user = _ordinary_user()
         for path in (self.directory, self.directory / "password", self.data):
             os.chown(path, user.pw_uid, user.pw_gid)
@@ -221,27 +221,27 @@ def _can_run(program: Path, user: pwd.struct_passwd) -> bool:
 
 
 def _copy_to(target: Path, programs: postgresql_programs.Programs) -> postgresql_programs.Programs:
-    """Copies the wheel's server to where the other user may read it: the project may lie under a closed home."""
+    """Copy the server from the wheel to a directory that the other user can read: the project may be in a private home."""
     installation = programs.directory.parent
     package = installation.parent
     shutil.copytree(installation, target / package.name / installation.name)
     libraries = package.with_name(package.name + ".libs")
     if libraries.is_dir():
-        # the programs look for them beside the package
+        # the programs load them from next to the package
         shutil.copytree(libraries, target / libraries.name)
     return postgresql_programs.Programs(target / package.name / installation.name / "bin", programs.version, programs.origin)
 
 
 def describe() -> str:
-    """The version that this session's tests will use, without starting anything; for the report header."""
+    """The version that the tests of this session use, for the report header. Starts nothing."""
     url = os.environ.get(URL_VARIABLE)
     if url:
         return GivenServer(url).description
     programs = postgresql_programs.find()
-    return f"{programs.version} ({programs.origin})" if programs else "none found, apt-get will be asked"
+    return f"{programs.version} ({programs.origin})" if programs else "none found, to be installed with apt-get"
 
 
 def get_server() -> GivenServer | ThrowAwayServer:
-    """The given server, else a new throw-away one. Raises RuntimeError where neither can be had."""
+    """The server in SQLQUEUE_TEST_POSTGRES_URL, else a new temporary one. Raises RuntimeError if neither is available."""
     url = os.environ.get(URL_VARIABLE)
     return GivenServer(url) if url else ThrowAwayServer(postgresql_programs.find_or_install())

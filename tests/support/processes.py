@@ -1,4 +1,4 @@
-"""Looking at processes, also those that are no children of the test, and ending them."""
+"""Inspect and end processes, including those that are not children of the test."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended; also if nobody has asked for its exit code yet, as nobody does for an orphan here."""
+    """Whether a process has ended. A zombie counts as ended: nothing here reads the exit code of an orphan."""
     try:
         os.kill(pid, 0)
-        # Z: a zombie (there is no such file but on Linux)
+        # Z: a zombie (this file exists only on Linux)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except ProcessLookupError:
         return True
@@ -21,14 +21,14 @@ def is_gone(pid: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process has started and that are alive; none where there is no /proc."""
+    """The live child processes of a process; empty without /proc."""
     return [
         int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text(encoding="ascii").split()
     ]
 
 
 def end(process: subprocess.Popen[Any], deadline: float = 60.0) -> None:
-    """Ask the process to end, and kill it where it has not after `deadline` seconds (subprocess.TimeoutExpired then)."""
+    """Terminate the process. If it has not ended after `deadline` seconds, kill it and raise subprocess.TimeoutExpired."""
     process.terminate()
     try:
         process.wait(deadline)

@@ -1,7 +1,7 @@
-"""One clean database for each test on each product: a copied file, a copied PostgreSQL database, a swept SQL Server one.
+"""A clean database for each test on each product: a copied file, a copied PostgreSQL database, a cleared SQL Server database.
 
-Each provider migrates once in a session and hands out clean databases from then on. All run in pytest's main thread, outside of
-transactions, with pytest-django's block on databases lifted.
+Each provider migrates once per session and then provides clean databases. All run in the main thread of pytest, outside
+transactions, with the database block of pytest-django disabled.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ class Provider(Protocol):
     alias: str
 
     def prepare(self) -> None:
-        """Points the alias at a clean, migrated database."""
+        """Point the alias to a clean, migrated database."""
         ...
 
     def discard(self) -> list[str]:
-        """Takes the test's database away; returns what was found left open in it, in words."""
+        """Remove the database of the test. Returns a description of each session or file left open."""
         ...
 
     def end(self) -> None:
-        """Gives back everything of the session."""
+        """Release all resources of the session."""
         ...
 
 
 def point(alias: str, **values: Any) -> None:
-    """Changes NAME, HOST and the like of an alias, for the connections that any thread opens from now on."""
+    """Change settings of an alias such as NAME and HOST for connections that any thread opens afterwards."""
     connections[alias].close()
     connections.settings[alias].update(values)
 
 
 def migrate(alias: str) -> None:
-    """Makes Django's and the app's managed tables, as `migrate` does where SQLQUEUE names this alias.
+    """Create the managed tables of Django and the app, as `migrate` does if SQLQUEUE names this alias.
 
-    They are empty: groups of users, which `migrate` makes, are what many tests count as rows of an application.
+    They are empty: the user groups that `migrate` creates are deleted, because many tests count groups as application rows.
     """
     with override_settings(SQLQUEUE={**settings.SQLQUEUE, "DATABASE": alias, "ENDPOINTS": {}}):
         call_command("migrate", database=alias, verbosity=0, interactive=False)
@@ -76,7 +76,7 @@ class SqliteProvider:
             unfinished = self._template.with_name("unfinished.sqlite3")
             unfinished.unlink(missing_ok=True)
             point(self.alias, NAME=str(unfinished))
-            # closing the last connection folds the write-ahead log into the file
+            # closing the last connection merges the write-ahead log into the file
             migrate(self.alias)
             unfinished.rename(self._template)
         self._count += 1
@@ -100,7 +100,7 @@ class PostgresqlProvider:
     """A database for each test, copied from one that was migrated once (about 30 ms)."""
 
     alias = "postgresql"
-    # A session that was closed, or whose process was killed, vanishes in a moment; on a busy machine that may be long.
+    # A session ends soon after it is closed or its process is killed; on a busy machine this can take long.
     seconds_to_vanish = 30.0
 
     def __init__(self, server: postgresql.GivenServer | postgresql.ThrowAwayServer) -> None:
@@ -114,13 +114,13 @@ class PostgresqlProvider:
 
     def prepare(self) -> None:
         if not self._ready:
-            # one of a preparation that failed
+            # left by a failed preparation
             self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.template)
             self._execute("CREATE DATABASE {}", self.template)
             point(self.alias, **self.server.settings(self.template))
             migrate(self.alias)
             self._ready = True
-        # before 15 there is no other strategy, and no word for it
+        # before 15, this is the only strategy and has no keyword
         strategy = " STRATEGY file_copy" if self._admin.info.server_version >= 15_00_00 else ""
         self._execute("CREATE DATABASE {} TEMPLATE {}" + strategy, self.database, self.template)
         point(self.alias, **self.server.settings(self.database))
@@ -143,7 +143,7 @@ class PostgresqlProvider:
         self.server.close()
 
     def create_role(self, name: str) -> str:
-        """Makes a role that may log in and has no right yet; returns its full name. Gone after the test."""
+        """Create a role that can log in and has no privileges. Returns its full name; it is dropped after the test."""
         role = f"{self.database}_{name}"
         password = secrets.token_urlsafe(12)
         statement = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(role), sql.Literal(password))
@@ -153,7 +153,7 @@ class PostgresqlProvider:
 
     @contextmanager
     def as_role(self, role: str) -> Iterator[None]:
-        """Inside, the alias logs in as a role of create_role()."""
+        """Within the context, the alias logs in as a role from create_role()."""
         before = {name: connections.settings[self.alias][name] for name in ("USER", "PASSWORD")}
         point(self.alias, USER=role, PASSWORD=self._roles[role])
         try:
@@ -162,7 +162,7 @@ class PostgresqlProvider:
             point(self.alias, **before)
 
     def sessions(self) -> list[str]:
-        """The sessions of the test's database, those of the caller among them."""
+        """The sessions in the database of the test, including those of the caller."""
         rows = self._admin.execute(
             "SELECT format('%%s %%s: %%s', application_name, state, left(query, 100)) FROM pg_stat_activity"
             " WHERE datname = %s AND backend_type = 'client backend'",
@@ -181,14 +181,14 @@ class PostgresqlProvider:
         found = self._admin.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", [self.database])
         names = [str(row[0]) for row in found]
         if names:
-            # they would keep the database from being dropped, and can only be ended from inside of it
+            # they prevent dropping the database and can only be ended from within it
             with self.server.connect(self.database) as inside:
                 for name in names:
                     inside.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(name)))
         return [f"a prepared transaction was left: {name!r}" for name in names]
 
     def _reconnect(self) -> None:
-        """After a test that stopped the server and started it again our own session is gone too, unnoticed so far."""
+        """Reconnect if a test has restarted the server, which also ended our own session."""
         try:
             self._admin.execute("SELECT 1")
         except psycopg.OperationalError:
@@ -200,10 +200,10 @@ class PostgresqlProvider:
 
 
 class SqlServerProvider:
-    """One database for the session; after each test what the test made is dropped and the managed tables are emptied."""
+    """One database per session; after each test, its tables are dropped and the managed tables emptied."""
 
     alias = "mssql"
-    # A session ends a moment after its client has gone.
+    # A session ends shortly after its client disconnects.
     seconds_to_vanish = 10.0
     # filled by `migrate`, needed by the next test too
     _KEPT = frozenset({"django_migrations", "django_content_type", "auth_permission"})
@@ -224,7 +224,7 @@ class SqlServerProvider:
 
     def discard(self) -> list[str]:
         connection = connections[self.alias]
-        # what was open in the test may be broken: look with a fresh one
+        # the connection of the test may be broken: use a new one
         connection.close()
         left = self._sessions_left()
         whole = (self._tables or set()) <= self._list_tables()
@@ -238,7 +238,7 @@ class SqlServerProvider:
         return left
 
     def sessions(self) -> list[str]:
-        """The sessions of the test's database, but for that of the calling thread."""
+        """The sessions in the database of the test, except that of the calling thread."""
         with connections[self.alias].cursor() as cursor:
             cursor.execute(
                 "SELECT program_name, status FROM sys.dm_exec_sessions"
@@ -265,13 +265,13 @@ class SqlServerProvider:
         with connection.cursor() as cursor:
             for schema, table in sorted(self._list_tables() - managed):
                 cursor.execute(f"DROP TABLE {_bracket(schema)}.{_bracket(table)}")
-            # 16384 and above are the fixed roles' own schemas; below 5 are dbo, guest, sys, INFORMATION_SCHEMA
+            # from 16384: schemas of fixed roles; below 5: dbo, guest, sys, INFORMATION_SCHEMA
             cursor.execute("SELECT name FROM sys.schemas WHERE schema_id BETWEEN 5 AND 16383")
             for (schema,) in cursor.fetchall():
                 cursor.execute(f"DROP SCHEMA {_bracket(schema)}")
             tables = sorted(table for _, table in managed if table not in self._KEPT)
-            looks = [f"SELECT N'{table}' WHERE EXISTS (SELECT 1 FROM {quote(table)})" for table in tables]
-            cursor.execute("\nUNION ALL\n".join(looks))
+            probes = [f"SELECT N'{table}' WHERE EXISTS (SELECT 1 FROM {quote(table)})" for table in tables]
+            cursor.execute("\nUNION ALL\n".join(probes))
             filled = [table for (table,) in cursor.fetchall()]
             for table in filled:
                 cursor.execute(f"ALTER TABLE {quote(table)} NOCHECK CONSTRAINT ALL")
@@ -286,7 +286,7 @@ class SqlServerProvider:
             return {(row[0], row[1]) for row in cursor.fetchall()}
 
     def _on_given_database(self, statement: str) -> None:
-        # One at a time: all copy the same `model`, which the server refuses to several at once (error 1807).
+        # One at a time: all copy the same `model`, which the server refuses concurrently (error 1807).
         lock = "EXEC sp_getapplock @Resource = N'sqlqueue_tests', @LockMode = 'Exclusive', @LockOwner = 'Session'"
         with connections[self.alias].cursor() as cursor:
             cursor.execute(lock)

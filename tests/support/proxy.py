@@ -1,4 +1,4 @@
-"""A line that a test may cut, stall, or make lose an answer: a small TCP proxy in a thread of its own."""
+"""A small TCP proxy in its own thread, with which a test cuts or stalls connections or drops a response."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from collections.abc import Callable
 from typing import Final
 
 _PORTION: Final = 65_536
-# On one machine a send that waits so long will wait for ever.
+# On one machine, a send that waits this long never completes.
 _SECONDS_TO_SEND: Final = 30.0
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Passes on what clients of `port` and a server say to each other. A context manager, for any thread.
+    """Forwards data between the clients of `port` and a server. A context manager, thread-safe.
 
-    `on_said` is called in the proxy's thread with the number of a client's line and what the client said there.
+    `on_data` is called in the thread of the proxy with the number of a client connection and the data that the client sent.
     """
 
-    def __init__(self, host: str, port: int, on_said: Callable[[int, bytes], None] | None = None) -> None:
+    def __init__(self, host: str, port: int, on_data: Callable[[int, bytes], None] | None = None) -> None:
         self._server = (host, port)
-        self._on_said = on_said
+        self._on_data = on_data
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
         self.port: int = self._listener.getsockname()[1]
         self.answers_lost = 0
-        """How many answers were lost since `lose_answer_to`."""
+        """The number of responses dropped since `lose_answer_to`."""
         self._peers: dict[socket.socket, socket.socket] = {}
         self._clients: set[socket.socket] = set()
         self._losing: set[socket.socket] = set()
@@ -37,11 +37,11 @@ class Proxy:
         self._stalled = self._ended = False
         self._selector = selectors.DefaultSelector()
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._bell, self._ear = socket.socketpair()
+        self._wake_sender, self._wake_receiver = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="proxy")
 
     def __enter__(self) -> Proxy:
-        for each in (self._listener, self._ear):
+        for each in (self._listener, self._wake_receiver):
             self._selector.register(each, selectors.EVENT_READ)
         self._thread.start()
         return self
@@ -49,24 +49,24 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._order(self._end)
         self._thread.join(60)
-        for each in (self._listener, self._bell, self._ear):
+        for each in (self._listener, self._wake_sender, self._wake_receiver):
             each.close()
         self._selector.close()
 
     def cut(self) -> None:
-        """Break every connection, without a word to either side; new ones may come."""
+        """Reset every connection; new ones are accepted."""
         self._order(self._cut)
 
     def stall(self) -> None:
-        """Pass nothing on until `resume`, and take no new connection; what is said meanwhile waits."""
+        """Forward nothing and accept no connections until `resume`; data that arrives in between waits."""
         self._order(lambda: self._stall(True))
 
     def resume(self) -> None:
-        """Pass everything on again."""
+        """Forward data again."""
         self._order(lambda: self._stall(False))
 
     def lose_answer_to(self, question: bytes) -> None:
-        """Let the next message of a client with these bytes through, and break its connection when the server answers."""
+        """Forward the next client message with these bytes, and reset its connection when the server responds."""
 
         def lose() -> None:
             self.answers_lost, self._question = 0, question
@@ -81,7 +81,7 @@ class Proxy:
             done.set()
 
         self._orders.put(do)
-        self._bell.send(b"!")
+        self._wake_sender.send(b"!")
         assert done.wait(60), "the proxy does not answer"
 
     def _run(self) -> None:
@@ -90,13 +90,13 @@ class Proxy:
                 self._serve(key.fileobj)  # type: ignore[arg-type]
 
     def _serve(self, ready: socket.socket) -> None:
-        if ready is self._ear:
+        if ready is self._wake_receiver:
             ready.recv(1)
             self._orders.get_nowait()()
         elif ready is self._listener:
             self._accept()
         elif ready in self._peers and not self._stalled:
-            # what an order has closed meanwhile is in the list of those that are ready, too
+            # the list of ready sockets may contain some that an order has closed
             self._pass_on(ready)
 
     def _accept(self) -> None:
@@ -115,22 +115,22 @@ class Proxy:
 
     def _pass_on(self, source: socket.socket) -> None:
         try:
-            said = source.recv(_PORTION)
-            if not said or source in self._losing:
-                self.answers_lost += bool(said)
+            data = source.recv(_PORTION)
+            if not data or source in self._losing:
+                self.answers_lost += bool(data)
                 self._break(source)
                 return
-            if source in self._clients and self._question and self._question in said:
+            if source in self._clients and self._question and self._question in data:
                 self._question = b""
                 self._losing.add(self._peers[source])
-            if self._on_said is not None and source in self._clients:
-                self._on_said(source.fileno(), said)
-            self._peers[source].sendall(said)
+            if self._on_data is not None and source in self._clients:
+                self._on_data(source.fileno(), data)
+            self._peers[source].sendall(data)
         except OSError:
             self._break(source)
 
     def _break(self, one: socket.socket) -> None:
-        """Both ends: reset, not closed in order."""
+        """Reset both ends instead of closing them."""
         for each in (one, self._peers[one]):
             del self._peers[each]
             self._clients.discard(each)

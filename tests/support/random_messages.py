@@ -1,4 +1,4 @@
-"""Messages as they should not be: whatever has ever been seen in an audit or error queue, and worse, the same for each seed."""
+"""Malformed messages, such as those seen in audit and error queues and worse; reproducible by seed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TIMES = (
 
 
 def random_rows(seed: int, count: int, *, failed: bool = False) -> list[Row]:
-    """Rows of an audit queue, or of an error queue."""
+    """Rows of an audit queue or, if `failed`, of an error queue."""
     chance = random.Random(seed)
     return [_row(chance, number, failed=failed) for number in range(1, count + 1)]
 
@@ -84,7 +84,7 @@ def _text(chance: random.Random, *, failed: bool) -> str | None:
         return json.dumps(headers, ensure_ascii=False, indent=chance.choice([None, 1]))
     if kind == 3:  # the same name twice
         return f'{text[:-1]},"NServiceBus.ProcessingEndpoint":"Twice"}}'
-    if kind == 4:  # a value that is no text
+    if kind == 4:  # a value that is not a string
         return f'{text[:-1]},"NServiceBus.Retries":{chance.choice(["7", "null", "true"])},"Other":{{}}}}'
     if kind == 5:
         return write_headers({**headers, "Huge": "x" * chance.choice([10_000, 100_000])})

@@ -1,4 +1,4 @@
-"""Rows of queue tables written and read by plain SQL, column by column, as somebody else's program does it."""
+"""Rows of queue tables written and read with plain SQL, column by column, as another program does it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-# Seconds from now, by the clock of the database: what a transport adds to it, and what is left of it.
+# Conversions between the column Expires and seconds from now, by the clock of the database.
 _EXPIRES_IN = {
     "sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s || ' seconds')",
     "postgresql": "now() AT TIME ZONE 'UTC' + %s * INTERVAL '1 second'",
@@ -25,7 +25,7 @@ _SECONDS_LEFT = {
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """A row as it stands in the table, None for columns that it does not have; `seconds_left` until it expires, None: never."""
+    """A row as stored, with None for missing columns. `seconds_left`: seconds until it expires, None: never."""
 
     id: uuid.UUID
     correlation_id: str | None
@@ -37,7 +37,7 @@ class RawRow:
 
 
 def has_correlation_columns(connection: BaseDatabaseWrapper) -> bool:
-    """Whether queue tables there have the columns CorrelationId and ReplyToAddress."""
+    """Whether queue tables in this database have the columns CorrelationId and ReplyToAddress."""
     return connection.vendor != "postgresql"
 
 
@@ -52,9 +52,9 @@ def insert_row(
     expires_in: float | None = None,
     escaped: bool = False,
 ) -> None:
-    """One INSERT that names the columns Id, Expires, Headers, Body and `columns`.
+    """Insert a row with the columns Id, Expires, Headers, Body and `columns`.
 
-    The headers are written as Newtonsoft does it: other characters than ASCII stay as they are, but for `escaped`.
+    The headers are written as by Newtonsoft: characters outside ASCII are kept, or escaped with `escaped`.
     """
     values = {
         "Id": uuid.UUID(row_id).hex if connection.vendor == "sqlite" else row_id,
@@ -69,7 +69,7 @@ def insert_row(
 
 
 def read_rows(connection: BaseDatabaseWrapper, queue: str) -> list[RawRow]:
-    """The rows of a queue, the oldest first."""
+    """The rows of a queue, oldest first."""
     order = "seq" if connection.vendor == "postgresql" else "RowVersion"
     with connection.cursor() as cursor:
         cursor.execute(f'SELECT *, {_SECONDS_LEFT[connection.vendor]} AS seconds_left FROM "{queue}" ORDER BY {order}')

@@ -1,4 +1,4 @@
-"""Receivers in threads of the test, without a database: their queue is a script."""
+"""Receivers in threads of the test, without a database: a script plays the queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import done_within, poll_until
 
 
 class ImpatientStop(StopSignal):
-    """A stop signal whose waits return at once: the clock of these tests."""
+    """A stop signal whose waits return immediately and are recorded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class ImpatientStop(StopSignal):
 
 
 class Script:
-    """A queue in memory: `peek` sees what is there, `poll` takes one."""
+    """A queue in memory: `peek` counts the messages, `poll` receives one."""
 
     handling = False
     received = 0
@@ -110,7 +110,7 @@ ENDLESS = 10**9
 
 
 class Handlers:
-    """Messages that all take until they are let go; counts how many are handled at once."""
+    """Handlers that block until they are released, with the number of those that run concurrently."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -133,7 +133,7 @@ class Handlers:
 
     @property
     def at_rest(self) -> bool:
-        """Whether those that were let go have all finished: else the numbers may change at any moment."""
+        """Whether all released messages have finished; otherwise the numbers may still change."""
         return self.finished == self.let_go
 
     def finish(self, messages: int) -> None:
@@ -153,7 +153,7 @@ def settled(handlers: Handlers, receiver: Receiver, number: int) -> Callable[[],
 
 
 def ramp_up(handlers: Handlers, receiver: Receiver, number: int) -> None:
-    """Until so many are handled at once; the adaptive model wants to see successes first."""
+    """Wait until `number` messages are handled concurrently; the adaptive model needs some successes first."""
 
     def reached() -> bool:
         if isinstance(receiver, AdaptiveReceiver) and handlers.at_rest and handlers.busy < number:

@@ -1,4 +1,4 @@
-"""Roles of a PostgreSQL with the rights of `sqlqueue_install --sql --grant`, and nothing else."""
+"""Roles of a PostgreSQL server that have exactly the privileges of `sqlqueue_install --sql --grant`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlqueue_app.messages.errors import DatabaseError
 from tests.support.databases import QueueDatabase
 from tests.support.tables import execute
 
-# What a project has beside the tables of this app; its own roles read and write them.
+# Tables of a project besides those of this app; its own roles read and write them.
 OF_DJANGO = (
     "auth_user",
     "auth_group",
@@ -26,7 +26,7 @@ OF_DJANGO = (
 
 
 def role_for(database: QueueDatabase, purpose: str, *more: str) -> str:
-    """A new role, with what the script of a DBA gives it, and these statements, in which {role} stands for it."""
+    """A new role with the privileges of the installation script. `more` are statements to run, with {role} for its name."""
     role = database.create_role(purpose)
     out = StringIO()
     call_command("sqlqueue_install", "--sql", "--grant", role, "--for", purpose, stdout=out)
@@ -37,7 +37,7 @@ def role_for(database: QueueDatabase, purpose: str, *more: str) -> str:
 
 
 def refuses(database: QueueDatabase, *statements: str) -> None:
-    """The role that the database is used as may do none of this."""
+    """Assert that the current role may run none of these statements."""
     for statement in statements:
         with pytest.raises((DjangoDatabaseError, DatabaseError), match=r"permission denied|must be owner"):
             execute(database, statement)
@@ -49,9 +49,9 @@ def row_of(database: QueueDatabase, query: str, *values: Any) -> Any:
         return cursor.fetchone()
 
 
-LOOK = ""
-# What each address takes beside the permission to view; LOOK: nothing. Those that act ask for a confirmation.
-ACTS = {
+VIEW_ONLY = ""
+# The permission that each URL requires besides view; VIEW_ONLY: none. Actions require a confirmation.
+ACTIONS = {
     "queue_purge": "purge_queue",
     "queue_purge_expired": "purge_queue",
     "queue_remove": "purge_queue",
@@ -94,22 +94,22 @@ ACTS = {
     "checkresult_unmute": "manage_settings",
     "checkresult_run": "manage_settings",
 }
-LOOKS = {
-    **dict.fromkeys(("dashboard_changelist", "queue_changelist", "queue_messages", "queue_message"), LOOK),
-    **dict.fromkeys(("endpoint_changelist", "endpoint_endpoint"), LOOK),
+VIEWS = {
+    **dict.fromkeys(("dashboard_changelist", "queue_changelist", "queue_messages", "queue_message"), VIEW_ONLY),
+    **dict.fromkeys(("endpoint_changelist", "endpoint_endpoint"), VIEW_ONLY),
     **dict.fromkeys(
-        ("failedmessage_changelist", "failedmessage_messages", "failedmessage_archived", "failedmessage_resolved"), LOOK
+        ("failedmessage_changelist", "failedmessage_messages", "failedmessage_archived", "failedmessage_resolved"), VIEW_ONLY
     ),
-    **dict.fromkeys(("failedmessage_gone", "failedmessage_unreadable", "failedmessage_pending", "failedmessage_group"), LOOK),
-    **dict.fromkeys(("failedmessage_message", "redirect_changelist", "operation_changelist", "operation_operation"), LOOK),
-    **dict.fromkeys(("operatoraction_changelist", "event_changelist", "checkresult_changelist"), LOOK),
-    "search_changelist": LOOK,
-    **dict.fromkeys(("conversation_changelist", "conversation_conversation"), LOOK),
-    **dict.fromkeys([f"analytics_{name}" for name in ("changelist", "groups", "map", "usage", "notable")], LOOK),
-    **dict.fromkeys(("lakesearch_changelist", "pipelinerun_changelist"), LOOK),
-    **dict.fromkeys(("delayedmessage_changelist", "delayedmessage_table", "delayedmessage_message"), LOOK),
-    **dict.fromkeys(("notificationrule_changelist", "notificationrule_rule", "notificationrule_deliveries"), LOOK),
-    **dict.fromkeys(("schedule_changelist", "schedule_message", "subscription_changelist"), LOOK),
+    **dict.fromkeys(("failedmessage_gone", "failedmessage_unreadable", "failedmessage_pending", "failedmessage_group"), VIEW_ONLY),
+    **dict.fromkeys(("failedmessage_message", "redirect_changelist", "operation_changelist", "operation_operation"), VIEW_ONLY),
+    **dict.fromkeys(("operatoraction_changelist", "event_changelist", "checkresult_changelist"), VIEW_ONLY),
+    "search_changelist": VIEW_ONLY,
+    **dict.fromkeys(("conversation_changelist", "conversation_conversation"), VIEW_ONLY),
+    **dict.fromkeys([f"analytics_{name}" for name in ("changelist", "groups", "map", "usage", "notable")], VIEW_ONLY),
+    **dict.fromkeys(("lakesearch_changelist", "pipelinerun_changelist"), VIEW_ONLY),
+    **dict.fromkeys(("delayedmessage_changelist", "delayedmessage_table", "delayedmessage_message"), VIEW_ONLY),
+    **dict.fromkeys(("notificationrule_changelist", "notificationrule_rule", "notificationrule_deliveries"), VIEW_ONLY),
+    **dict.fromkeys(("schedule_changelist", "schedule_message", "subscription_changelist"), VIEW_ONLY),
     "delayedmessage_body": "view_body",
     "queue_save": "view_body",
     "queue_message_body": "view_body",
@@ -117,4 +117,4 @@ LOOKS = {
 
 
 def has(kind: str, codename: str) -> bool:
-    return kind == "superuser" or codename in (LOOK, *GROUPS.get(f"sqlqueue {kind}", ()))
+    return kind == "superuser" or codename in (VIEW_ONLY, *GROUPS.get(f"sqlqueue {kind}", ()))

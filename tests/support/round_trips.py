@@ -1,4 +1,4 @@
-"""What a client of SQL Server says to it, counted on the line: each message that waits for an answer is a round trip."""
+"""Count the round trips to SQL Server on the connection: each message that waits for a response is one."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from tests.support.proxy import Proxy
 _REQUESTS: Final = {1: "batch", 3: "RPC", 7: "bulk load", 14: "transaction"}
 _END_OF_MESSAGE: Final = 1
 _HEADER: Final = 8
-# A TLS record. The login is always one, what follows only where the connection string asks for it.
+# The types of TLS records. The login always uses TLS, the rest only if the connection string requires it.
 _TLS: Final = range(20, 24)
 
 
 class RoundTrips:
-    """The requests of all lines since `clear`, oldest first: the kind, and the text as far as it can be read."""
+    """The requests on all connections since `clear`, oldest first: the kind and the readable text."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str]] = []
         self.encrypted = 0
-        """TLS records since `clear`: where there are any, `requests` lacks what they hold."""
+        """TLS records since `clear`; `requests` lacks their content."""
         self._unread: dict[int, bytes] = {}
         self._message: dict[int, bytes] = {}
 
     def clear(self) -> None:
-        """Count from here on."""
+        """Restart the count."""
         self.requests, self.encrypted = [], 0
 
-    def heard(self, line: int, said: bytes) -> None:
-        """A part of what a client said; packets may come in pieces."""
-        data = self._unread.get(line, b"") + said
+    def add_data(self, line: int, chunk: bytes) -> None:
+        """Add data from a client; packets may arrive in parts."""
+        data = self._unread.get(line, b"") + chunk
         while len(data) >= _HEADER:
             is_tls = data[0] in _TLS
             length = int.from_bytes(data[3:5], "big") + 5 if is_tls else int.from_bytes(data[2:4], "big")
@@ -63,10 +63,10 @@ def _text_of(message: bytes) -> str:
 
 
 @contextlib.contextmanager
-def line_to(alias: str, on_said: Callable[[int, bytes], None] | None = None) -> Iterator[Proxy]:
-    """While open, connections of the alias go through this line."""
+def line_to(alias: str, on_data: Callable[[int, bytes], None] | None = None) -> Iterator[Proxy]:
+    """Within the context, connections of the alias go through the proxy."""
     given = connections.settings[alias]
-    with Proxy(given["HOST"], int(given["PORT"]), on_said) as line:
+    with Proxy(given["HOST"], int(given["PORT"]), on_data) as line:
         before = {"HOST": given["HOST"], "PORT": given["PORT"]}
         connections[alias].close()
         point(alias, HOST="127.0.0.1", PORT=str(line.port))
@@ -79,7 +79,7 @@ def line_to(alias: str, on_said: Callable[[int, bytes], None] | None = None) -> 
 
 @contextlib.contextmanager
 def counted(alias: str) -> Iterator[RoundTrips]:
-    """While open, connections of the alias go through a line on which their requests are counted."""
+    """Within the context, requests on connections of the alias are counted."""
     seen = RoundTrips()
-    with line_to(alias, seen.heard):
+    with line_to(alias, seen.add_data):
         yield seen

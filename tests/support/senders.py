@@ -1,4 +1,4 @@
-"""Threads that send while a test does something else, and are told of at its end."""
+"""Threads that send in the background of a test; their errors fail the test."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.support.waiting import join_all
 
 
 class SendingThreads:
-    """Threads that send until they have sent all, or `stop()`; or the end of the context, if that has an error.
+    """Threads that send until they are done, until `stop()`, or until the context ends with an error.
 
-    A subclass says what they do in `_send`, which looks at `_stop`. What a thread raises fails the test at the end of the context.
+    A subclass implements `_send`, which checks `_stop`. An exception in a thread fails the test at the end of the context.
     """
 
     def __init__(self, seeds: Iterable[int | str], *, deadline: float) -> None:
-        """A thread for each seed; `deadline`: within so many seconds after the end of the context they have sent all."""
+        """One thread per seed. `deadline`: seconds that they may take after the end of the context."""
         self._deadline = deadline
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -39,17 +39,17 @@ class SendingThreads:
         assert self._errors == []
 
     def stop(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._stop.set()
 
     def _send(self, chance: random.Random) -> None:
-        """What one thread does."""
+        """The work of one thread."""
         raise NotImplementedError
 
     def _run(self, seed: int | str) -> None:
         try:
             self._send(random.Random(seed))
-        except BaseException as error:  # noqa: BLE001 - told to the thread of the test
+        except BaseException as error:  # noqa: BLE001 - reported in the thread of the test
             self._errors.append(error)
         finally:
             connections.close_all()

@@ -1,6 +1,6 @@
-"""Rows of any shape: header texts and bodies as nobody sensible writes them, and what became of each after a worker ran.
+"""Rows of any shape, with header texts and bodies that no sensible program writes, and handlers for them.
 
-Handlers mark what they send with a header that no generated row has, so that it is told apart from the rows themselves.
+Handlers mark the messages they send with a header that no generated row has, to distinguish them from the rows themselves.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class Shape:
     correlation_id: str | None = None
     reply_to: str | None = None
     has_id: bool = True
-    """Whether the row says who it is: one of a delayed table has headers only."""
+    """Whether the row has an id; rows of a delayed table have only headers."""
 
     @property
     def is_poison(self) -> bool:
-        """Whether nobody can read its headers: it must come out as it went in."""
+        """Whether its headers are unreadable; such a row must be kept unchanged."""
         try:
             read_headers(self.headers)
         except NullHeaders:
@@ -91,11 +91,11 @@ class Shape:
 
 
 def register_handlers() -> None:
-    """One that takes a class, one that takes a dict, and those that answer, publish and send what they got."""
+    """Handlers that take a class or a dict, and handlers that reply with, publish and send what they received."""
     message_type("Shape.Order")(Order)
 
     @handles(Order, "Shape.Dict")
-    def looks(message: Any, context: Any) -> None:
+    def inspects(message: Any, context: Any) -> None:
         repr(message)
         repr((context.headers, context.message_id, context.message_types, context.handler))
 
@@ -112,9 +112,9 @@ def register_handlers() -> None:
         context.send("Shape.Sent", message, to="Other", headers=MARK)
 
 
-# --- what is in a row ------------------------------------------------------------------------------------------------
+# --- parts of a row ------------------------------------------------------------------------------------------------
 any_text = st.text(st.characters(), max_size=20)
-"""With halves of surrogate pairs and NUL."""
+"""Includes surrogates and NUL."""
 _NUMBERS = st.sampled_from(["1e999999999", "-0", "1E-999999999", "9" * 5000, "0.1", "-1", "2147483648", "NaN", "Infinity"])
 _ADDRESSES = st.sampled_from(
     [
@@ -197,7 +197,7 @@ _WORDS = st.sampled_from(
     ]
 )
 header_value = st.one_of(_WORDS, _ADDRESSES, _TIMES, _TYPES, any_text, _NUMBERS)
-"""Text that stands where another text is expected."""
+"""Text in a place where other text is expected."""
 json_value = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | any_text,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3),
@@ -247,11 +247,11 @@ _saga = st.fixed_dictionaries(
 
 
 def _object_text(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names may come twice; each value is JSON, or nearly."""
+    """A JSON object, possibly with duplicate names and slightly invalid values."""
     return "{" + ", ".join(f"{json.dumps(name)}:{value}" for name, value in pairs) + "}"
 
 
-# Most are nearly right, so that they get far.
+# Most are nearly valid, so that they reach later stages.
 header_text = st.one_of(
     st.builds(
         lambda types, pairs: json.dumps({names.ENCLOSED_MESSAGE_TYPES: types, **dict(pairs)}),
@@ -270,7 +270,7 @@ header_text = st.one_of(
     st.text(max_size=30),
     st.sampled_from(["", "null", "[]", "{}", " {} ", "\ufeff{}", "[" * 2000, '{"a":' * 2000, "{}{}", '"', "nul"]),
 )
-"""The headers column: any text that can stand there."""
+"""The headers column: any text that it can contain."""
 
 _member = st.tuples(st.sampled_from(MEMBERS), st.one_of(_raw_value, header_value.map(json.dumps)))
 _XML_PARTS = st.sampled_from(

@@ -1,4 +1,4 @@
-"""The pages of the dashboard that the site really has, by name; each with an address that fits its converters."""
+"""The registered pages of the dashboard by name, each with a URL that fits its converters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ARGUMENTS: dict[str, Any] = {"StringConverter": "Sales", "IntConverter": 1, "UU
 
 @cache
 def site_pages() -> dict[str, tuple[PageAdmin, Any]]:
-    """The pages of the default site: the admin of each, and its pattern."""
+    """The pages of the default site, each with its admin and URL pattern."""
     found = {}
     for pages in admin.site._registry.values():
         if isinstance(pages, PageAdmin):
@@ -28,7 +28,7 @@ def site_pages() -> dict[str, tuple[PageAdmin, Any]]:
 
 @cache
 def site_paths() -> dict[str, str]:
-    """An address of each page: of the queue Sales, of message 1, of an id that nothing has."""
+    """A URL of each page, for the queue Sales, message 1 and an unknown id."""
     return {
         name: reverse(f"admin:{name}", args=[_ARGUMENTS[type(each).__name__] for each in pattern.pattern.converters.values()])
         for name, (_pages, pattern) in site_pages().items()

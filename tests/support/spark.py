@@ -1,4 +1,4 @@
-"""A Spark for the tests that ask for it: started once in the process that runs them (see side_by_side), ended with it."""
+"""A Spark session for the tests that request it, shared by the process that runs them (see side_by_side)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.side_by_side import SPARK_FOLDERS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Two cores, as many partitions; the first compiler alone, because no test runs long enough for the second one to pay.
+# Two cores and two partitions; only the first JIT compiler, because no test runs long enough to benefit from the second.
 MASTER = "local[2]"
 CONF = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -29,7 +29,7 @@ def has_spark() -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Without the extra there is nothing to test in its folders (None: others decide)."""
+    """Ignore the Spark folders if the extra is missing; None leaves the decision to other plugins."""
     if has_spark() or not collection_path.is_relative_to(ROOT):
         return None
     return f"{collection_path.relative_to(ROOT).as_posix()}/".startswith(SPARK_FOLDERS) or None
@@ -37,7 +37,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The SparkSession of all tests. Settings that a test changes it puts back."""
+    """The SparkSession of all tests. A test restores the settings that it changes."""
     from sqlqueue_app.spark.session import spark_session, stop_spark
 
     yield spark_session(MASTER, CONF)

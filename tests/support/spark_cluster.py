@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark on this machine: a master and two workers, each a process, as on machines of their own."""
+"""A standalone Spark cluster on this machine: one process each for the master and two workers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PATIENCE_SECONDS: Final = 120.0
 
 @contextmanager
 def spark_cluster(directory: Path, *, java: Path) -> Iterator[str]:
-    """The URL of a master with two workers that are ready, of one core each; all of them are ended with it.
+    """Start a master and two workers with one core each; yields the URL of the master and ends all of them.
 
-    `java` is the home of the Java that runs Spark. What the workers write is in `directory`.
+    `java` is the home of the Java that runs Spark. The workers write to `directory`.
     """
     port, ui_port = free_port(), free_port()
     url = f"spark://{HOST}:{port}"
@@ -42,7 +42,7 @@ def spark_cluster(directory: Path, *, java: Path) -> Iterator[str]:
 
 @contextmanager
 def _running(java: Path, directory: Path, main: str, *arguments: str) -> Iterator[None]:
-    """A process of Spark; what it says is in a file of the directory."""
+    """A Spark process that logs to a file in the directory."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -56,10 +56,10 @@ def _running(java: Path, directory: Path, main: str, *arguments: str) -> Iterato
         f"org.apache.spark.deploy.{main}",
         *arguments,
     ]
-    # Without it a worker looks for the folders of a build from source, to learn the version.
+    # Otherwise, a worker searches for the folders of a source build to determine the version.
     scala = {"SPARK_SCALA_VERSION": ".".join(next(home.glob("jars/scala-library-*")).stem.rpartition("-")[2].split(".")[:2])}
     environment = {**os.environ, **scala, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "SPARK_LOCAL_DIRS": str(directory)}
-    # The workers start their executors with it.
+    # The workers start their executors with this Java.
     environment["JAVA_HOME"] = str(java)
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, cwd=directory, stdout=log, stderr=subprocess.STDOUT)
@@ -71,11 +71,11 @@ def _running(java: Path, directory: Path, main: str, *arguments: str) -> Iterato
 
 
 def _status(ui_port: int) -> dict[str, Any] | None:
-    """What the master says of itself; None while it does not."""
+    """The status that the master reports; None while it is not ready."""
     try:
         with urllib.request.urlopen(f"http://{HOST}:{ui_port}/json/") as answer:
             found: dict[str, Any] = json.load(answer)
             return found
     except (urllib.error.URLError, ConnectionError, ValueError):
-        # before all of its pages are there it answers with the first one
+        # until all pages exist, it responds with the first one
         return None

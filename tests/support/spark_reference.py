@@ -1,4 +1,4 @@
-"""What the pipeline computes, in plain Python: read from the rules of the documentation, one message after another."""
+"""The computations of the pipeline in plain Python, message by message, written from the documented rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a queue, as the data source gives it."""
+    """A row of a queue as the data source returns it."""
 
     row_version: int
     native_id: str
@@ -32,7 +32,7 @@ class Row:
 
 
 def headers_of(text: str | None, *, strict: bool) -> Mapping[str, str | None] | None:
-    """None if they cannot be read. Not `strict`, as in an audit queue: the last of one name counts, and any value is text."""
+    """The headers, None if unreadable. Without `strict`, for audit queues: the last duplicate counts, any value is text."""
     try:
         return read_headers(text)
     except PoisonMessage:
@@ -59,7 +59,7 @@ def seconds(begin: datetime | None, end: datetime | None) -> float | None:
 
 
 def message(row: Row, *, queue: str, batch: str, taken_at: datetime, failed: bool = False) -> dict[str, Any]:
-    """The row of the lake, with `queue`, `day`, and whether it is readable as `problem` (True for one that is not)."""
+    """The row of the lake with `queue`, `day` and `problem` (whether it is unreadable)."""
     read = headers_of(row.headers, strict=failed)
     headers = read or {}
     get = headers.get
@@ -126,7 +126,7 @@ def _failure(headers: Mapping[str, str | None], row: Row) -> dict[str, Any]:
 
 
 def bucket(duration: float) -> int:
-    """As docs/reference/lake.md says it: above 1.05 ** (n - 1), up to 1.05 ** n; by the borders, not by a logarithm."""
+    """The bucket as in docs/reference/lake.md: above 1.05 ** (n - 1), up to 1.05 ** n; compares borders instead of rounding."""
     if duration <= 0:
         return -1000
     number = max(math.floor(math.log(duration, 1.05)) - 2, -283)
@@ -136,7 +136,7 @@ def bucket(duration: float) -> int:
 
 
 def cut(at: datetime, length: int) -> datetime:
-    """The begin of the minute, hour or day."""
+    """The start of the minute, hour or day."""
     return EPOCH + timedelta(seconds=(at - EPOCH) // timedelta(seconds=length) * length)
 
 
@@ -156,7 +156,7 @@ def _add(rows: dict[Any, dict[str, Any]], key: Mapping[str, Any], **more: Any) -
 
 
 def _measured(name: str, value: float | None) -> dict[str, Any]:
-    """Counts, sums in whole microseconds until the end, buckets."""
+    """A count, a sum in whole microseconds (converted at the end) and a bucket."""
     if value is None:
         return {f"{name}_count": 0, f"{name}_sum": 0, f"{name}_sketch": ()}
     return {f"{name}_count": 1, f"{name}_sum": round(value * 1e6), f"{name}_sketch": (bucket(value),)}
@@ -165,7 +165,7 @@ def _measured(name: str, value: float | None) -> dict[str, Any]:
 def figures(
     messages: Iterable[Mapping[str, Any]], failures: Iterable[Mapping[str, Any]], unreadable: Iterable[Mapping[str, Any]] = ()
 ) -> dict[str, list[dict[str, Any]]]:
-    """All tables of figures over readable messages and failures, and rows that cannot be read."""
+    """All rollup tables for readable messages, failures and unreadable rows."""
     tables: dict[str, dict[Any, dict[str, Any]]] = {
         name: {} for name in ("minutes", "groups", "edges", "endpoints", "queues", "notable", "usage")
     }
@@ -227,7 +227,7 @@ def _count_groups(tables: dict[str, dict[Any, dict[str, Any]]], each: Mapping[st
 
 
 def _notable(messages: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of equal ones that with the greater message id, then the greater row version, comes first."""
+    """The largest values per day; ties are ordered by message id, then row version, descending."""
     found = []
     for kind, value in (("slowest", "processing_seconds"), ("largest", "body_bytes")):
         for day in sorted({each["day"] for each in messages}):

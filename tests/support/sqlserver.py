@@ -1,4 +1,4 @@
-"""The SQL Server that SQLQUEUE_TEST_MSSQL_URL names, as Django settings."""
+"""The SQL Server from SQLQUEUE_TEST_MSSQL_URL as Django settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from django.db import connections
 URL_VARIABLE = "SQLQUEUE_TEST_MSSQL_URL"
 ODBC_DRIVER = "ODBC Driver 18 for SQL Server"
 
-# mssql-django's own options; anything else in the query goes into the driver's connection string.
+# Options of mssql-django; all others in the query string go into the connection string of the driver.
 _BACKEND_OPTIONS = {"driver": str, "python_driver": str, "connection_timeout": int, "query_timeout": int}
 
 
@@ -32,12 +32,12 @@ def is_named() -> bool:
 def parse_url(url: str) -> dict[str, Any]:
     """An entry for DATABASES from `mssql://user:password@host:port/database?TrustServerCertificate=yes`.
 
-    The driver is mssql-python, which brings its own ODBC driver; `?python_driver=` (empty) takes pyodbc instead.
-    Raises RuntimeError for a text of another form.
+    The driver is mssql-python, which includes an ODBC driver; `?python_driver=` (empty) selects pyodbc instead.
+    Raises RuntimeError for an invalid URL.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"mssql", "sqlserver"} or not parts.hostname:
-        # not the text itself: it holds a password
+        # without the URL itself, which contains a password
         raise RuntimeError(f"{URL_VARIABLE} must look like mssql://user:password@host:port/database?TrustServerCertificate=yes")
     options: dict[str, Any] = {"python_driver": "mssql_python"}
     extra: dict[str, str] = {}
@@ -63,7 +63,7 @@ def _braced(value: str) -> str:
     return "{" + value.replace("}", "}}") + "}" if set(value) & set(";={} ") else value
 
 
-# A statement each that a SQL Server takes; one that speaks its language and is none may refuse it.
+# Statements that SQL Server accepts, but that a compatible server may refuse.
 _PROBES = {
     "error 2760 for a missing schema": (
         "BEGIN TRY EXEC(N'CREATE TABLE [sqlqueue_no_schema].[probe] (n int)') END TRY"
@@ -77,7 +77,7 @@ _PROBES = {
     "IDENT_CURRENT of a name with its database": (
         "SET NOCOUNT ON; CREATE TABLE sqlqueue_probe (x int IDENTITY);"
         " DECLARE @name nvarchar(400) = CONCAT(QUOTENAME(DB_NAME()), N'.', QUOTENAME(SCHEMA_NAME()), N'.sqlqueue_probe');"
-        " IF IDENT_CURRENT(@name) IS NULL THROW 50000, N'it tells nothing', 1"
+        " IF IDENT_CURRENT(@name) IS NULL THROW 50000, N'it returns NULL', 1"
     ),
     "TOP WITH TIES": "SELECT TOP (1) WITH TIES name FROM sys.schemas ORDER BY name",
     "sp_rename without a kind": "CREATE TABLE sqlqueue_probe (x int); EXEC sp_rename [sqlqueue_probe], [sqlqueue_probed]",
@@ -85,20 +85,20 @@ _PROBES = {
 
 
 def needs(vendor: str, feature: str) -> None:
-    """Skip a test on the server where that refuses the probe of this feature, which SQL Server documents."""
+    """Skip the test if the server lacks this documented feature of SQL Server."""
     if vendor == "sqlserver" and lacks(feature):
         pytest.skip(f"the server of {URL_VARIABLE} lacks {feature}")
 
 
 @cache
 def lacks(feature: str) -> bool:
-    """Whether the server that was named refuses the probe of this feature; what the probe makes is rolled back."""
+    """Whether the server refuses the probe of this feature. The probe is rolled back."""
     connection = connections.create_connection("mssql")
     raw = connection.get_new_connection(connection.get_connection_params())
     try:
         raw.autocommit = False
         raw.cursor().execute(_PROBES[feature])
-    except Exception:  # noqa: BLE001 - of the driver's own tree; a lost connection fails at the rollback
+    except Exception:  # noqa: BLE001 - the driver has its own error classes; a lost connection fails at the rollback
         return True
     finally:
         raw.rollback()
@@ -109,18 +109,18 @@ def lacks(feature: str) -> bool:
 def describe() -> str:
     """The server's version, for the report header.
 
-    Raises RuntimeError where the server cannot be reached: one that was named is never skipped.
+    Raises RuntimeError if the server is unreachable: a configured server is never skipped.
     """
     register_odbc_driver()
     try:
         connection = connections.create_connection("mssql")
-        # past Django's connection, which pytest-django guards
+        # bypasses the connection of Django, which pytest-django blocks
         raw = connection.get_new_connection(connection.get_connection_params())
     except ImproperlyConfigured as error:
-        # mssql-django imports pyodbc, also where it then talks through mssql-python
+        # mssql-django imports pyodbc even if it uses mssql-python
         raise RuntimeError(f"mssql-django cannot be loaded (apt-get install unixodbc may help): {error}") from error
     except Exception as error:
-        # each driver has an error tree of its own
+        # each driver has its own error classes
         raise RuntimeError(f"cannot connect to the server that {URL_VARIABLE} names: {error}") from error
     try:
         cursor = raw.cursor()
@@ -131,9 +131,9 @@ def describe() -> str:
 
 
 def register_odbc_driver() -> None:
-    """Have pyodbc find the ODBC driver that mssql-python brings along, under the name that mssql-django asks for.
+    """Register the ODBC driver that mssql-python includes for pyodbc, with the name that mssql-django expects.
 
-    Before the first connection of the process, which remembers the place. Nothing where the machine registers drivers itself.
+    Call it before the first connection of the process, which caches the location. Does nothing if the machine registers drivers.
     """
     if "ODBCSYSINI" in os.environ or (Path("/etc/odbcinst.ini").exists() and Path("/etc/odbcinst.ini").read_text("utf-8").strip()):
         return
@@ -150,7 +150,7 @@ def register_odbc_driver() -> None:
 
 
 def has_pyodbc() -> bool:
-    """Whether pyodbc is here and finds a driver for SQL Server."""
+    """Whether pyodbc is installed and finds a driver for SQL Server."""
     try:
         import pyodbc
     except ImportError:

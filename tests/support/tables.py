@@ -1,4 +1,4 @@
-"""Queue tables for the contract tests, in every layout that there is, and rows to put into them."""
+"""Queue tables in every layout and rows for the contract tests."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ T = TypeVar("T")
 
 GOLDEN = json.loads((Path(ROOT) / "tests" / "golden" / "postgresql-tables.json").read_text("utf-8"))
 
-# layout names: "ours" is what the installer makes, "nservicebus" what an NServiceBus endpoint made
+# layout names: "ours" is created by the installer, "nservicebus" by an NServiceBus endpoint
 LAYOUTS = {"sqlite": ["ours"], "postgresql": ["ours", "nservicebus"], "sqlserver": ["classic", "modern"]}
 
 
 def cases() -> list[tuple[str, str]]:
-    """Every pair of product and layout that this session tests."""
+    """All pairs of product and layout in this session."""
     return [(vendor, layout) for vendor in configured() for layout in LAYOUTS[vendor]]
 
 
 def server_cases() -> list[tuple[str, str]]:
-    """Those of the products where several receive at the same time; SQLite has one writer."""
+    """The cases on servers, where several threads receive concurrently; SQLite has one writer."""
     return [(vendor, layout) for vendor, layout in cases() if vendor != "sqlite"]
 
 
 def sqlserver_cases() -> list[tuple[str, str]]:
-    """Those of SQL Server, for what no other database has: none where it is not tested."""
+    """The cases on SQL Server, for its own features; empty if it is not tested."""
     return [(vendor, layout) for vendor, layout in cases() if vendor == "sqlserver"]
 
 
@@ -57,12 +57,12 @@ def address_of(database: QueueDatabase, name: str, schema: str | None = None) ->
 
 
 def in_catalog(database: QueueDatabase, address: QueueAddress) -> QueueAddress:
-    """The address as a list of the tables says it: on SQL Server with the name of the connection's database."""
+    """The address as listings show it: on SQL Server, with the name of the database."""
     return replace(address, catalog=current_catalog(database.connection))
 
 
 def layout_without_findings(database: QueueDatabase) -> str:
-    """The layout of which an inspection has nothing to say: the classic one of SQL Server has headers that are not Unicode."""
+    """A layout without findings; the classic layout of SQL Server has non-Unicode headers."""
     return "modern" if database.vendor == "sqlserver" else "classic"
 
 
@@ -81,7 +81,7 @@ def make_table(database: QueueDatabase, layout: str = "ours", name: str = "Sales
 
 
 def golden_statements(table: str, qualified: str) -> list[str]:
-    """The DDL that gives a table just as NServiceBus itself made it."""
+    """The DDL of a table exactly as NServiceBus created it."""
     columns = []
     for column in GOLDEN[table]["columns"]:
         kind, default = column["type"], column["default"]
@@ -97,7 +97,7 @@ def golden_statements(table: str, qualified: str) -> list[str]:
 
 
 def execute(database: QueueDatabase, statement: str, *values: str) -> list[tuple[Any, ...]]:
-    """Run a statement past all of our code and return its rows, if it has any."""
+    """Run a statement without our code and return its rows, if any."""
     with database.connection.cursor() as cursor:
         cursor.execute(statement, values or None)
         return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
@@ -112,7 +112,7 @@ def rows(count: int) -> list[NewRow]:
 
 
 def receive_all(table: QueueTable) -> list[bytes | None]:
-    """Take every row, each in a transaction of its own; the bodies in the order they came."""
+    """Receive every row, each in its own transaction. Returns the bodies in the order of arrival."""
     receiving = receive_transaction(table)
     bodies = []
     while (received := receiving.receive()) is not None:
@@ -122,7 +122,7 @@ def receive_all(table: QueueTable) -> list[bytes | None]:
 
 
 def elsewhere(work: Callable[[], T]) -> T:
-    """Do the work in another thread, so on another connection, and return what it returned or raise what it raised."""
+    """Call `work` in another thread and so on another connection; return its result or raise its exception."""
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -144,7 +144,7 @@ def elsewhere(work: Callable[[], T]) -> T:
 
 @contextmanager
 def held_elsewhere(queue: QueueTable, statement: str) -> Iterator[None]:
-    """Inside, another connection has run the statement in a transaction that is still open."""
+    """Within the context, another connection has run the statement in an open transaction."""
     ready, done = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -176,7 +176,7 @@ def fails(kind: type[DatabaseError], work: Callable[[], object]) -> DatabaseErro
     error: BaseException | None = caught.value
     assert caught.value.__cause__ is not None
     while error is not None:
-        # cursors in the frames of the traceback would keep the database open
+        # cursors in traceback frames would keep the database open
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__
     return caught.value
@@ -184,7 +184,7 @@ def fails(kind: type[DatabaseError], work: Callable[[], object]) -> DatabaseErro
 
 @contextmanager
 def statements(database: QueueDatabase) -> Iterator[list[str]]:
-    """The first words of the statements that go through Django's cursors meanwhile."""
+    """The first keywords of the statements that Django cursors run within the context."""
     seen: list[str] = []
 
     def note(

@@ -13,7 +13,7 @@ ERROR = {"exception_class_path": "shop.OutOfStock", "traceback": "Traceback (mos
 
 
 def task(name: str, *, minutes: int = 0, status: str = "SUCCESSFUL", **more: Any) -> TaskResult:
-    """The result of a task that was enqueued so many minutes later, and took two seconds if it has ended."""
+    """The result of a task enqueued `minutes` after ENQUEUED_AT; a finished task took two seconds."""
     at = ENQUEUED_AT + timedelta(minutes=minutes)
     ended = {"started_at": at, "last_attempted_at": at, "finished_at": at + timedelta(seconds=2)} if status != "READY" else {}
     known: dict[str, Any] = {"id": str(uuid.uuid4()), "args": ["order 42"], "kwargs": {}, "errors": [], "worker_ids": ["mill:7"]}

@@ -1,4 +1,4 @@
-"""The fixtures themselves: each test finds a clean database, and what is left behind is found."""
+"""The database fixtures: each test gets a clean database, and leftovers are detected."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_other_threads_see_the_tests_rows(queue_database: QueueDatabase) -> None
         cursor.execute("CREATE TABLE seen (id int)")
     found: list[object] = []
 
-    def look() -> None:
+    def read() -> None:
         with queue_database.connection.cursor() as cursor:
             cursor.execute("SELECT count(*) FROM seen")
             found.append(cursor.fetchone())
         connections.close_all()
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=read)
     thread.start()
     join_all([thread])
 

@@ -1,4 +1,4 @@
-"""Databases of tests lie in memory where there is room, and on the disk else."""
+"""Test databases are in memory if there is room, otherwise on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is run on one Django, and what on both."""
+"""The tests that run on one Django version, and those that run on both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The throw-away server goes when its session goes, however that ends."""
+"""The temporary server ends with its session, even if the session is killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_killed_session_leaves_no_server_behind() -> None:
 
 
 def test_a_folder_without_the_programs_is_passed_over(tmp_path: Path) -> None:
-    assert postgresql_programs._look_at(tmp_path, "test") is None
+    assert postgresql_programs._inspect(tmp_path, "test") is None
 
 
 def test_programs_that_do_not_run_are_passed_over(tmp_path: Path) -> None:
@@ -44,4 +44,4 @@ def test_programs_that_do_not_run_are_passed_over(tmp_path: Path) -> None:
         program.write_text("#!/bin/sh\nexit 1\n")
         program.chmod(0o755)
 
-    assert postgresql_programs._look_at(tmp_path, "test") is None
+    assert postgresql_programs._inspect(tmp_path, "test") is None

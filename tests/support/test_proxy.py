@@ -1,4 +1,4 @@
-"""The line of tests does what it says: it passes on, stalls, is cut, loses an answer."""
+"""The proxy forwards, stalls, cuts connections and drops a response."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.support.waiting import join_all
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A server that says again what it hears, with each connection; its port."""
+    """The port of an echo server."""
     listener = socket.create_server(("127.0.0.1", 0))
     threads: list[threading.Thread] = []
 
     def serve(line: socket.socket) -> None:
         with line:
             try:
-                while said := line.recv(1_000):
-                    line.sendall(said)
+                while data := line.recv(1_000):
+                    line.sendall(data)
             except OSError:
                 pass  # reset
 

@@ -1,4 +1,4 @@
-"""Tests are shared out, and their reports come through from one process of pytest to another."""
+"""Distribution of tests to processes of pytest, and the reports they send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The address of a SQL Server becomes Django settings."""
+"""Conversion of the URL of a SQL Server to Django settings."""
 
 from __future__ import annotations
 

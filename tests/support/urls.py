@@ -1,4 +1,4 @@
-"""The addresses of the test site: the admin, and what projects include besides."""
+"""The URLs of the test site: the admin and the URLs that projects include."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does, without sleeping, and never for ever."""
+"""Wait for other threads and processes, without sleeping and with a time limit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SECONDS_TO_END = 60.0
 
 
 def poll_until(condition: Callable[[], T], deadline: float = 60.0, *, what: str = "") -> T:
-    """Asks `condition` until its answer is true, and returns that answer.
+    """Call `condition` until its result is true, and return that result.
 
-    For what can only be observed (another process, a server's views); within a process wait on its own event instead.
-    `deadline` is in seconds from now; the condition is asked at least once, and once more after the deadline.
-    Raises AssertionError with `what` and the last answer.
+    Use it only for state that must be polled (another process, a view of a server); within a process, wait for an event.
+    `deadline` is in seconds from now; the condition is called at least once, and once more after the deadline.
+    Raises AssertionError with `what` and the last result.
     """
     pause = threading.Event()
     end = time.monotonic() + deadline
@@ -36,7 +36,7 @@ def poll_until(condition: Callable[[], T], deadline: float = 60.0, *, what: str 
 
 
 def join_all(threads: Iterable[threading.Thread], deadline: float = SECONDS_TO_END) -> None:
-    """Joins the threads; AssertionError with the names of those that have not ended within `deadline` seconds."""
+    """Join the threads. Raises AssertionError with the names of those that have not ended within `deadline` seconds."""
     waited = list(threads)
     end = time.monotonic() + deadline
     for thread in waited:
@@ -46,9 +46,9 @@ def join_all(threads: Iterable[threading.Thread], deadline: float = SECONDS_TO_E
 
 
 def done_within(work: Callable[[], object], deadline: float = SECONDS_TO_END, *, what: str) -> None:
-    """Does what may wait for ever, such as the `join()` of a receiver, in a thread; AssertionError with `what` if it is not done.
+    """Run work that might never return, such as `join()` of a receiver, in a thread. AssertionError with `what` at the deadline.
 
-    For work without a result that touches no connection of the calling thread.
+    For work without a result that uses no connection of the calling thread.
     """
     thread = threading.Thread(target=work, name=what, daemon=True)
     thread.start()
@@ -63,10 +63,9 @@ def read_until(
     *,
     what: str,
 ) -> list[str]:
-    """The lines that a process prints up to the one that `is_sign` knows.
+    """The lines that a process prints up to the first one for which `is_sign` is true.
 
-    AssertionError with `what` and the lines where it does not come within `deadline` seconds: the process is killed then, which
-    ends its output.
+    If there is none within `deadline` seconds, the process is killed, and AssertionError is raised with `what` and the lines.
     """
     assert stream is not None, "the process was started without a pipe"
     late = threading.Timer(deadline, process.kill)
@@ -81,4 +80,4 @@ def read_until(
         late.cancel()
         late.join()
     printed = "".join(lines)
-    raise AssertionError(f"not within {deadline} s, or the process has ended before: {what}; it printed:\n{printed}")
+    raise AssertionError(f"not within {deadline} s, or the process ended first: {what}; it printed:\n{printed}")

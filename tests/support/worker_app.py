@@ -1,4 +1,4 @@
-"""Handlers of the worker processes that tests start: they write a row of their own for each message, in the receive transaction."""
+"""Handlers of worker processes that tests start. They write a row per message in the receive transaction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lines(path: str) -> int:
 
 
 def note(path: str, text: object = None) -> int:
-    """Another line in a file, whatever becomes of the transaction; how many there are now. The process id without a text."""
+    """Append a line to a file, independently of the transaction; the process id without a text. Returns the number of lines."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(descriptor, f"{os.getpid() if text is None else text}\n".encode())
@@ -30,14 +30,14 @@ def note(path: str, text: object = None) -> int:
 
 @handles("Worker.Count")
 def count(message: Any, context: Any) -> None:
-    """One row per message: number, process."""
+    """Write one row per message: number and process id."""
     with context.connection.cursor() as cursor:
         cursor.execute("INSERT INTO handled (number, pid) VALUES (%s, %s)", (message["number"], os.getpid()))
 
 
 @handles("Worker.Hang")
 def hang(message: Any, context: Any) -> None:
-    """Write a row, say so, and wait to be killed; or, the second time (the file is there then), go on."""
+    """Write a row, print a line, and wait to be killed; return if the file `released` exists."""
     with context.connection.cursor() as cursor:
         cursor.execute("INSERT INTO handled (number, pid) VALUES (%s, %s)", (message["number"], os.getpid()))
     if "tries" in message:
@@ -52,20 +52,20 @@ def hang(message: Any, context: Any) -> None:
 
 @handles("Worker.Die")
 def die(message: Any, context: Any) -> None:
-    """Take the process down, once `beside` has as many lines as asked for."""
+    """End the process once the file `beside` has `wait_for` lines."""
     note(message["tries"])
     while lines(message["beside"]) < message["wait_for"]:
         threading.Event().wait(0.01)
     way = message["way"]
     if way.startswith("SIG"):
-        # To this very thread: another one might take its time, and this one go on.
+        # To this thread: if another thread received the signal, this one could continue.
         signal.raise_signal(getattr(signal, way))
     os._exit(int(way))
 
 
 @handles("Worker.Slow")
 def slow(message: Any, context: Any) -> None:
-    """A row, and some time: until the process dies if that was not seen yet, else three tenths of a second."""
+    """Write a row and wait: 60 seconds at the first attempt, 0.3 seconds afterwards."""
     with context.connection.cursor() as cursor:
         cursor.execute("INSERT INTO handled (number, pid) VALUES (%s, %s)", (message["number"], os.getpid()))
     threading.Event().wait(60 if note(message["tries"]) == 1 else 0.3)
@@ -73,6 +73,6 @@ def slow(message: Any, context: Any) -> None:
 
 @handles("Worker.Fail")
 def fail(message: Any, context: Any) -> None:
-    """Note the number, and fail."""
+    """Note the number and fail."""
     note(message["tries"], message["number"])
     raise LookupError("always")

@@ -1,4 +1,4 @@
-"""Worker processes of a test: real ones, started and ended by it."""
+"""Real worker processes that a test starts and ends."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.support.worker_app import MODULE
 
 @contextmanager
 def worker_process(bench: Bench, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """`run_sqlqueue_worker` in a process of its own; killed at the end if it is still there.
+    """`run_sqlqueue_worker` in a separate process, killed at the end if it still runs.
 
-    Without a supervisor, so that the process is the worker itself, unless the arguments name `--processes`.
+    Unless the arguments contain `--processes`, there is no supervisor, so the process is the worker itself.
     """
     if "--processes" not in arguments:
         arguments = ("--processes", "0", *arguments)
@@ -34,12 +34,12 @@ def worker_process(bench: Bench, *arguments: str, **environment: str) -> Iterato
     finally:
         process.kill()
         if process.stdout is not None and not process.stdout.closed:
-            # its children, if it has any, end with it and so does their output
+            # its children, if any, end with it, and so does their output
             process.communicate(timeout=60)
 
 
 def worker_command(bench: Bench, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`run_sqlqueue_worker` until it ends by itself, and what it said."""
+    """Run `run_sqlqueue_worker` until it ends. Returns its output and exit code."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "django", "run_sqlqueue_worker", *arguments],
         env=bench.database.child_environment(),
@@ -51,17 +51,17 @@ def worker_command(bench: Bench, *arguments: str) -> subprocess.CompletedProcess
 
 
 def prepare(bench: Bench, **endpoint: Any) -> None:
-    """The endpoint `Sales` with the handlers of worker_app, and the table `handled` that they write."""
+    """The endpoint `Sales` with the handlers of worker_app, and the table `handled` that they write to."""
     bench.configure(**{"HANDLERS": [MODULE], **endpoint})
     with bench.database.connection.cursor() as cursor:
         cursor.execute("CREATE TABLE handled (number integer NOT NULL, pid integer NOT NULL)")
 
 
-def wait_until_given_back(bench: Bench) -> None:
-    """Wait until the server has noticed the end of killed processes: it rolls their transactions back, and the rows are free.
+def wait_until_released(bench: Bench) -> None:
+    """Wait until the server has rolled back the transactions of killed processes and released their rows.
 
-    A worker that comes earlier steps over the rows, and one with `--until-empty` would end without them. On SQLite the operating
-    system has given the locks back when the process is gone.
+    An earlier worker would skip these rows, and one with `--until-empty` would end without them. On SQLite, the operating system
+    releases the locks with the end of the process.
     """
     if bench.database.vendor != "postgresql":
         return
@@ -74,27 +74,27 @@ def wait_until_given_back(bench: Bench) -> None:
             )
             return bool(cursor.fetchone()[0])
 
-    poll_until(lambda: not others(), what="the sessions of the killed processes are gone")
+    poll_until(lambda: not others(), what="the sessions of the killed processes have ended")
 
 
 def in_handler(process: subprocess.Popen[str]) -> None:
-    """Wait until the handler of `Worker.Hang` says that it was called."""
+    """Wait until the handler of `Worker.Hang` prints that it was called."""
     read_until(process, process.stdout, "in the handler\n".__eq__, what="the handler is called")
 
 
 def wait_for_event(process: subprocess.Popen[str], event: str, times: int = 1) -> None:
-    """Wait until a worker with `--log-format json` has logged the event so many times."""
+    """Wait until a worker with `--log-format json` has logged the event `times` times."""
     for _ in range(times):
         read_until(process, process.stderr, lambda line: json.loads(line).get("event") == event, what=f"the event {event}")
 
 
 def handled(bench: Bench) -> list[tuple[int, int]]:
-    """What handlers have committed: (number, process)."""
+    """The rows that handlers have committed: (number, process id)."""
     with bench.database.connection.cursor() as cursor:
         cursor.execute("SELECT number, pid FROM handled ORDER BY number")
         return [(int(number), int(pid)) for number, pid in cursor.fetchall()]
 
 
 def address(bench: Bench, name: str) -> str:
-    """The address text of a queue of the bench, as endpoints write it: on SQL Server with the catalog."""
+    """The address of a queue of the bench as endpoints write it; on SQL Server, with the catalog."""
     return bench.table(name).address.full(None)

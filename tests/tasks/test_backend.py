@@ -151,14 +151,14 @@ def test_a_task_may_take_its_context(office: Office) -> None:
 
 
 def test_missing_result_is_an_error(office: Office) -> None:
-    async def look_for(missing: str) -> None:
+    async def read(missing: str) -> None:
         with pytest.raises(TaskResultDoesNotExist):
             await default_task_backend.aget_result(missing)
 
     for missing in ("123", "", "\0"):
         with pytest.raises(TaskResultDoesNotExist):
             default_task_backend.get_result(missing)
-        async_to_sync(look_for)(missing)
+        async_to_sync(read)(missing)
 
 
 def test_result_of_another_task_is_an_error(office: Office) -> None:

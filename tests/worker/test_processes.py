@@ -17,7 +17,7 @@ from tests.support.worker_processes import (
     in_handler,
     prepare,
     wait_for_event,
-    wait_until_given_back,
+    wait_until_released,
     worker_process,
 )
 
@@ -30,7 +30,7 @@ def test_kill_9_inside_a_handler_loses_nothing_and_repeats_no_row(bench: Bench, 
         in_handler(process)
         process.send_signal(signal.SIGKILL)
         process.wait(60)
-    wait_until_given_back(bench)
+    wait_until_released(bench)
     assert handled(bench) == []
     assert len(bench.rows("Sales")) == 1, "the message is in its queue again"
     released.touch()
@@ -65,7 +65,7 @@ def test_second_signal_aborts_and_returns_the_message(bench: Bench, tmp_path: Pa
         wait_for_event(process, "worker_draining")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 128 + signal.SIGINT
-    wait_until_given_back(bench)
+    wait_until_released(bench)
     assert handled(bench) == []
     assert len(bench.rows("Sales")) == 1, "the message is in its queue again"
 

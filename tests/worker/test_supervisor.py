@@ -19,7 +19,7 @@ from tests.support.worker_processes import (
     in_handler,
     prepare,
     wait_for_event,
-    wait_until_given_back,
+    wait_until_released,
     worker_process,
 )
 from tests.worker.break_app import MODULE as BREAKING
@@ -66,7 +66,7 @@ def test_children_end_with_a_killed_supervisor_and_lose_nothing(bench: Bench, tm
         process.kill()
         process.wait(60)
         poll_until(lambda: all(is_gone(pid) for pid in children), what="the children are gone")
-    wait_until_given_back(bench)
+    wait_until_released(bench)
     assert handled(bench) == []
     released.touch()
     with worker_process(bench, "--until-empty") as process:
@@ -84,7 +84,7 @@ def test_second_signal_aborts_all(bench: Bench, tmp_path: Path, processes: int) 
         wait_for_event(process, "worker_draining")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 128 + signal.SIGINT
-    wait_until_given_back(bench)
+    wait_until_released(bench)
     assert len(bench.rows("Sales")) == 1, "the message is in its queue again"
 
 

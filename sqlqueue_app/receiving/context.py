@@ -31,7 +31,7 @@ class MessageContext:
     """
 
     # A class attribute, which is free for the usual body with one message.
-    types_at_hand: list[str] | None = None
+    current_types: list[str] | None = None
     """Set by the caller of the handlers, for one of several messages in one body."""
 
     def __init__(
@@ -75,7 +75,7 @@ class MessageContext:
     @property
     def message_types(self) -> list[str]:
         """The type names of the message, the concrete one first. If a body holds several messages, those of the current one."""
-        return self._incoming.message_types if self.types_at_hand is None else self.types_at_hand
+        return self._incoming.message_types if self.current_types is None else self.current_types
 
     @property
     def endpoint(self) -> str:

@@ -390,7 +390,7 @@ def bound_to(handler: Handler, types: list[str]) -> Handler:
     call = handler.call or handler.function
 
     def run(message: Any, context: MessageContext) -> Any:
-        context.types_at_hand = types
+        context.current_types = types
         return call(message, context)
 
     return replace(handler, call=run)

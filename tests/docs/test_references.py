@@ -87,6 +87,18 @@ def test_public_names_match_the_package() -> None:
     assert sorted(first_cells(page, "`sqlqueue_app.messages`")) == sorted(messages.__all__)
 
 
+def test_pages_import_public_names_only() -> None:
+    public = (REFERENCE / "python.md").read_text("utf-8")
+    imports = re.compile(r"from (sqlqueue_app\.[\w.]+) import ([\w, ]+)")
+    found = {
+        (module, name.strip())
+        for page in (ROOT / "docs").rglob("*.md")
+        for module, names in imports.findall(page.read_text("utf-8"))
+        for name in names.split(",")
+    }
+    assert {each for each in found if not all(f"`{part}" in public for part in each)} == set()
+
+
 def test_errors_match_the_code() -> None:
     page = (REFERENCE / "python.md").read_text("utf-8")
     classes = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}

@@ -87,7 +87,7 @@ class Workers:
         self._alone = self._start_alone()
 
     def kill_at(self, step: str, time: int) -> None:
-        """Replace the separate worker, stopped in order, by one that kills itself at a step."""
+        """Stop the separate worker and replace it by one that kills itself at a step."""
         self._end(self._alone)
         self._alone = self._start_alone(**step_of(step, time))
         try:

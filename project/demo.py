@@ -4,7 +4,7 @@ Sets up the database and an administrator, then runs the site, a worker and cust
 With `--check` it waits until orders have come all the way and one has failed, looks at the pages, and ends.
 `--model` and `--mode` choose how the worker receives; they are handed to the settings as CONCURRENCY_MODEL and TRANSACTION_MODE.
 
-Exit codes: 0 stopped in order, or all was well with --check; 1 a program ended by itself, or --check missed something.
+Exit codes: 0 stopped normally, or --check succeeded; 1 a program ended by itself, or --check found a problem.
 """
 
 from __future__ import annotations

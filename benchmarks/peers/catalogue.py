@@ -22,9 +22,9 @@ class Variant:
     commands: Sequence[Command]
     """Arguments of Python, one tuple for each process that is started; `{worker}` is the name of the worker."""
     pace: int
-    """About how many messages a second, so that a turn takes about as long for everybody."""
+    """The approximate number of messages per second, so that a turn takes about the same time for all peers."""
     row: str = ""
-    """Where it stands in a row of its own."""
+    """Its label in a separate row of the report."""
     handling: int = 1
     """Processes that call handlers; they begin together."""
     environment: Mapping[str, str] = field(default_factory=dict)

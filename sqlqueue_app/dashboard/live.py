@@ -2,7 +2,7 @@
 
 All users with the same permissions, language and time zone share one answer, kept for half of the refresh interval. If the open
 pages take longer to make than PART_OF_TIME of a process allows, they are made less often, because the database that makes them also
-serves workers. Each answer carries the time as of which it is, and a page that a user has loaded after an action is never replaced
+serves workers. Each answer carries the time of its data, and a page that a user has loaded after an action is never replaced
 by an older answer.
 """
 

@@ -109,7 +109,7 @@ class QueueScope:
 def queue_scope(table: QueueTable, name: str, target: QueueTable | None = None) -> QueueScope:
     """The current messages of the queue. Raises ValueError if source and target are the same queue, and DatabaseErrors."""
     if target is not None and target.qualified == table.qualified:
-        raise ValueError(_("“%(queue)s” is the queue that the messages are in: name another one.") % {"queue": name})
+        raise ValueError(_("The messages are already in “%(queue)s”: choose another queue.") % {"queue": name})
     newest = table.peek_back(1, body_limit=0)
     return QueueScope(name, table.address, newest[0].row_version if newest else 0, None if target is None else target.address)
 

@@ -318,7 +318,7 @@ def create_redirect(
             with transaction.atomic(using=alias):
                 made.save(using=alias, force_insert=True)
         except IntegrityError as error:
-            raise RedirectRefused(_("There is a redirect of %(queue)s already.") % {"queue": source}) from error
+            raise RedirectRefused(_("%(queue)s already has a redirect.") % {"queue": source}) from error
     return made
 
 

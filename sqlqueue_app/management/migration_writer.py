@@ -65,7 +65,7 @@ def _loader_of(app_label: str) -> MigrationLoader:
     if conflicts:
         names = ", ".join(sorted(conflicts))
         raise ConfigurationError(
-            f"--make-migration: the migrations of {app_label!r} end in several leaves, {names}; merge them first"
+            f"--make-migration: the migrations of {app_label!r} have several leaf nodes, {names}; run makemigrations --merge first"
         )
     return loader
 

@@ -51,7 +51,7 @@ def serialize(message: object, names: str = AS_IS, content_type: str | None = No
 def writer_for(names: str = AS_IS, content_type: str | None = None, types: Sequence[str] = ()) -> Writer:
     """A function that works like :func:`serialize` with these arguments, which are evaluated only once."""
     if names not in NAMES:
-        raise ValueError(f"unknown names {names!r}; expected one of {', '.join(NAMES)}")
+        raise ValueError(f"names is {names!r}, expected one of {', '.join(NAMES)}")
     as_xml = is_xml(content_type)
 
     def write(message: object) -> bytes:

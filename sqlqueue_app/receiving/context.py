@@ -184,7 +184,7 @@ class MessageContext:
         if not address:
             raise MessageTypeError(
                 f"message {self.message_id!r} has no reply-to address: its sender does not wait for a reply "
-                "(it is no endpoint and sets no SEND_AS)"
+                "(it is not an endpoint and has no SEND_AS)"
             )
         if self._allowed is not None:
             self._allowed.check(self._composer.destination(address), message_id=self.message_id, what="a reply")

@@ -250,7 +250,7 @@ class SlowHandlers:
             if seconds < self._after:
                 continue
             frame = sys._current_frames().get(thread)
-            # The stack belongs to this call only if the call has not ended meanwhile.
+            # The stack belongs to this call only if the call has not ended in the meantime.
             if frame is not None and slot.running is running:
                 slot.logged = running
                 self._log(slot, handler, incoming.message_id, seconds, frame)

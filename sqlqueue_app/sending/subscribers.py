@@ -53,7 +53,7 @@ class Subscribers:
     def _remember(self, topics: Topics, found: _Remembered, changes: int) -> None:
         with self._lock:
             if changes != self._changes:
-                return  # read before the change, perhaps
+                return  # it might have been read before the change
             self._remembered.pop(topics, None)
             if len(self._remembered) >= MAX_EVENT_TYPES:
                 del self._remembered[next(iter(self._remembered))]

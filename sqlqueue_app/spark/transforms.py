@@ -236,7 +236,7 @@ def _header_udf() -> Callable[..., Column]:
             [parse_failure_headers(*each) for each in zip(headers.to_pylist(), ids.to_pylist(), strict=True)], type=kind
         )
 
-    # Spark inspects the annotations and does not resolve texts.
+    # Spark inspects the annotations and does not resolve strings.
     read_batch.__annotations__ = dict.fromkeys(("headers", "ids", "return"), pa.Array)
     make: Any = arrow_udf  # its stubs accept no DDL text of a STRUCT
     parsed: Callable[..., Column] = make(read_batch, _PARSED_DDL)

@@ -293,7 +293,7 @@ def _names(settings: Settings, instances: Iterable[InstanceStatus], rows: list[A
 
 
 def remove_callback_queue(gone: GoneCallbackQueue) -> bool:
-    """Drop the table with its messages, and forget the instance; False if a process has leased it meanwhile.
+    """Drop the table with its messages, and forget the instance; False if a process has since leased it.
 
     The queue is leased while it is dropped. If that fails, the lease remains, and appears as a dead instance 40 seconds later.
     Raises DatabaseErrors.

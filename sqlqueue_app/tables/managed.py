@@ -89,7 +89,7 @@ class TransactionLog:
     def _made(self, connection: BaseDatabaseWrapper) -> uuid.UUID:
         if connection.in_atomic_block:
             # A rollback would remove the name, and orphan the branches under it.
-            raise DatabaseError("the coordinator of two-phase commit has no name yet: start the worker again, which creates it")
+            raise DatabaseError("the coordinator of two-phase commit has no name yet: restart the worker, which creates it")
         made = self._dialect.statement("make_coordinator", table=self._coordinators)
         # If two start at once, the second finds the row of the first.
         with contextlib.suppress(IntegrityError), all_or_none(self.alias):

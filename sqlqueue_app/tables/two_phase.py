@@ -295,7 +295,7 @@ class Participant:
     def connection(self) -> WatchedConnection:
         """The thread's connection; available only while the alias takes part."""
         if self._connection is None:
-            raise RuntimeError(f"{self.alias!r} takes no part in the transaction")
+            raise RuntimeError(f"{self.alias!r} does not take part in the transaction")
         return self._connection
 
     def begin_message(self) -> None:

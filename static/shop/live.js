@@ -1,4 +1,4 @@
-// Keeps the list of orders up to date. Without this script the page works as well: there is a link to look again.
+// Keeps the list of orders up to date. Without this script, the page has a link to refresh it.
 "use strict";
 
 const choice = document.getElementById("live");
@@ -13,7 +13,7 @@ async function refresh() {
         document.getElementById("orders").replaceWith(page.getElementById("orders"));
       }
     } catch {
-      // the site is away; the next look may find it again
+      // the site is unavailable; the next request may reach it
     }
   }
   setTimeout(refresh, MILLISECONDS);

@@ -131,7 +131,7 @@ def test_operation_moves_all_messages(filled: QueueDatabase) -> None:
     [
         ("", 400, "This field is required."),
         ("Nowhere", 409, "there is no queue 'Nowhere'"),
-        ("Sales", 409, "“Sales” is the queue that the messages are in: name another one."),
+        ("Sales", 409, "The messages are already in “Sales”: choose another queue."),
         ("a" * 300, 409, ""),
         ("[", 409, ""),
         ("\u202e'\"", 409, ""),

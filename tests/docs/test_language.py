@@ -100,7 +100,8 @@ def test_pages_contain_no_translated_phrases(page: Path) -> None:
 
 
 def test_templates_contain_no_translated_phrases() -> None:
-    templates = [*(ROOT / "sqlqueue_app" / "templates").rglob("*.html"), *(ROOT / "project").rglob("*.html")]
+    folders = (ROOT / "sqlqueue_app" / "templates", ROOT / "project", ROOT / "templates")
+    templates = [path for folder in folders for path in folder.rglob("*.html")]
     found = {path.relative_to(ROOT).as_posix(): phrases_in(path.read_text("utf-8")) for path in templates}
     assert {path: phrases for path, phrases in found.items() if phrases} == {}
 

@@ -164,7 +164,7 @@ def test_message_refused_by_the_target_stays_and_the_rest_moves(postgresql_datab
 
 def test_invalid_operations_are_refused(filled: QueueDatabase) -> None:
     sales, settings = table(filled, "Sales"), get_settings()
-    with pytest.raises(ValueError, match="is the queue that the messages are in"):
+    with pytest.raises(ValueError, match="The messages are already in"):
         queue_scope(sales, "Sales", sales)
     with pytest.raises(OperationRefused, match="cannot be read"):
         request_operation(settings, "purge_queue", moving(filled), actor=ACTOR)

@@ -66,7 +66,7 @@ class _Connection(http.client.HTTPConnection):
 
 @contextmanager
 def gunicorn(asking: Asking, directory: Path) -> Iterator[Server]:
-    """Start gunicorn, which loads the site and forks; at the end all its processes exit in order."""
+    """Start gunicorn, which loads the site and forks; at the end all its processes exit normally."""
     server = Server(directory / "gunicorn.sock")
     command = [
         sys.executable, "-m", "gunicorn", f"{MODULE}:site()", "--preload", "--bind", f"unix:{server.address}",

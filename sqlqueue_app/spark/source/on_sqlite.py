@@ -1,4 +1,4 @@
-"""SQLite by the standard library; the ADBC driver fails on columns that start with NULL and continue with text."""
+"""SQLite with the standard library; the ADBC driver fails on columns that start with NULL and continue with text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 
 
 class OnSqlite:
-    """A connection. Each batch is a statement of its own, so it holds its lock only briefly."""
+    """A connection. Each batch is a separate statement, so it holds its lock only briefly."""
 
     def __init__(self, database: Database, known: Dialect, *, writes: bool) -> None:
         file = Path(database.name)

@@ -1,16 +1,16 @@
-// Values of charts and sparklines under the pointer, and by keyboard: a chart is one stop of the Tab key, the arrow keys move its
-// cursor. What is shown comes formatted from the server. Without this module the table below each chart has the same values.
+// Shows values of charts and sparklines under the pointer and by keyboard: a chart is one tab stop, and the arrow keys move its
+// cursor. The server formats the values. Without this module, the table below each chart has the same values.
 
-// In markup: [data-plot] is what has one cursor, a chart or a row of sparklines. Its [data-values] are values by position, separated
-// by a bar; [data-times], here or around it, the times by position, [data-x] the positions in the drawing, if they are not even.
+// In the markup, [data-plot] is a chart or a row of sparklines with one cursor. Its [data-values] are values by position, separated
+// by bars; [data-times], there or on an ancestor, are the times; [data-x] the positions in the drawing if they are uneven.
 const SEPARATOR = "|";
 const box = document.createElement("div");
-let shown = null; // { plot, at }: at counts from the newest value, which stays in its place when a page is refreshed
+let shown = null; // { plot, at }: `at` counts from the newest value, whose place does not change when the page refreshes
 
 if (document.querySelector("[data-plot]")) {
     box.className = "sq-reading";
     box.hidden = true;
-    // What a screen reader needs is in aria-valuetext.
+    // Screen readers use aria-valuetext.
     box.setAttribute("aria-hidden", "true");
     document.body.append(box);
     prepare();
@@ -35,7 +35,7 @@ function timesOf(plot) {
     return plot.closest("[data-times]").dataset.times.split(SEPARATOR);
 }
 
-// The first drawing of each plot takes the focus; attributes of the person in front of the page, which a refresh leaves alone.
+// The first drawing of each plot takes the focus. A refresh keeps these attributes, which belong to the user.
 function prepare() {
     for (const plot of document.querySelectorAll("[data-plot]")) {
         const target = drawings(plot)[0];
@@ -112,7 +112,7 @@ function show(plot, at, over) {
     place(over ?? drawings(plot)[0], plot, index);
 }
 
-// Beside the cursor, inside of the window.
+// Next to the cursor, within the window.
 function place(svg, plot, index) {
     const corner = new DOMPoint(positions(svg, plot)[index], 0).matrixTransform(svg.getScreenCTM());
     const left = corner.x + 12 + box.offsetWidth > document.documentElement.clientWidth ? corner.x - 12 - box.offsetWidth : corner.x + 12;

@@ -1,5 +1,5 @@
-// Buttons that copy a text of the page: each element with data-copy-from gets one, for the element of that id. Without this module
-// the texts can be selected and copied as any other.
+// Adds a copy button to each element with data-copy-from, for the text of the element with that id. Without this module, users can
+// select and copy the text.
 
 for (const place of document.querySelectorAll("[data-copy-from]")) {
     const source = document.getElementById(place.dataset.copyFrom);
@@ -10,19 +10,19 @@ for (const place of document.querySelectorAll("[data-copy-from]")) {
     button.type = "button";
     button.className = "sq-button";
     button.textContent = place.dataset.copyLabel;
-    const said = document.createElement("span");
-    said.setAttribute("role", "status");
-    said.className = "sq-quiet";
+    const status = document.createElement("span");
+    status.setAttribute("role", "status");
+    status.className = "sq-quiet";
     button.addEventListener("click", async () => {
         const copied = await copy(source.textContent);
-        said.textContent = copied ? place.dataset.copied : place.dataset.copyRefused;
+        status.textContent = copied ? place.dataset.copied : place.dataset.copyRefused;
     });
-    place.append(button, " ", said);
+    place.append(button, " ", status);
 }
 
 async function copy(text) {
     try {
-        // Only pages by HTTPS and of this machine have it.
+        // Available only to pages over HTTPS or from localhost.
         await navigator.clipboard.writeText(text);
         return true;
     } catch {

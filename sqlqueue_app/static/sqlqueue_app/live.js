@@ -1,11 +1,11 @@
-// Keeps a page of the dashboard up to date: asks for it again every few seconds and changes what has changed, in place. What is
-// ticked, typed, focused, opened, selected or scrolled stays as it is. Nothing is asked while the tab is hidden. Without this
-// module the page works all the same: there is a link to count again.
+// Keeps a page of the dashboard up to date: requests it every few seconds and updates the changed parts in place. Checked, typed,
+// focused, opened, selected and scrolled elements keep their state. A hidden tab sends no requests. Without this module, the page
+// has a link to refresh it.
 
 const LONGEST_WAIT_SECONDS = 60;
-// What belongs to the person in front of the page, not to the server.
+// State that belongs to the user, not to the server.
 const OWN_ATTRIBUTES = { DETAILS: ["open"], INPUT: ["value", "checked"], TEXTAREA: ["value"], OPTION: ["selected"],
-    // of charts.js
+    // set by charts.js
     svg: ["role", "tabindex", "aria-hidden", "aria-label", "aria-valuemin", "aria-valuemax", "aria-valuenow", "aria-valuetext"] };
 
 const content = document.querySelector("[data-live]");
@@ -15,7 +15,7 @@ if (content) {
 
 function start(content) {
     const every = Math.max(1, Number(content.dataset.live) || 10);
-    const state = { every, wait: every, paused: false, etag: null, timer: null, asking: null };
+    const state = { every, wait: every, paused: false, etag: null, timer: null, request: null };
     const line = statusLine(content, state, () => schedule(content, state, line));
     document.addEventListener("visibilitychange", () => schedule(content, state, line));
     schedule(content, state, line);
@@ -23,19 +23,19 @@ function start(content) {
 
 function schedule(content, state, line) {
     clearTimeout(state.timer);
-    // What has come to its end, as an operation does, is not asked for any more.
+    // A page that is final, such as that of a completed operation, is not requested again.
     if (state.paused || document.hidden || !state.every) {
-        state.asking?.abort();
+        state.request?.abort();
         return;
     }
     state.timer = setTimeout(() => refresh(content, state, line), state.wait * 1000);
 }
 
 async function refresh(content, state, line) {
-    state.asking = new AbortController();
+    state.request = new AbortController();
     try {
         const headers = { "Sqlqueue-Live": content.dataset.liveMade, ...(state.etag ? { "If-None-Match": state.etag } : {}) };
-        const answer = await fetch(location.href, { headers, cache: "no-store", redirect: "error", signal: state.asking.signal });
+        const answer = await fetch(location.href, { headers, cache: "no-store", redirect: "error", signal: state.request.signal });
         let made = answer.headers.get("Sqlqueue-Made");
         if (answer.status === 200) {
             const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -52,20 +52,20 @@ async function refresh(content, state, line) {
             throw new Error(`HTTP ${answer.status}`);
         }
         state.wait = state.every;
-        // The same page is kept for a while for all who look at it, and 204 says that it is older than ours.
+        // The server keeps the page for a while for all users; 204 means that its copy is older than ours.
         content.dataset.liveMade = made ?? content.dataset.liveMade;
-        say(line, `${content.dataset.liveFresh} ${timeOf(content)}`);
+        setText(line, `${content.dataset.liveFresh} ${timeOf(content)}`);
     } catch (error) {
         if (error.name === "AbortError") {
             return;
         }
         state.wait = Math.min(state.wait * 2, LONGEST_WAIT_SECONDS);
-        say(line, content.dataset.liveStale);
+        setText(line, content.dataset.liveStale);
     }
     schedule(content, state, line);
 }
 
-// --- the line that says how fresh the page is ---------------------------------------------------------------------------------
+// --- the status line with the age of the page ---------------------------------------------------------------------------------
 
 function statusLine(content, state, changed) {
     const line = document.createElement("p");
@@ -79,7 +79,7 @@ function statusLine(content, state, changed) {
         state.paused = !state.paused;
         button.textContent = state.paused ? content.dataset.liveResume : content.dataset.livePause;
         state.wait = state.paused ? state.every : 0;
-        say(text, state.paused ? content.dataset.livePaused : "");
+        setText(text, state.paused ? content.dataset.livePaused : "");
         changed();
     });
     line.append(text, " ", button);
@@ -87,11 +87,11 @@ function statusLine(content, state, changed) {
     return text;
 }
 
-function say(line, words) {
+function setText(line, words) {
     line.textContent = words;
 }
 
-// By the clock of the page, in its time zone: the browser may be in another one.
+// By the clock and time zone of the page; the browser may use another one.
 function timeOf(content) {
     return new Date((Number(content.dataset.liveMade) + Number(content.dataset.liveOffset)) * 1000).toISOString().slice(11, 19);
 }
@@ -101,7 +101,7 @@ function isSelecting(content) {
     return Boolean(selection && !selection.isCollapsed && content.contains(selection.anchorNode));
 }
 
-// --- changing what has changed ------------------------------------------------------------------------------------------------
+// --- updating the changed parts -----------------------------------------------------------------------------------------------
 
 function morph(old, fresh) {
     morphAttributes(old, fresh);

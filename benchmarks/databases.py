@@ -41,7 +41,7 @@ class Database(Protocol):
         ...
 
     def fill(self, rows: int, queue: str = QUEUE) -> None:
-        """Leave exactly so many messages in the queue."""
+        """Leave exactly `rows` messages in the queue."""
         ...
 
     def depth(self, queue: str = QUEUE) -> int:
@@ -101,13 +101,13 @@ class PostgreSQL:
         return f"host={settings['HOST']} port={settings['PORT']} user={settings['USER']} dbname={settings['NAME']}"
 
     def fill(self, rows: int, queue: str = QUEUE) -> None:
-        """Leave exactly so many messages in the queue, in a new table with new statistics, with all writes on disk."""
+        """Leave exactly `rows` messages in the queue, in a new table with new statistics, with all writes on disk."""
         with self.connect() as connection:
             connection.execute(f'TRUNCATE "{queue}"')
         self.top_up(rows, queue)
 
     def top_up(self, rows: int, queue: str = QUEUE) -> None:
-        """Fill the queue up to so many messages, vacuum, and write everything to disk."""
+        """Fill the queue up to `rows` messages, vacuum, and write everything to disk."""
         missing = rows - self.depth(queue)
         with self.connect() as connection:
             if missing > 0:

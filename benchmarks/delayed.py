@@ -9,7 +9,7 @@ WAITING = (0, 100_000)
 
 
 def plan(database: Database, *, due: int, waiting: tuple[int, ...] = WAITING) -> Plan:
-    """Messages per second that the mover of one worker moves, with so many other messages that are not due."""
+    """Messages per second that the mover of one worker moves, with `waiting` other messages that are not due."""
     kinds = [_kind(database, due, each) for each in waiting]
     return Plan("delayed", "moving due messages", database.name, kinds, {"messages": due})
 

@@ -60,7 +60,7 @@ def run(due: int, waiting: int) -> dict[str, object]:
 
 
 def fill(table: DelayedTable, due: int, waiting: int) -> None:
-    """Leave exactly so many messages in the table, with new statistics."""
+    """Leave exactly `due` and `waiting` messages in the table, with new statistics."""
     empty, later, now, statistics = _FILL[table.dialect.name]
     with table.connection().cursor() as cursor:
         cursor.execute(empty.format(table=table.qualified))

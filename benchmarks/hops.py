@@ -22,7 +22,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-# Started as a file, Python looks beside the file and not here.
+# When started as a file, Python searches the folder of the file instead of this one.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.databases import QUEUE, Database, PostgreSQL, SQLite

@@ -44,7 +44,7 @@ class Idle:
     transactions: float
 
     def percentile(self, percent: float) -> float:
-        """The smallest value that at least so many percent of the values do not exceed."""
+        """The smallest value that at least `percent` percent of the values do not exceed."""
         return self.milliseconds[max(0, -(-int(len(self.milliseconds) * percent) // 100) - 1)]
 
 

@@ -33,7 +33,7 @@ _GROUP: Final = pa.list_(pa.struct([("classifier", pa.string()), ("title", pa.st
 def make_lake(
     lake: Path, rows: int, *, days: int, blooms: bool = True, row_group: int = 20_000, is_sorted: bool = True, level: int = 3
 ) -> None:
-    """Fill a directory with so many messages over so many days, and a hundredth as many failures."""
+    """Fill a directory with `rows` messages over `days` days, and a hundredth as many failures."""
     of_a_day = rows // days
     for number in range(days):
         day = END - timedelta(days=days - number)
@@ -60,7 +60,7 @@ def _write(path: Path, data: Any, *, blooms: bool, row_group: int, level: int) -
 
 
 def ids(count: int) -> Any:
-    """So many random ids as NServiceBus writes them."""
+    """Random ids as NServiceBus writes them."""
     text = pa.array([os.urandom(16 * count).hex()]).buffers()[2]
     whole = pa.Array.from_buffers(pa.binary(32), count, [None, text]).cast(pa.string())
     parts = [pc.utf8_slice_codeunits(whole, begin, end) for begin, end in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))]

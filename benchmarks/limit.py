@@ -21,7 +21,7 @@ from benchmarks.series import Measured
 VARIABLE = "SQLQUEUE_BENCH_PGBENCH"
 MISSING = "no pgbench (apt-get install postgresql, or name one in SQLQUEUE_BENCH_PGBENCH): libpq by psycopg's pgconn"
 
-# A client that runs ahead of the others looks above rows that they have not received yet; so many rows are left at the end.
+# A client ahead of the others skips rows that they have not received yet; this number of rows is left at the end.
 _SPARE = 64
 TPS = re.compile(r"tps = ([0-9.]+) \(without initial connection time\)")
 """Where pgbench says the transactions per second."""
@@ -67,7 +67,7 @@ def script_of(recording: Recording, *, rows: int) -> str:
 
 
 def pgbench(program: str, database: PostgreSQL, recording: Recording, *, messages: int, clients: int, rows: int) -> Measured:
-    """Messages per second of so many clients."""
+    """Messages per second with this number of clients."""
     each = max(1, messages // (clients * rows))
     database.fill(each * clients * rows + 2 * _SPARE * rows)
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
@@ -90,7 +90,7 @@ def pgbench(program: str, database: PostgreSQL, recording: Recording, *, message
 
 
 def libpq(database: PostgreSQL, recording: Recording, *, messages: int, clients: int) -> Measured:
-    """The same without pgbench: the prepared statement below psycopg's cursors, so many threads."""
+    """The same without pgbench: the prepared statement below psycopg's cursors, with `clients` threads."""
     database.fill(messages)
     found = run_child(
         "benchmarks.plain_loop", database.environment(), "libpq", str(clients), database.conninfo(), recording.as_json()

@@ -24,7 +24,7 @@ _SECONDS_FOR_A_SAMPLE = 600
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How memory went: the mean of the second quarter of the samples, when all is warm, and that of the last quarter."""
+    """The development of memory: the mean of the second quarter of the samples, after the warm-up, and that of the last quarter."""
 
     warm: float
     late: float
@@ -42,7 +42,7 @@ def growth(samples: list[float]) -> Growth:
 
 
 def measure(database: Database, *, messages: int, log_line: Callable[[str], None], samples: int = SAMPLES) -> Section:
-    """Let a worker receive so many messages in chunks, and sample its memory after each chunk."""
+    """Let a worker receive the messages in chunks, and sample its memory after each chunk."""
     portion = max(1, messages // samples)
     resident = Series("memory.samples", f"run_sqlqueue_worker, resident after each {portion:,} messages", "MB")
     peak = Series("memory.peak", "run_sqlqueue_worker, resident at its highest", "MB")

@@ -30,7 +30,7 @@ def _kind(database: Database, messages: int, processes: int) -> Kind:
 
 
 def run(database: Database, messages: int, processes: int, threads: int, *arguments: str) -> Measured:
-    """Empty the queue with so many processes of so many threads each; `arguments` are passed to the command."""
+    """Empty the queue with this number of processes and threads in each; `arguments` are passed to the command."""
     database.fill(messages)
     command = ["run_sqlqueue_worker", "--until-empty", "--processes", str(processes), "--max-concurrency", str(threads), *arguments]
     with tempfile.TemporaryDirectory(prefix="sqlq-times-") as directory:

@@ -163,7 +163,7 @@ def write(options: argparse.Namespace, sections: Sequence[Section], facts: dict[
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, write the files; returns 0 even if a goal is missed, because a benchmark is no test."""
+    """Measure, print, write the files; returns 0 even if a goal is missed, because a benchmark is not a test."""
     options = parse(arguments)
     sections, facts = measure(options)
     print(write(options, sections, facts))

@@ -12,7 +12,7 @@ from benchmarks.messages import MESSAGE_TYPE, body
 
 
 def run(how: str, count: int) -> dict[str, object]:
-    """Send so many messages by single `send()` calls or one `send_many()`; returns the rate."""
+    """Send `count` messages with single `send()` calls or one `send_many()`; returns the rate."""
     django.setup()
     # Models can be imported only now.
     from sqlqueue_app import send, send_many  # noqa: PLC0415

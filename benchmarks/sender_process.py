@@ -11,7 +11,7 @@ from benchmarks.messages import MESSAGE_TYPE, body
 
 
 def main() -> None:
-    """Send so many messages, each with its own `send()` and transaction."""
+    """Send the requested number of messages, each with its own `send()` and transaction."""
     django.setup()
     # Models can be imported only now.
     from sqlqueue_app import send  # noqa: PLC0415

@@ -139,7 +139,7 @@ def _measure(readers: Readers, rows: int, rounds: int) -> None:
             if round_:
                 rates[name].append(rows / (time.perf_counter() - began))
                 used[name].append(_processor_seconds() - before)
-    print(f"\n{rows:,} rows, {rounds} rounds by turns: thousands of rows a second; processor seconds of Spark, Python included\n")
+    print(f"\n{rows:,} rows, {rounds} rounds in turns: thousands of rows per second; CPU seconds of Spark, including Python\n")
     for name, found in rates.items():
         print(f"{name:24} median {median(found) / 1000:6.0f}   {median(used[name]):5.1f} s   rounds {_rounds(found)}")
     jdbc = [median(found) for name, found in rates.items() if name.startswith("JDBC")]

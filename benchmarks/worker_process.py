@@ -1,6 +1,6 @@
 """Run a real worker in a separate process: `python -m benchmarks.worker_process THREADS [MESSAGES]`.
 
-It ends when its queue is empty, or after so many messages.
+It ends when its queue is empty, or after a given number of messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.measures import rate
 
 
 def run(threads: int, enough: int | None) -> dict[str, object]:
-    """Receive with so many threads; returns the rate and the processor time per message."""
+    """Receive with `threads` threads; returns the rate and the processor time per message."""
     django.setup()
     # Models can be imported only now.
     from sqlqueue_app.conf import get_settings  # noqa: PLC0415

@@ -179,7 +179,7 @@ def measure(options: argparse.Namespace) -> results.Run:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, write the files; returns 0 even if a goal is missed, because a benchmark is no test."""
+    """Measure, print, write the files; returns 0 even if a goal is missed, because a benchmark is not a test."""
     options = parse(arguments)
     # a signal also ends brokers and workers; a shell that starts it in the background would make it ignore Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -55,7 +55,7 @@ class Peer:
     adapter: str
     variants: Sequence[Variant]
     at_rest: Callable[[int], Variant]
-    """The worker for so many messages at once, to watch it at rest and to kill it."""
+    """The worker with this concurrency, to watch it at rest and to kill it."""
     tables: Sequence[str] = ()
     """What is emptied between turns."""
     broker: str = ""

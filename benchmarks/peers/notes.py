@@ -51,7 +51,7 @@ class Notes:
         return self._lines
 
     def wait_for(self, count: int, worker: Worker, seconds: float = _PATIENCE_SECONDS) -> None:
-        """Wait for so many notes, polling every 20 ms. Raises RuntimeError if the worker or the time ends first."""
+        """Wait for `count` notes, polling every 20 ms. Raises RuntimeError if the worker or the time ends first."""
         end = time.monotonic() + seconds
         while self.count() < count:
             if time.monotonic() > end or not worker.is_alive():

@@ -62,7 +62,7 @@ def start(peer: Peer) -> Found:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that at least so many percent of the values do not exceed."""
+    """The smallest value that at least `percent` percent of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -(-int(len(ordered) * percent) // 100) - 1)]
 

@@ -44,7 +44,7 @@ class DataFile:
 
 
 def data_file(path: str, rows: int = 0) -> DataFile | None:
-    """The file at this path below the lake; None if it is no file of messages or failures."""
+    """The file at this path below the lake; None if it is not a file of messages or failures."""
     place = _PLACE.fullmatch(path)
     if place is None or place["table"] not in SEARCHED:
         return None

@@ -264,7 +264,7 @@ class BatchSize:
             self._size = min(self._size * 2, AUTO_MAXIMUM)
 
     def lost(self, received: int) -> None:
-        """Record that the transaction of a batch was lost: its messages are received alone now, and others meanwhile too."""
+        """Record that the transaction of a batch was lost: until its messages are handled, each message is received alone."""
         self._alone = received if received > 1 else 0
         if self._automatic:
             self._size = 1

@@ -276,7 +276,7 @@ class HandlerTable:
             bodies = {target: read(incoming.body) for target, read in plan.readers.items()}
         except SeveralMessages:
             bodies = {}
-        # Outside the except block: an error raised there must not have this one, which is no failure, as its context.
+        # Outside the except block: an error raised there must not have this one, which is not a failure, as its context.
         return [(handler, bodies[handler.target]) for handler in plan.handlers] if bodies else self._calls_of_each(incoming)
 
     def _calls_of_each(self, incoming: IncomingMessage) -> list[tuple[Handler, Any]]:

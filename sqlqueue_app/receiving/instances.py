@@ -124,7 +124,7 @@ def lease_instance(
             if number < endpoint.callback_queues:
                 continue
             break
-        # The row comes before the table: only one of the competing processes creates it, and none drops it meanwhile.
+        # The row comes before the table: only one of the competing processes creates it, and none drops it in between.
         if (lease := claim_callback_queue(queue, alias=alias, endpoint=endpoint.name, name=name, concurrency=concurrency)) is None:
             continue
         try:
@@ -274,7 +274,7 @@ def forget_gone() -> int:
 
 
 def _same(alias: str, instance: Instance) -> QuerySet[Instance]:
-    """The row, unless its process has sent a heartbeat meanwhile."""
+    """The row, unless its process has since sent a heartbeat."""
     return Instance.objects.using(alias).filter(pk=instance.pk, heartbeat_at__lte=instance.heartbeat_at, pid=instance.pid)
 
 

@@ -265,7 +265,7 @@ class PendingRequests:
                     del self._waiting[request.message_id]
 
     def answer(self, request: Request[Any], value: Any) -> bool:
-        """End the request with its reply. Returns False if it has ended meanwhile."""
+        """End the request with its reply. Returns False if it has already ended."""
         if request.succeed(value):
             with self._lock:
                 self._answered += 1

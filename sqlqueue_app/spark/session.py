@@ -401,8 +401,8 @@ JAVA_OPTION: Final = "-Xrs"
 def signals_blocked() -> Iterator[None]:
     """A context in which child processes start with SIGINT and SIGTERM blocked. Does nothing on Windows.
 
-    Children inherit the block whatever handlers they set; Java needs JAVA_OPTION for that. Signals to this process go to its other
-    threads meanwhile, or arrive at the end of the context.
+    Children inherit the block whatever handlers they set; Java needs JAVA_OPTION for that. Within the context, signals
+    to this process go to its other threads, or arrive at its end.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -287,7 +287,7 @@ def _callback_queues(settings: Settings, book: AddressBook, holders: Iterable[In
 
 
 def known_queue_at(settings: Settings, address: str) -> KnownQueue | None:
-    """The known queue with this address as the wire writes it; None if there is none or the text is no address. Never connects."""
+    """The known queue with this address as the wire writes it; None if there is none or it is not an address. Never connects."""
     try:
         found = address_book_of(settings).parse(address)
     except AddressError:
@@ -301,7 +301,7 @@ def name_of_queue(book: AddressBook, address: QueueAddress) -> str:
 
 
 def queue_name_at(address: str) -> str:
-    """The name of the queue at this address as the wire writes it, for pages; the text itself if it is no address."""
+    """The name of the queue at this address as the wire writes it, for pages; the text itself if it is not an address."""
     book = address_book_of(get_settings())
     try:
         return name_of_queue(book, book.parse(address))

@@ -212,7 +212,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"queue": " "}, r"ConfigurationError: the option queue is missing: expected the name of a queue"),
     ({"url": "mysql://u:geheim@h/d"}, r"the option url begins with the scheme 'mysql': expected postgresql://"),
     ({"url": "postgresql://u:geheim@h"}, r"the option url names no database"),
-    ({"url": "postgresql://u:geheim@h:port/d"}, r"the option url is no url"),
+    ({"url": "postgresql://u:geheim@h:port/d"}, r"the option url is not a URL"),
     ({"url": "sqlite://tmp/x"}, r"the option url names a host, and SQLite has none"),
     ({"url": "sqlite:////nowhere/x.db"}, r"names the SQLite file '/nowhere/x.db', which is not there"),
     ({"url": "postgresql://u:geheim@127.0.0.1:1/d"}, r"failed to plan the reading of the queue 'Sales' \(postgresql://u@127.0.0.1:1/d\)"),

@@ -182,7 +182,7 @@ def _pairs(text: str | None) -> list[tuple[str, str | None]] | None:
         return None
 
 
-# Without filters. Excludes the lowest bigint, whose absolute value is no bigint.
+# Without filters. Excludes the lowest bigint, whose absolute value is not a bigint.
 EVERYTHING = RowRange(-(2**63) + 1, 2**63 - 1)
 _SECOND = timedelta(seconds=1)
 # Outside of these years the column may hold substitute values.

@@ -66,7 +66,7 @@ def parse_url(url: str) -> Database:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise ConfigurationError(f"the option url is no url: expected {_EXPECTED}; special characters in it as %XX") from None
+        raise ConfigurationError(f"the option url is not a URL: expected {_EXPECTED}, with special characters as %XX") from None
     dialect = _SCHEMES.get(parts.scheme.lower())
     if dialect is None:
         raise ConfigurationError(f"the option url begins with the scheme {parts.scheme!r}: expected {_EXPECTED}")

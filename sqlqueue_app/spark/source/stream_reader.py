@@ -25,7 +25,7 @@ from sqlqueue_app.spark.source.batch_reader import RowsOfTable, plan_ranges, rea
 from sqlqueue_app.spark.source.database import Connection, SourceTable, connected, find_table
 from sqlqueue_app.spark.source.options import StreamOptions
 
-# One above the lowest bigint, whose absolute value is no bigint.
+# One above the lowest bigint, whose absolute value is not a bigint.
 _BEFORE_ALL = -(2**63) + 1
 # Spark polls a hundred times per second. Each probe opens a connection, so idle queues are probed at growing intervals.
 _MIN_POLL_SECONDS = 0.2

@@ -42,7 +42,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options for rate and number."""
         parser.add_argument("--per-minute", type=positive, default=20.0, metavar="N", help="orders a minute (default: 20)")
-        parser.add_argument("--count", type=int, metavar="N", help="end after so many orders (default: never)")
+        parser.add_argument("--count", type=int, metavar="N", help="end after this number of orders (default: never)")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Place orders with a pause between them that a signal ends."""

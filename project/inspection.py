@@ -39,7 +39,7 @@ def _on_the_pages(site: str, name: str, password: str | None) -> list[str]:
     try:
         if order is None or "shipped" not in browser.get("/"):
             problems.append("the home page shows no shipped order")
-        if order is not None and "Shipping says" not in browser.get(reverse("parcel", args=[order.number])):
+        if order is not None and "Shipping replied" not in browser.get(reverse("parcel", args=[order.number])):
             problems.append("the page about a parcel shows no reply")
         browser.post("/", customer="Check", total="1.00")
         if not Order.objects.filter(customer="Check").exists():

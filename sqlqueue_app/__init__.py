@@ -20,19 +20,21 @@ if TYPE_CHECKING:
     from sqlqueue_app.receiving.context import MessageContext
     from sqlqueue_app.receiving.handlers import handles
     from sqlqueue_app.receiving.requests import close_callbacks, request
-    from sqlqueue_app.sending.sender import publish, send, send_many, subscribe, unsubscribe
+    from sqlqueue_app.sending.sender import apublish, asend, asend_many, publish, send, send_many, subscribe, unsubscribe
     from sqlqueue_app.sending.subscribers import forget_subscribers
     from sqlqueue_app.status.control import pause, resume, set_concurrency
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "send", "send_many", "publish", "subscribe", "unsubscribe", "handles", "health_check", "message_type", "request",
+    "send", "send_many", "publish", "asend", "asend_many", "apublish", "subscribe", "unsubscribe",
+    "handles", "health_check", "message_type", "request",
     "Unrecoverable", "RetryNow", "RetryLater", "MoveToError", "Discard", "default_policy",
     "MessageContext", "SqlQueueError", "QueueNotFound",
     "pause", "resume", "set_concurrency", "close_callbacks", "forget_subscribers",
 ]  # fmt: skip
 
+_SENDING = ("apublish", "asend", "asend_many", "publish", "send", "send_many", "subscribe", "unsubscribe")
 _NAMES = {
     "sqlqueue_app.health_checks": ("health_check",),
     "sqlqueue_app.messages.errors": ("QueueNotFound", "SqlQueueError", "Unrecoverable"),
@@ -41,7 +43,7 @@ _NAMES = {
     "sqlqueue_app.receiving.context": ("MessageContext",),
     "sqlqueue_app.receiving.handlers": ("handles",),
     "sqlqueue_app.receiving.requests": ("close_callbacks", "request"),
-    "sqlqueue_app.sending.sender": ("publish", "send", "send_many", "subscribe", "unsubscribe"),
+    "sqlqueue_app.sending.sender": _SENDING,
     "sqlqueue_app.sending.subscribers": ("forget_subscribers",),
     "sqlqueue_app.status.control": ("pause", "resume", "set_concurrency"),
 }

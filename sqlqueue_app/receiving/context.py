@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Unpack, overload
 
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.messages import headers as names
@@ -17,14 +18,14 @@ from sqlqueue_app.messages.times import as_delay
 from sqlqueue_app.messages.types import Body
 from sqlqueue_app.receiving.destinations import AllowedDestinations
 from sqlqueue_app.sending.composer import Composer, ContextOptions, Options, SendOptions
-from sqlqueue_app.sending.replies import return_code_headers, return_code_of
+from sqlqueue_app.sending.replies import in_event_loop, return_code_headers, return_code_of
 
 if TYPE_CHECKING:
     from sqlqueue_app.receiving.handlers import Handler
 
 
 class MessageContext:
-    """The message being handled and the ways to answer it. Valid while the handlers run, in their thread.
+    """The message being handled and the ways to answer it. Valid while the handlers run, in their thread or their event loop.
 
     Outgoing messages are collected and written when all handlers have returned: in the receive transaction, so that they are sent
     if and only if it commits; in modes receive_only and none in their own transaction.
@@ -156,8 +157,14 @@ class MessageContext:
         """Send an event, as `send` does, to all subscribers of its type or of one of its parents, and return the message id.
 
         Sends nothing without subscribers. Raises QueueNotFound if there is no subscription table, AddressError if a row of it
-        holds no address, MessageTypeError for an unknown type, MessageBodyError for a bad body.
+        holds no address, MessageTypeError for an unknown type, MessageBodyError for a bad body, SynchronousOnlyOperation in a
+        coroutine.
         """
+        if in_event_loop():
+            # Always, not only where the subscriptions are not cached.
+            raise SynchronousOnlyOperation(
+                "context.publish() reads the subscriptions from the database: in a coroutine, await apublish()"
+            )
         options = SendOptions(headers=headers, time_to_be_received=time_to_be_received)
         message_id, copies = self._composer.compose_event(message, body, options, incoming=self._incoming)
         if not immediate:

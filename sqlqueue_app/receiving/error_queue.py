@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
@@ -9,6 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+import asgiref
+
+import sqlqueue_app
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import columns_of, complete_headers
@@ -32,7 +37,10 @@ MESSAGE_CHARACTERS = 16_384
 TRACE_CHARACTERS = 100_000
 # A retry cannot help: the body, the type or the settings will be the same.
 UNRECOVERABLE = (Unrecoverable, MessageBodyError, MessageTypeError, HandlerError, CannotPrepare)
-_OWN_CODE = str(Path(__file__).parent.parent)
+# The worker's own frames, and those of the event loop of an `async def` handler.
+_OWN_CODE = tuple(
+    str(Path(file).parent) for file in (sqlqueue_app.__file__, asgiref.__file__, asyncio.__file__, concurrent.__file__)
+)
 _DROPPED = (names.DELAYED_RETRIES, names.IMMEDIATE_RETRIES)
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final, TypeVar
 
+from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.utils.module_loading import autodiscover_modules
 
@@ -48,7 +49,7 @@ _Handler = TypeVar("_Handler", bound=HandlerFunction)
 class Handler:
     """A registered function. `target` is the class of its messages, or None where the body arrives as a dict.
 
-    `call`, if set, is called instead of the function: the function wrapped in middleware.
+    `call`, if set, is called instead of the function: an `async def` function in an event loop, or the function in middleware.
     `registered_at` is the module and line of the registration, which may differ from those of the function.
     """
 
@@ -107,9 +108,12 @@ registry = HandlerRegistry()
 def handles(*messages: type | str) -> Callable[[_Handler], _Handler]:
     """Register a handler `f(message, context)` for classes of a `message_type`, or for type names whose bodies arrive as dicts.
 
-    The handler runs inside the receive transaction: its work on the queue's database commits or rolls back with the receive.
-    Raises HandlerError for an `async def` function, which could not share that transaction, for one that does not take two
-    positional arguments, for a class that is not a message type, and for a bare `@handles`.
+    The handler runs inside the receive transaction: its work on the queue's database commits or rolls back with the receive. That
+    holds for an `async def` function too: it runs in an event loop of its own, which ends with it, and Django runs the `a…`
+    methods of the ORM and thread-sensitive `sync_to_async` in the thread that received the message.
+
+    Raises HandlerError for an async generator function, for a function that does not take two positional arguments, for a class
+    that is not a message type, and for a bare `@handles`.
     """
     if not messages:
         raise HandlerError(
@@ -118,11 +122,11 @@ def handles(*messages: type | str) -> Callable[[_Handler], _Handler]:
     named = [_named(message) for message in messages]
 
     def register(function: _Handler) -> _Handler:
-        _check(function)
+        call = _checked_call(function)
         caller = sys._getframe(1)
         place = (str(caller.f_globals.get("__name__", "")), caller.f_lineno)
         for name, target in named:
-            registry.add(Handler(name, function, target, registered_at=place))
+            registry.add(Handler(name, function, target, call, registered_at=place))
         return function
 
     return register
@@ -160,19 +164,20 @@ def handlers_of(modules: Iterable[str] | None) -> list[Handler]:
     return [handler for handler in registry.all() if handler.belongs_to(names)]
 
 
-def _check(function: Any) -> None:
+def _checked_call(function: Any) -> HandlerFunction | None:
+    """Check a handler; return the function to call instead of an `async def` one."""
     if not callable(function):
         raise HandlerError(f"@handles decorates {function!r}: expected a function that takes (message, context)")
-    call = function if inspect.isroutine(function) else type(function).__call__
-    if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
+    call = function if inspect.isroutine(function) else function.__call__
+    if inspect.isasyncgenfunction(call):
         raise HandlerError(
-            f"handler {_path(function)} is async: it could not share the receive transaction, which belongs to one thread; "
-            "write a plain function, and call async code in it with asgiref's async_to_sync"
+            f"handler {_path(function)} is an async generator, of which nothing would run: write an `async def` without yield"
         )
     try:
         inspect.signature(function).bind(None, None)
     except TypeError as error:
         raise HandlerError(f"handler {_path(function)} must take (message, context): {error}") from error
+    return async_to_sync(call) if inspect.iscoroutinefunction(call) else None
 
 
 def _path(function: Any) -> str:
@@ -349,9 +354,10 @@ def _composed(handler: Handler, middleware: Sequence[Middleware], setting: str) 
 
 def _checked(handler: Handler) -> HandlerFunction:
     """Check the result of the handler itself, because middleware may return something else."""
+    run = handler.call or handler.function
 
     def call(message: Any, context: Any) -> Any:
-        result = handler.function(message, context)
+        result = run(message, context)
         if result is not None:
             refuse_unrun(result, handler)
         return result

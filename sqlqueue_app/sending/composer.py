@@ -61,11 +61,18 @@ class RequestOptions(Options, total=False):
     message_id: str | None
 
 
-class DelayOptions(RequestOptions, total=False):
-    """The options of `send()`."""
+class ManyOptions(Options, total=False):
+    """The options of `send_many()`."""
 
+    to: str | None
     delay: timedelta | float | None
     deliver_at: datetime | None
+
+
+class DelayOptions(ManyOptions, total=False):
+    """The options of `send()`."""
+
+    message_id: str | None
 
 
 class ContextOptions(Options, total=False):

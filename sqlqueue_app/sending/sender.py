@@ -10,8 +10,9 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
-from typing import Unpack, overload
+from typing import Any, Unpack, overload
 
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from sqlqueue_app.conf import get_settings
@@ -20,7 +21,16 @@ from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError, QueueNotFound
 from sqlqueue_app.messages.times import as_delay
 from sqlqueue_app.messages.types import Body, registry
-from sqlqueue_app.sending.composer import Composer, DelayOptions, Options, SendOptions, compose_rows, outgoing_of, sender_identity
+from sqlqueue_app.sending.composer import (
+    Composer,
+    DelayOptions,
+    ManyOptions,
+    Options,
+    SendOptions,
+    compose_rows,
+    outgoing_of,
+    sender_identity,
+)
 from sqlqueue_app.sending.dispatcher import Dispatcher, missing_queue_hint
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection, on_settings_changed
 from sqlqueue_app.tables.listing import current_catalog
@@ -167,6 +177,45 @@ def publish(
     if copies:
         chosen.write(copies)
     return event_id
+
+
+@overload
+async def asend(message: str, body: Body = None, **options: Unpack[DelayOptions]) -> str: ...
+
+
+@overload
+async def asend(message: object, **options: Unpack[DelayOptions]) -> str: ...
+
+
+async def asend(message: object, body: object = None, **options: Any) -> str:
+    """`send()` for coroutines: with the same arguments, result, errors and transactions.
+
+    Django's thread for synchronous code writes the message, the thread of the ORM's `a…` methods: inside an `async def` handler
+    that is the thread of the receive transaction.
+    """
+    call: Callable[..., str] = send
+    return await sync_to_async(call)(message, body, **options)
+
+
+async def asend_many(
+    messages: Iterable[object], bodies: Iterable[object] | None = None, **options: Unpack[ManyOptions]
+) -> list[str]:
+    """`send_many()` for coroutines, as `asend()` is `send()`. The iterables are read in that thread."""
+    return await sync_to_async(send_many)(messages, bodies, **options)
+
+
+@overload
+async def apublish(message: str, body: Body = None, *, message_id: str | None = None, **options: Unpack[Options]) -> str: ...
+
+
+@overload
+async def apublish(message: object, *, message_id: str | None = None, **options: Unpack[Options]) -> str: ...
+
+
+async def apublish(message: object, body: object = None, **options: Any) -> str:
+    """`publish()` for coroutines, as `asend()` is `send()`."""
+    call: Callable[..., str] = publish
+    return await sync_to_async(call)(message, body, **options)
 
 
 def subscribe(event: type | str, *, endpoint: str | None = None) -> None:

@@ -90,8 +90,8 @@ TESTS: dict[str, list[str]] = {
     "`@handles(Order)`, although the class is not a message type": [
         "conf/test_nothing_silent.py::test_a_class_that_is_no_message_type_is_refused_before_it_decorates"
     ],
-    "a handler that is `async def`": [
-        "receiving/test_handlers.py::test_async_handler_is_refused_with_the_reason",
+    "a handler that is an async generator": [
+        "receiving/test_async_handlers.py::test_asynchronous_generator_is_refused",
         "receiving/test_handlers.py::test_callable_with_other_parameters_is_refused",
     ],
     "a handler that returns a coroutine or a generator": [

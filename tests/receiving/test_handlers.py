@@ -22,18 +22,6 @@ HEADERS = '{"NServiceBus.EnclosedMessageTypes": "Test.Derived;Test.Base"}'
 pytestmark = pytest.mark.usefixtures("handler_registry")
 
 
-def test_async_handler_is_refused_with_the_reason() -> None:
-    async def handler(message: Any, context: Any) -> None: ...
-
-    class AsyncCallable:
-        async def __call__(self, message: Any, context: Any) -> None: ...
-
-    for refused in (handler, AsyncCallable()):
-        with pytest.raises(HandlerError, match="is async: it could not share the receive transaction"):
-            handles("Test.Message")(refused)
-    assert registry.all() == []
-
-
 @pytest.mark.parametrize("wrong", [lambda: None, lambda message: None, lambda a, b, c: None, "text", None])
 def test_callable_with_other_parameters_is_refused(wrong: Any) -> None:
     with pytest.raises(HandlerError):

@@ -15,7 +15,7 @@ from sqlqueue_app.dialects.dialect import dialect
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.sending import sender
-from sqlqueue_app.tables.installation import install_tables
+from sqlqueue_app.tables.installation import install_tables, subscription_address
 from sqlqueue_app.tables.queue import QueueTable, forget_tables
 from sqlqueue_app.tables.rows import PeekedRow
 from tests.support.databases import QueueDatabase
@@ -71,6 +71,14 @@ def _open(database: QueueDatabase) -> Desk:
     desk.configure()
     desk.install("Sales")
     desk.install("Billing")
+    return desk
+
+
+def with_subscriptions(desk: Desk) -> Desk:
+    """The desk with a subscription table and the queue Shipping."""
+    address = subscription_address(get_settings().address_book(desk.database.vendor))
+    install_tables(desk.alias, [PlannedTable(TableKind.SUBSCRIPTIONS, address)])
+    desk.install("Shipping")
     return desk
 
 

@@ -11,7 +11,6 @@ from django.db import transaction
 
 from sqlqueue_app import publish, subscribe, unsubscribe
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.errors import (
     AddressError,
     ConfigurationError,
@@ -24,9 +23,8 @@ from sqlqueue_app.messages.types import message_type
 from sqlqueue_app.sending.composer import Composer, SenderIdentity, sender_identity
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.sending.subscribers import MAX_EVENT_TYPES, SECONDS_REMEMBERED, Subscribers
-from sqlqueue_app.tables.installation import install_tables, subscription_address
 from sqlqueue_app.tables.subscriptions import SubscriptionRow
-from tests.sending.conftest import Desk
+from tests.sending.conftest import Desk, with_subscriptions
 from tests.support.tables import elsewhere
 
 
@@ -68,13 +66,6 @@ def sqlite_stand(sqlite_desk: Desk) -> Desk:
 @pytest.fixture
 def postgresql_stand(postgresql_desk: Desk) -> Desk:
     return with_subscriptions(postgresql_desk)
-
-
-def with_subscriptions(desk: Desk) -> Desk:
-    address = subscription_address(get_settings().address_book(desk.database.vendor))
-    install_tables(desk.alias, [PlannedTable(TableKind.SUBSCRIPTIONS, address)])
-    desk.install("Shipping")
-    return desk
 
 
 def subscribers(desk: Desk, clock: Callable[[], float]) -> Subscribers:

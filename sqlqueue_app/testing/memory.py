@@ -27,6 +27,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import AddressBook
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage, new_message_id
 from sqlqueue_app.messages.headers import Intent, read_headers
+from sqlqueue_app.messages.times import format_time, parse_time
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.endpoint import endpoints_of
 from sqlqueue_app.sending.composer import Composer, sender_identity
@@ -319,5 +320,8 @@ class FakeContext(MessageContext):
         if message.is_delayed:
             headers = dict(read_headers(self._composer.delayed_row(message).headers))
             headers.pop(names.FORWARD_DESTINATION, None)
+            if message.delay is not None:
+                # Counted from the call, however much later `sent` is read.
+                headers[names.DELIVER_AT] = format_time(parse_time(headers[names.TIME_SENT] or "") + message.delay)
             return SentMessage(message.destination, headers, message.body)
         return SentMessage(message.destination, message.headers, message.body)

@@ -79,6 +79,10 @@ def check_name(name: str, dialect: str, suffix_bytes: int = 0, *, part: str = "t
     if is_blank(name):
         raise AddressError(f"the {part} name {name!r} is empty or white space; give it a name")
     check_characters(name, f"{part} name")
+    if dialect == "sqlserver" and part == "table" and name.startswith("#"):
+        raise AddressError(
+            f"the table name {name!r} begins with '#', which makes it a temporary table on SQL Server: choose another name"
+        )
     limit, unit, length = _measure(name, dialect, part)
     if limit is None or length + suffix_bytes <= limit:
         return

@@ -87,13 +87,12 @@ def test_queue_in_another_schema_works(database: QueueDatabase, layout: str, sch
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12))
 def test_no_name_breaks_out_of_its_quotes(queue_database: QueueDatabase, name: str) -> None:
+    before = set(queue_database.connection.introspection.table_names())
     try:
         address = address_of(queue_database, name)
+        made = install_tables(queue_database.alias, [PlannedTable(TableKind.QUEUE, address)])
     except AddressError:
-        return  # only white space
-    table = PlannedTable(TableKind.QUEUE, address)
-    before = set(queue_database.connection.introspection.table_names())
-    made = install_tables(queue_database.alias, [table])
+        return  # only white space, or a temporary table on SQL Server
     after = set(queue_database.connection.introspection.table_names())
     assert after - before == {name for _ in made}
     use(QueueTable(queue_database.alias, address))

@@ -56,9 +56,11 @@ def test_characters_that_no_database_accepts_are_refused(quote: object, name: st
         ("é" * 27, "postgresql", 1, "table"),
         ("x" * 63, "postgresql", 0, "schema"),
         ("x" * 5000, "sqlite", 100, "table"),
+        ("#Sales", "postgresql", 0, "table"),
+        ("#Sales", "sqlserver", 0, "schema"),
     ],
 )
-def test_name_within_the_limit_is_accepted(name: str, dialect: str, suffix: int, part: str) -> None:
+def test_name_that_the_database_supports_is_accepted(name: str, dialect: str, suffix: int, part: str) -> None:
     check_name(name, dialect, suffix, part=part)
 
 
@@ -71,11 +73,14 @@ def test_name_within_the_limit_is_accepted(name: str, dialect: str, suffix: int,
         ("x" * 56, "postgresql", 0, "table", "is 56 bytes long; postgresql allows 55 bytes"),
         ("é" * 28, "postgresql", 0, "table", "is 56 bytes long"),
         ("x" * 64, "postgresql", 0, "schema", "schema name .* is 64 bytes long; postgresql allows 63 bytes"),
+        ("#Sales", "sqlserver", 0, "table", "begins with '#', which makes it a temporary table on SQL Server"),
         (" ", "sqlite", 0, "table", "is empty or white space"),
         ("a\0", "sqlite", 0, "table", "contains the character NUL"),
     ],
 )
-def test_name_beyond_the_limit_is_refused(name: str, dialect: str, suffix: int, part: str, expected_error: str) -> None:
+def test_name_that_the_database_does_not_support_is_refused(
+    name: str, dialect: str, suffix: int, part: str, expected_error: str
+) -> None:
     with pytest.raises(AddressError, match=expected_error) as caught:
         check_name(name, dialect, suffix, part=part)
     assert repr(name) in str(caught.value)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import asgiref
 
-import sqlqueue_app
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import columns_of, complete_headers
@@ -38,9 +37,7 @@ TRACE_CHARACTERS = 100_000
 # A retry cannot help: the body, the type or the settings will be the same.
 UNRECOVERABLE = (Unrecoverable, MessageBodyError, MessageTypeError, HandlerError, CannotPrepare)
 # The worker's own frames, and those of the event loop of an `async def` handler.
-_OWN_CODE = tuple(
-    str(Path(file).parent) for file in (sqlqueue_app.__file__, asgiref.__file__, asyncio.__file__, concurrent.__file__)
-)
+_OWN_CODE = (str(Path(__file__).parent.parent), *asgiref.__path__, *asyncio.__path__, *concurrent.__path__)
 _DROPPED = (names.DELAYED_RETRIES, names.IMMEDIATE_RETRIES)
 
 

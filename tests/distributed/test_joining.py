@@ -18,7 +18,7 @@ from sqlqueue_app.status.in_doubt import InDoubt
 from tests.distributed.conftest import OtherDatabase, reasons
 from tests.support.bench import Bench, Calls, write_instance, written
 
-pytestmark = pytest.mark.usefixtures("nobody_looks_in_the_background")
+pytestmark = pytest.mark.usefixtures("no_background_resolution")
 
 
 def recorded(bench: Bench) -> list[list[str]]:

@@ -19,7 +19,7 @@ from sqlqueue_app.tables.two_phase import Participant
 from tests.distributed.conftest import OtherDatabase, reasons
 from tests.support.bench import Bench, Calls, write_instance, written
 
-pytestmark = pytest.mark.usefixtures("nobody_looks_in_the_background")
+pytestmark = pytest.mark.usefixtures("no_background_resolution")
 
 
 def test_a_commit_of_the_receive_that_fails_rolls_the_branches_back(bench: Bench, second: OtherDatabase) -> None:

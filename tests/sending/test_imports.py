@@ -53,13 +53,13 @@ def test_names_are_the_original_objects() -> None:
     from sqlqueue_app.receiving.context import MessageContext
     from sqlqueue_app.receiving.handlers import handles
     from sqlqueue_app.receiving.requests import close_callbacks, request
-    from sqlqueue_app.sending.sender import publish, send, send_many, subscribe, unsubscribe
+    from sqlqueue_app.sending.sender import apublish, asend, asend_many, publish, send, send_many, subscribe, unsubscribe
     from sqlqueue_app.sending.subscribers import forget_subscribers
     from sqlqueue_app.status.control import pause, resume, set_concurrency
 
     expected = {
         "Unrecoverable": Unrecoverable, "handles": handles, "message_type": message_type, "send": send, "send_many": send_many,
-        "publish": publish, "subscribe": subscribe, "unsubscribe": unsubscribe,
+        "asend": asend, "asend_many": asend_many, "apublish": apublish, "publish": publish, "subscribe": subscribe, "unsubscribe": unsubscribe,
         "MessageContext": MessageContext, "SqlQueueError": SqlQueueError, "QueueNotFound": QueueNotFound, "pause": pause,
         "resume": resume, "set_concurrency": set_concurrency, "close_callbacks": close_callbacks,
         "forget_subscribers": forget_subscribers,

@@ -59,7 +59,8 @@ def test_names_are_the_original_objects() -> None:
 
     expected = {
         "Unrecoverable": Unrecoverable, "handles": handles, "message_type": message_type, "send": send, "send_many": send_many,
-        "asend": asend, "asend_many": asend_many, "apublish": apublish, "publish": publish, "subscribe": subscribe, "unsubscribe": unsubscribe,
+        "asend": asend, "asend_many": asend_many, "apublish": apublish,
+        "publish": publish, "subscribe": subscribe, "unsubscribe": unsubscribe,
         "MessageContext": MessageContext, "SqlQueueError": SqlQueueError, "QueueNotFound": QueueNotFound, "pause": pause,
         "resume": resume, "set_concurrency": set_concurrency, "close_callbacks": close_callbacks,
         "forget_subscribers": forget_subscribers,

@@ -144,7 +144,7 @@ def test_conflicting_leaves_are_refused(depot: Path, settings: Settings) -> None
     settings.SQLQUEUE = {"ENDPOINTS": {"Sales": {}}}
     for name in ("0002_left", "0002_right"):
         (depot / f"{name}.py").write_text(FIRST.replace("[]", '[("depot", "0001_initial")]', 1))
-    with pytest.raises(CommandError, match="0002_left, 0002_right; merge them first"):
+    with pytest.raises(CommandError, match="several leaf nodes, 0002_left, 0002_right; run makemigrations --merge first"):
         make_migration()
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.monitoring.check_results import CheckRunner
+from sqlqueue_app.monitoring.checks import ProcessChecks
 from sqlqueue_app.status.in_doubt import InDoubt
+from sqlqueue_app.tables.connections import database_now
 from tests.support.bench import Bench
 from tests.support.databases import DatabaseSession, QueueDatabase
 from tests.support.other_databases import OtherDatabase as OtherDatabase, made_beside
@@ -39,6 +44,13 @@ def second(bench: Bench, provider: PostgresqlProvider) -> Iterator[OtherDatabase
 def third(bench: Bench, provider: PostgresqlProvider) -> Iterator[OtherDatabase]:
     with other_database(provider, "third") as made:
         yield made
+
+
+def run_checks(bench: Bench, in_doubt: InDoubt, *, minutes: int) -> list[str]:
+    """Run the checks that are due when all clocks are this many minutes ahead. Returns their names."""
+    at = database_now(bench.database.alias) + timedelta(minutes=minutes)
+    own = ProcessChecks(bench.database.alias)
+    return list(CheckRunner(get_settings(), own, in_doubt, now=lambda: at, local=lambda: at).run_due())
 
 
 @pytest.fixture

@@ -17,15 +17,15 @@ from sqlqueue_app import handles
 from sqlqueue_app.checks import check_other_databases, check_prepared_transactions
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dialects.postgresql import BranchId
-from sqlqueue_app.models import CheckResult, DistributedTransaction, TwoPhaseCoordinator
+from sqlqueue_app.models import DistributedTransaction, TwoPhaseCoordinator
 from sqlqueue_app.monitoring.check_results import CheckRunner
-from sqlqueue_app.monitoring.checks import BRANCHES, CLOCKS, ProcessChecks, run
+from sqlqueue_app.monitoring.checks import BRANCHES, ProcessChecks, run
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.endpoint import transaction_log
 from sqlqueue_app.status.in_doubt import CONNECT_SECONDS, InDoubt, Resolved
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.two_phase import prepare
-from tests.distributed.conftest import OtherDatabase, other_database
+from tests.distributed.conftest import OtherDatabase, other_database, run_checks
 from tests.support import postgresql, postgresql_programs
 from tests.support.alerts import alerts, one_alert
 from tests.support.bench import Bench
@@ -198,17 +198,11 @@ def test_admin_lists_branches_older_than_a_minute(bench: Bench, second: OtherDat
 
 def test_a_branch_in_doubt_is_one_alert_until_it_has_ended(bench: Bench, second: OtherDatabase) -> None:
     in_doubt = InDoubt(bench.database.alias)
-    now = database_now(bench.database.alias)
     leave_branch(bench, second)
-    own = ProcessChecks(bench.database.alias)
-    later = iter((now + timedelta(minutes=2), now + timedelta(minutes=4)))
-    watching = CheckRunner(get_settings(), own, in_doubt, now=lambda: next(later), local=lambda: now)
-    assert BRANCHES.name in watching.run_due()
-    CheckResult.objects.filter(name=CLOCKS.name).delete()  # the clock of the test is ahead
+    assert BRANCHES.name in run_checks(bench, in_doubt, minutes=2)
     one_alert("in_doubt", "In-doubt transaction : A transaction has been prepared in the database second since ")
     in_doubt.end_branches()
-    watching.run_due()
-    CheckResult.objects.filter(name=CLOCKS.name).delete()
+    run_checks(bench, in_doubt, minutes=4)
     assert alerts().are_none
 
 

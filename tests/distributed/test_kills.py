@@ -5,20 +5,15 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from sqlqueue_app import handles, send
-from sqlqueue_app.conf import get_settings
-from sqlqueue_app.models import CheckResult, DistributedTransaction
-from sqlqueue_app.monitoring.check_results import CheckRunner
-from sqlqueue_app.monitoring.checks import CLOCKS, ProcessChecks
+from sqlqueue_app.models import DistributedTransaction
 from sqlqueue_app.status.in_doubt import InDoubt
-from sqlqueue_app.tables.connections import database_now
 from tests.distributed import kill_app
-from tests.distributed.conftest import OtherDatabase
+from tests.distributed.conftest import OtherDatabase, run_checks
 from tests.support.alerts import alerts, one_alert
 from tests.support.bench import Bench
 from tests.support.waiting import poll_until
@@ -92,16 +87,10 @@ def test_a_transaction_left_by_a_killed_worker_is_one_alert_until_it_has_ended(
     spreading: Bench, second: OtherDatabase, third: OtherDatabase, tmp_path: Path
 ) -> None:
     die(spreading, "second prepared", tmp_path / "killed")
-    in_doubt, now = InDoubt(spreading.database.alias), database_now(spreading.database.alias)
-    times = iter((now + timedelta(minutes=2), now + timedelta(minutes=4)))
-    checks = CheckRunner(
-        get_settings(), ProcessChecks(spreading.database.alias), in_doubt, now=lambda: next(times), local=lambda: now
-    )
-    checks.run_due()
-    CheckResult.objects.filter(name=CLOCKS.name).delete()  # the clock of the test is ahead
+    in_doubt = InDoubt(spreading.database.alias)
+    run_checks(spreading, in_doubt, minutes=2)
     found = one_alert("in_doubt", "In-doubt transaction", "A transaction has been prepared in the database second since ")
     assert any(each.endswith("/distributedtransaction/") for each in found.links)
     all_agree(spreading, second, third)
-    checks.run_due()
-    CheckResult.objects.filter(name=CLOCKS.name).delete()
+    run_checks(spreading, in_doubt, minutes=4)
     assert alerts().are_none

@@ -27,10 +27,10 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import AddressBook
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage, new_message_id
 from sqlqueue_app.messages.headers import Intent, read_headers
-from sqlqueue_app.messages.times import format_time, parse_time
+from sqlqueue_app.messages.times import parse_time
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.endpoint import endpoints_of
-from sqlqueue_app.sending.composer import Composer, sender_identity
+from sqlqueue_app.sending.composer import Composer, delayed_row, sender_identity
 from sqlqueue_app.sending.sender import send
 from sqlqueue_app.sending.subscribers import Subscribers, Topics, use_subscribers
 from sqlqueue_app.status.queues import address_book_of
@@ -283,7 +283,7 @@ class FakeContext(MessageContext):
         the attempt, connection.
         """
         settings = get_settings()
-        book = address_book_of(settings, endpoint=endpoint)
+        self._book = book = address_book_of(settings, endpoint=endpoint)
         no_subscribers = HandlerSubscribers(settings.database, book, None, otherwise=PUBLISHED)
         given = {names.MESSAGE_ID: message_id or new_message_id(), names.REPLY_TO_ADDRESS: reply_to, **(headers or {})}
         incoming = IncomingMessage(uuid.uuid4(), {name: value for name, value in given.items() if value is not None}, b"{}")
@@ -318,10 +318,9 @@ class FakeContext(MessageContext):
 
     def _as_sent(self, message: OutgoingMessage) -> SentMessage:
         if message.is_delayed:
-            headers = dict(read_headers(self._composer.delayed_row(message).headers))
+            # A delay counts from the call, however much later `sent` is read.
+            sent_at = parse_time(message.headers[names.TIME_SENT] or "")
+            headers = dict(read_headers(delayed_row(message, self._book, sent_at).headers))
             headers.pop(names.FORWARD_DESTINATION, None)
-            if message.delay is not None:
-                # Counted from the call, however much later `sent` is read.
-                headers[names.DELIVER_AT] = format_time(parse_time(headers[names.TIME_SENT] or "") + message.delay)
             return SentMessage(message.destination, headers, message.body)
         return SentMessage(message.destination, message.headers, message.body)

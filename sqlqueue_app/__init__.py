@@ -34,7 +34,6 @@ __all__ = [
     "pause", "resume", "set_concurrency", "close_callbacks", "forget_subscribers",
 ]  # fmt: skip
 
-_SENDING = ("apublish", "asend", "asend_many", "publish", "send", "send_many", "subscribe", "unsubscribe")
 _NAMES = {
     "sqlqueue_app.health_checks": ("health_check",),
     "sqlqueue_app.messages.errors": ("QueueNotFound", "SqlQueueError", "Unrecoverable"),
@@ -43,7 +42,7 @@ _NAMES = {
     "sqlqueue_app.receiving.context": ("MessageContext",),
     "sqlqueue_app.receiving.handlers": ("handles",),
     "sqlqueue_app.receiving.requests": ("close_callbacks", "request"),
-    "sqlqueue_app.sending.sender": _SENDING,
+    "sqlqueue_app.sending.sender": ("apublish", "asend", "asend_many", "publish", "send", "send_many", "subscribe", "unsubscribe"),
     "sqlqueue_app.sending.subscribers": ("forget_subscribers",),
     "sqlqueue_app.status.control": ("pause", "resume", "set_concurrency"),
 }

@@ -442,9 +442,9 @@ class RowSearch:
 
     def places(self, queues: Sequence[tuple[KnownQueue, bool]], rows: int) -> list[TableScan]:
         """The scan of each table: queues from their end, delayed messages from the first due one."""
-        limit = {QueueKind.AUDIT: SCAN_ROWS_PER_AUDIT_QUEUE}
+        rows_of_kind = {QueueKind.AUDIT: SCAN_ROWS_PER_AUDIT_QUEUE}
         return [
-            TableScan(queue.address, rows if self.queue else limit.get(queue.kind, rows), delayed, not delayed, self.before)
+            TableScan(queue.address, rows if self.queue else rows_of_kind.get(queue.kind, rows), delayed, not delayed, self.before)
             for queue, delayed in queues
         ]
 

@@ -6,6 +6,7 @@ import re
 from datetime import datetime, timedelta
 
 from django import template
+from django.template.defaultfilters import stringfilter
 from django.utils import timezone
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString, mark_safe
@@ -55,6 +56,7 @@ def percent(part: float | None) -> str:
 
 
 @register.filter
+@stringfilter
 def breakable(text: str) -> SafeString:
     """A text that may break after the dots and underscores of its names, and so not in the middle of a word."""
     return format_html_join(mark_safe("<wbr>"), "{}", ((part,) for part in re.split(r"(?<=\w[._])(?=\w)", text)))

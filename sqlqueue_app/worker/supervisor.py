@@ -44,6 +44,8 @@ class _Child:
     process: subprocess.Popen[bytes] | None = None
     pipe: int | None = None
     exit_code: int | None = None
+    restarts: int = 0
+    """The number of `restart()` calls at its start: a greater number means that it runs old code."""
 
 
 class Supervisor:
@@ -53,6 +55,8 @@ class Supervisor:
     supervisor holds open: it delivers the stop, and when it closes the child ends at once and its messages return to their
     queues. A child that dies is restarted after `restart_seconds`, doubling up to RESTART_CAP_SECONDS; the delay is reset if the
     child has lived that long.
+
+    With `reloads` an error of a child is never final: a child that the code has ended is started again at the next `restart()`.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Supervisor:
         processes: int,
         stop: StopSignal,
         *,
+        reloads: bool = False,
         environment: Mapping[str, str] | None = None,
         restart_seconds: float = RESTART_FIRST_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -70,7 +75,10 @@ class Supervisor:
         self._environment = dict(os.environ if environment is None else environment)
         self._clock = clock
         self._children = [_Child(number, BackOff(restart_seconds, RESTART_CAP_SECONDS)) for number in range(processes)]
+        self._reloads = reloads
+        self._restarts = 0
         self._lock = threading.Lock()
+        self._restarted = threading.Condition(self._lock)
 
     def run(self) -> int:
         """Run until the stop signal is set and every child has ended, or until all have ended themselves. Returns the exit code.
@@ -103,6 +111,14 @@ class Supervisor:
             if child.process is not None and child.process.poll() is None:
                 child.process.kill()
 
+    def restart(self, because: object) -> None:
+        """Let every child finish its messages and start it again, from any thread; `because` is logged as what has changed."""
+        logger.info("%s has changed: finishing messages in progress, then starting again", because, extra={"event": "code_changed"})
+        with self._restarted:
+            self._restarts += 1
+            self._restarted.notify_all()
+            self._stop_children()
+
     def _keep(self, child: _Child, memory: InFlightMemory, crashes: CrashCounter) -> None:
         """Start the child, and restart it whenever it dies, until it ends permanently or the stop comes."""
         while not self._stop.is_set():
@@ -122,6 +138,7 @@ class Supervisor:
         with self._lock:
             if self._stop.is_set():
                 return None
+            child.restarts = self._restarts
             read_end, child.pipe = os.pipe()
             try:
                 child.process = subprocess.Popen(  # noqa: S603 - our own command line
@@ -148,6 +165,14 @@ class Supervisor:
             return True
         # A process that ends normally holds no rows, which distinguishes it from an exit inside a handler.
         held = crashes.process_died(child.number, code)
+        if child.restarts != self._restarts:
+            child.back_off.reset()
+            return False
+        if code in FINAL_EXIT_CODES and not held and self._reloads:
+            text = "worker process %s ended with exit code %s; it starts again when a file changes"
+            logger.error(text, child.number + 1, code, extra={"event": "waiting_for_change"})
+            self._pause(child)
+            return False
         if code in (0, *FINAL_EXIT_CODES) and not held:
             child.exit_code = code
             if code:
@@ -167,8 +192,13 @@ class Supervisor:
             else "it was handling nothing",
             extra={"event": "process_died"},
         )
-        self._stop.wait(wait)
+        self._pause(child, wait)
         return False
+
+    def _pause(self, child: _Child, seconds: float | None = None) -> None:
+        """Wait for the stop or the next restart, at most `seconds`."""
+        with self._restarted:
+            self._restarted.wait_for(lambda: self._stop.is_set() or child.restarts != self._restarts, seconds)
 
     def _close_pipe(self, child: _Child) -> None:
         if child.pipe is not None:
@@ -177,12 +207,16 @@ class Supervisor:
 
     def _forward_stop(self) -> None:
         self._stop.wait()
-        with self._lock:
-            for child in self._children:
-                if child.pipe is not None:
-                    # It may have died just now.
-                    with contextlib.suppress(OSError):
-                        os.write(child.pipe, STOP)
+        with self._restarted:
+            self._restarted.notify_all()
+            self._stop_children()
+
+    def _stop_children(self) -> None:
+        for child in self._children:
+            if child.pipe is not None:
+                # It may have died just now.
+                with contextlib.suppress(OSError):
+                    os.write(child.pipe, STOP)
 
 
 # Set in a process started by a supervisor: the descriptors of the pipe and of the shared memory, and the process's number.

@@ -13,8 +13,10 @@ from django.core.management.base import CommandError, CommandParser
 from sqlqueue_app.conf import ConcurrencyModel, Settings, get_settings
 from sqlqueue_app.management.command_line import ListAction, SqlQueueCommand, from_command_line, whole_number
 from sqlqueue_app.messages.errors import ConfigurationError, WorkerFailed
+from sqlqueue_app.receiving.endpoint import endpoints_of
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.worker.logs import configure_logging, remove_logging
+from sqlqueue_app.worker.reloading import watching_files
 from sqlqueue_app.worker.run import CpuAffinity, RunOptions, run_worker, stop_on_signals
 from sqlqueue_app.worker.supervisor import SupervisedProcess, Supervisor, can_supervise, own_command_line
 
@@ -38,8 +40,18 @@ examples:
   manage.py run_sqlqueue_worker --processes 2 --cpu-affinity auto
   manage.py run_sqlqueue_worker --until-empty --log-format json
   manage.py run_sqlqueue_worker --processes 0
+  manage.py run_sqlqueue_worker --reload
 """
 
+
+_RELOAD_NEEDS_SUPERVISOR = (
+    "--reload needs a supervisor, which starts the worker again: run it by `manage.py run_sqlqueue_worker` on Linux or macOS, "
+    "without --processes 0"
+)
+
+_EAGER_NEEDS_NO_WORKER = (
+    'SQLQUEUE["EAGER"] is on: send() handles messages in the process that sends them; remove it or set it to False to run a worker'
+)
 
 # Not one of the codes that a supervisor treats as final.
 EXIT_FAILED = 3
@@ -131,11 +143,18 @@ class Command(SqlQueueCommand):
         parser.add_argument(
             "--until-empty", action="store_true", help="end with exit code 0 when all queues are empty, for scripts and tests"
         )
+        parser.add_argument(
+            "--reload",
+            action="store_true",
+            help="for development: when a file of the project changes, finish the messages in progress and start again",
+        )
         parser.add_argument("--install", action="store_true", help="create missing tables first; needs the right to create tables")
         _add_log_options(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         settings = get_settings()
+        if settings.eager:
+            raise ConfigurationError(_EAGER_NEEDS_NO_WORKER)
         chosen = RunOptions(
             endpoints=options["endpoint"],
             max_concurrency=options["max_concurrency"],
@@ -157,8 +176,14 @@ class Command(SqlQueueCommand):
                     self._work_supervised(settings, chosen, supervised)
                 return
             _refuse_failing_checks()
-            if processes := self._processes(options["processes"]):
-                self._supervise(processes)
+            processes = self._processes(options["processes"])
+            if options["reload"]:
+                if not processes:
+                    raise ConfigurationError(_RELOAD_NEEDS_SUPERVISOR)
+                # Only files of imported modules are watched.
+                endpoints_of(settings, chosen.endpoints)
+            if processes:
+                self._supervise(processes, reloads=options["reload"])
             else:
                 stop = StopSignal()
                 with stop_on_signals(stop), _held(affinity, 0):
@@ -181,10 +206,11 @@ class Command(SqlQueueCommand):
         with stop_on_signals(stop, abort=supervised.in_flight.abandon):
             run_worker(settings, chosen, stop, in_flight=supervised.in_flight)
 
-    def _supervise(self, processes: int) -> None:
+    def _supervise(self, processes: int, *, reloads: bool) -> None:
         stop = StopSignal()
-        supervisor = Supervisor(own_command_line(), processes, stop)
-        with stop_on_signals(stop, abort=supervisor.kill):
+        supervisor = Supervisor(own_command_line(), processes, stop, reloads=reloads)
+        files = watching_files(stop, supervisor.restart) if reloads else contextlib.nullcontext()
+        with stop_on_signals(stop, abort=supervisor.kill), files:
             code = supervisor.run()
         if code:
             # The child has printed the reason in a line of its own.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -38,10 +40,13 @@ class SqlQueueConfig(AppConfig):
         from sqlqueue_app import checks  # noqa: PLC0415
         from sqlqueue_app.installation import create_groups_after_migrate, install_after_migrate  # noqa: PLC0415
         from sqlqueue_app.models.queues import create_known_models, register_app  # noqa: PLC0415
+        from sqlqueue_app.sending import sender  # noqa: PLC0415
 
         checks.register()
         register_app()
         create_known_models()
+        # Loaded when it is used: it imports most of the app.
+        sender.eager_module = partial(import_module, "sqlqueue_app.testing.eager")
         if apps.is_installed("django.contrib.admin"):
             self._list_in_admin()
         post_migrate.connect(install_after_migrate, sender=self, dispatch_uid="sqlqueue_app.install_after_migrate")

@@ -40,6 +40,7 @@ def register() -> None:
         checks.register(check, TAG)
     for check in (check_tables, check_routed_queues, check_dead_rows, check_server_side, check_prepared_transactions):
         checks.register(check, checks.Tags.database)
+    checks.register(check_eager, TAG, deploy=True)
 
 
 TAG: Final = "sqlqueue"
@@ -58,6 +59,18 @@ def check_settings(**_: Any) -> list[checks.CheckMessage]:
         (checks.Error if problem.is_error else checks.Warning)(problem.message, hint=problem.hint, id=str(problem.code))
         for problem in current_problems()
     ]
+
+
+EAGER: Final = "sqlqueue.W008"
+
+
+def check_eager(**_: Any) -> list[checks.CheckMessage]:
+    """Warn of EAGER in a deployment. Uses no database."""
+    settings = usable_settings()
+    if settings is None or not settings.eager:
+        return []
+    message = 'SQLQUEUE["EAGER"] is on: send() handles messages itself, without retries, and no worker starts'
+    return [checks.Warning(message, hint="Remove it from the settings of this deployment, and run a worker.", id=EAGER)]
 
 
 def check_sqlite_transaction_mode(**_: Any) -> list[checks.CheckMessage]:

@@ -71,7 +71,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     ),
     "admin": frozenset({"dashboard"}),
     "templatetags": frozenset({"dashboard"}),
-    "apps": frozenset({"models", "installation", "checks", "dashboard"}),
+    "apps": frozenset({"models", "sending", "installation", "checks", "dashboard", "testing"}),
     "management": frozenset(
         {
             "messages",

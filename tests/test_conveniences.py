@@ -40,16 +40,15 @@ def test_coroutines_send_and_handle(bench: Bench, calls: Calls) -> None:
     assert len(bench.rows("out")) == 1
 
 
-@missing
 def test_worker_reloads_when_code_changes() -> None:
     parser = load_command_class("sqlqueue_app", "run_sqlqueue_worker").create_parser("manage.py", "run_sqlqueue_worker")
     assert parser.parse_args(["--reload"]).reload
 
 
-@missing
 def test_eager_setting_handles_at_once(bench: Bench, calls: Calls) -> None:
     handles("Test.Message")(lambda message, context: calls.add(message["n"]))
     bench.database.configure(ENDPOINTS={"Sales": {}}, ROUTES={"Test.*": "Sales"}, EAGER=True)
+    bench.install()
     send("Test.Message", {"n": 1})
     assert calls.seen == [1]
 

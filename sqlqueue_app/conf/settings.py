@@ -240,6 +240,7 @@ class Settings:
     error_queue_owner: ErrorQueueOwner = "sqlqueue"
     allowed_destinations: tuple[QueuePattern, ...] | None = None
     install_after_migrate: Flag = True
+    eager: Flag = False
     schedules: Mapping[Text, ScheduleSettings] = field(default_factory=_empty)
     metrics: MetricsSettings | None = None
     instance_expiry_seconds: Annotated[float, seconds(60)] = 600.0

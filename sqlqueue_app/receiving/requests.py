@@ -19,7 +19,7 @@ from sqlqueue_app.messages.errors import ConfigurationError, ReplyLost
 from sqlqueue_app.messages.types import Body
 from sqlqueue_app.sending.composer import RequestOptions, SendOptions
 from sqlqueue_app.sending.replies import Request, check_returns, in_event_loop, pending, read_reply
-from sqlqueue_app.sending.sender import current_handling
+from sqlqueue_app.sending.sender import current_handling, sender_as
 
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ def _send(waiting: Request[Any], message: object, body: object, options: SendOpt
             )
         if waiting.done():
             return
-        listener.dispatcher.dispatch([outgoing])
+        sender_as(get_settings().send_as).when_possible(partial(listener.dispatcher.dispatch, [outgoing]))
     except BaseException:
         pending.discard(waiting)
         raise

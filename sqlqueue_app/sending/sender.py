@@ -262,11 +262,19 @@ def _endpoint(given: str | None) -> str:
     return name
 
 
+def eager_module() -> Any:
+    """The module that handles messages for the setting EAGER. The app replaces this function, for the module imports this one."""
+
+
 class Sender:
     """Composes and writes messages under the settings of the process. Shared by all threads."""
 
     def __init__(self, endpoint: str | None) -> None:
         settings = get_settings()
+        # None unless the setting EAGER is on.
+        self._eager = eager_module() if settings.eager else None
+        if self._eager is not None:
+            self._eager.subscribe_handlers(settings)
         connection = connection_of(settings.database)
         book = settings.address_book(dialect_of_connection(connection).name, current_catalog(connection))
         self.alias = settings.database
@@ -279,13 +287,16 @@ class Sender:
         handled = current_handling()
         if handled is not None and handled.collect is not None:
             handled.collect(messages)
-        elif (other := self._other_alias_in_transaction()) is None:
-            self.dispatcher.dispatch(messages)
         else:
-            self._write_after(other, partial(self.dispatcher.dispatch, messages))
+            self.when_possible(partial(self.dispatcher.dispatch, messages))
 
-    def when_possible(self, write: Callable[[], None]) -> None:
-        """Call `write` now, in the transaction of the queue's alias if one is open; if only another has one, after its commit."""
+    def when_possible(self, write: Callable[[], object]) -> None:
+        """Call `write` now, in the transaction of the queue's alias if one is open; if only another has one, after its commit.
+
+        With the setting EAGER the messages are handled then, unless this is called by a handler: they come after its own.
+        """
+        if self._eager is not None and current_handling() is None:
+            write = partial(self._eager.write_and_handle, self.alias, write)
         other = self._other_alias_in_transaction()
         if other is None:
             write()
@@ -297,8 +308,7 @@ class Sender:
 
         The rows are made from `source`: reading anything but a list or tuple may run the caller's code.
         """
-        other = self._other_alias_in_transaction()
-        if other is None:
+        if self._eager is None and self._other_alias_in_transaction() is None:
             if isinstance(source, (list, tuple)):
                 return self.dispatcher.dispatch_rows(rows)
             # Begin before the caller's code runs, and close a generator before rolling back: an atomic() that the caller holds
@@ -307,7 +317,7 @@ class Sender:
             with all_or_none(self.alias), ended:
                 return self.dispatcher.dispatch_rows(rows, begun=True)
         made = list(rows)
-        self._write_after(other, lambda: self.dispatcher.dispatch_rows(made))
+        self.when_possible(partial(self.dispatcher.dispatch_rows, made))
         return [row.id for _, row in made]
 
     def _write_after(self, other: str, write: Callable[[], object]) -> None:

@@ -65,9 +65,21 @@ def drain(
     `with_delayed` handles every delayed message in order of its due time. `limit` is the most messages to handle. Raises
     AssertionError after 10,000 messages, because two handlers probably send to each other.
     """
+    note = "raised while drain() handled {message}; drain(raise_errors=False) lets recoverability act"
+    return _drain(note, endpoint, with_delayed=with_delayed, after=after, raises=raise_errors, limit=limit)
+
+
+def drain_all(note: str) -> Drained:
+    """`drain()` of all endpoints. `note` is added to an error, with `{message}` as the message that was being handled."""
+    return _drain(note, None, with_delayed=False, after=None, raises=True, limit=None)
+
+
+def _drain(
+    note: str, endpoint: str | None, *, with_delayed: bool, after: timedelta | None, raises: bool, limit: int | None
+) -> Drained:
     settings = get_settings()
     drained = Drained()
-    drain = _Drain(settings, endpoint, drained, raise_errors)
+    drain = _Drain(settings, endpoint, drained, raises)
     failure: BaseException | None = None
     try:
         drain.run(with_delayed=with_delayed, after=after, limit=limit)
@@ -78,7 +90,7 @@ def drain(
     finally:
         record(connection_of(settings.database), drained.messages)
     if failure is not None:
-        failure.add_note(f"raised while drain() handled {drain.handling}; drain(raise_errors=False) lets recoverability act")
+        failure.add_note(note.format(message=drain.handling))
         raise failure
     return drained
 
@@ -105,7 +117,7 @@ class _Drain:
             if limit is not None and done >= limit:
                 return
             if done >= MAX_MESSAGES:
-                raise AssertionError(f"drain() has handled {done} messages and finds more: do two handlers send to each other?")
+                raise AssertionError(f"{done} messages are handled and more are waiting: do two handlers send to each other?")
 
     def _received(self, with_delayed: bool) -> Iterator[tuple[_Queue, list[ReceivedRow]]]:
         """One message of each queue in turn; due delayed messages when the queues are empty."""

@@ -32,6 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "ERROR_QUEUE_OWNER": "sqlqueue",
     "ALLOWED_DESTINATIONS": None,
     "INSTALL_AFTER_MIGRATE": True,
+    "EAGER": False,
     "SCHEDULES": {},
     "METRICS": None,
     "INSTANCE_EXPIRY": 600,

@@ -18,6 +18,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import TaskResult
 from sqlqueue_app.receiving.endpoint import endpoints_of
 from sqlqueue_app.worker.run import purge_task_results, task_result_jobs
+from tests.support.bench import FAST
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import poll_until
 from tests.tasks import work
@@ -41,6 +42,14 @@ def test_tasks_alone_are_enough(sqlite_database: QueueDatabase, settings: Settin
     result = work.add.enqueue(1, 2)
     call_command("run_sqlqueue_worker", "--until-empty", "--processes=0")
 
+    result.refresh()
+    assert result.return_value == 3
+
+
+def test_eager_task_has_its_result_at_once(office: Office) -> None:
+    office.database.configure(ENDPOINTS={"default": {**FAST}}, EAGER=True)
+    office.install()
+    result = work.add.enqueue(1, 2)
     result.refresh()
     assert result.return_value == 3
 

@@ -304,7 +304,7 @@ def test_two_handlers_that_never_end_are_found(bench: Bench, monkeypatch: pytest
     monkeypatch.setattr("sqlqueue_app.testing.draining.MAX_MESSAGES", 20)
     handles("Test.Ping")(lambda message, context: context.send("Test.Ping", {}) and None)
     send("Test.Ping", {})
-    with pytest.raises(AssertionError, match="handled 20 messages"):
+    with pytest.raises(AssertionError, match="20 messages are handled"):
         drain()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -46,7 +45,7 @@ class SqlQueueConfig(AppConfig):
         register_app()
         create_known_models()
         # Loaded when it is used: it imports most of the app.
-        sender.eager_module = partial(import_module, "sqlqueue_app.testing.eager")
+        sender.eager_module = lambda: import_module("sqlqueue_app.testing.eager")
         if apps.is_installed("django.contrib.admin"):
             self._list_in_admin()
         post_migrate.connect(install_after_migrate, sender=self, dispatch_uid="sqlqueue_app.install_after_migrate")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sqlqueue_app.health_checks import health_check
     from sqlqueue_app.messages.errors import QueueNotFound, SqlQueueError, Unrecoverable
     from sqlqueue_app.messages.types import message_type
-    from sqlqueue_app.policies.recoverability import Discard, MoveToError, RetryLater, RetryNow, default_policy
+    from sqlqueue_app.policies.recoverability import Discard, MoveToError, Retry, RetryLater, RetryNow, default_policy
     from sqlqueue_app.receiving.context import MessageContext
     from sqlqueue_app.receiving.handlers import handles
     from sqlqueue_app.receiving.requests import close_callbacks, request
@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 __all__ = [
     "send", "send_many", "publish", "asend", "asend_many", "apublish", "subscribe", "unsubscribe",
     "handles", "health_check", "message_type", "request",
-    "Unrecoverable", "RetryNow", "RetryLater", "MoveToError", "Discard", "default_policy",
+    "Unrecoverable", "Retry", "RetryNow", "RetryLater", "MoveToError", "Discard", "default_policy",
     "MessageContext", "SqlQueueError", "QueueNotFound",
     "pause", "resume", "set_concurrency", "close_callbacks", "forget_subscribers",
 ]  # fmt: skip
@@ -38,7 +38,7 @@ _NAMES = {
     "sqlqueue_app.health_checks": ("health_check",),
     "sqlqueue_app.messages.errors": ("QueueNotFound", "SqlQueueError", "Unrecoverable"),
     "sqlqueue_app.messages.types": ("message_type",),
-    "sqlqueue_app.policies.recoverability": ("Discard", "MoveToError", "RetryLater", "RetryNow", "default_policy"),
+    "sqlqueue_app.policies.recoverability": ("Discard", "MoveToError", "Retry", "RetryLater", "RetryNow", "default_policy"),
     "sqlqueue_app.receiving.context": ("MessageContext",),
     "sqlqueue_app.receiving.handlers": ("handles",),
     "sqlqueue_app.receiving.requests": ("close_callbacks", "request"),

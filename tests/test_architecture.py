@@ -25,7 +25,7 @@ MAX_FUNCTION_LENGTH = 50
 ALLOWED: dict[str, frozenset[str]] = {
     "messages": frozenset(),
     "policies": frozenset(),
-    "conf": frozenset({"messages"}),
+    "conf": frozenset({"messages", "policies"}),
     "dialects": frozenset({"messages"}),
     "health_checks": frozenset({"messages"}),
     "lake": frozenset({"messages"}),

@@ -53,7 +53,6 @@ def test_eager_setting_handles_at_once(bench: Bench, calls: Calls) -> None:
     assert calls.seen == [1]
 
 
-@missing
 def test_handler_has_retries_of_its_own(bench: Bench, calls: Calls) -> None:
     retry = public("Retry")(immediate=1, delays=[], on=(TimeoutError,), give_up_on=(ValueError,))
     register: Callable[..., Any] = handles

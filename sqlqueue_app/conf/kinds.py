@@ -17,6 +17,7 @@ from sqlqueue_app.conf.crontab import cron_fault
 from sqlqueue_app.conf.validation import Code, Refused, ValueKind
 from sqlqueue_app.messages.addresses import check_queue_name
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError
+from sqlqueue_app.policies.recoverability import Retry
 
 # Longer waits overflow the clocks of some platforms, and are never intended.
 _MAX_SECONDS: Final = 10 * 366 * 86_400
@@ -162,6 +163,7 @@ HostPattern = Annotated[
         "the name of a host such as 'hooks.example.com' or '*.example.com'", read=lambda value, place: _host(value, place).lower()
     ),
 ]
+RetryRule = Annotated[Retry, ValueKind("a sqlqueue_app.Retry", (Retry,))]
 LakePlace = Annotated[str, ValueKind("a folder, or a URL that Spark can write", read=_lake_place)]
 
 

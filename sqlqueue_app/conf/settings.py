@@ -35,6 +35,7 @@ from sqlqueue_app.conf.kinds import (
     Network,
     QueueName,
     QueuePattern,
+    RetryRule,
     SchemaName,
     Seconds,
     Secret,
@@ -134,6 +135,7 @@ class EndpointSettings:
     immediate_retries: CountOrZero = 5
     delayed_retries: CountOrZero = 3
     delayed_retry_increase_seconds: Seconds = 10.0
+    retries: Mapping[TypePattern, RetryRule] = field(default_factory=_empty)
     on_failure_without_transaction: FailureWithoutTransaction = "error_queue"
     recoverability: DottedPath | None = None
     middleware: tuple[DottedPath | Callable[..., object], ...] = ()

@@ -11,25 +11,151 @@ A custom policy (setting RECOVERABILITY) is a function `(config, context)` that 
 from __future__ import annotations
 
 import enum
+import random
+import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 from uuid import UUID
 
 # No further delayed retry if the last one is older than this (docs/internals/endpoints.md#retry-policy).
 DELAYED_RETRIES_END_AFTER = timedelta(days=1)
 
 
+ErrorClass = type[BaseException] | str
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The retries of the messages of a handler, `@handles(PlaceOrder, retry=Retry(…))`, or of a type, by the setting RETRIES.
+
+    `immediate`: immediate retries in each round; None: as the endpoint. `delays`: the wait before each delayed retry, in seconds
+    or as timedeltas; None: as the endpoint. Each is made longer or shorter by a random part of up to `jitter` (0 to 1).
+
+    `on`: the errors that are retried; empty: all. `give_up_on`: errors that are not, whatever `on` says. Both take classes of
+    exceptions, which include their subclasses, or dotted paths of classes. A message whose error is not retried goes to the error
+    queue at once. Raises ValueError or TypeError for a value that cannot be used.
+    """
+
+    immediate: int | None = None
+    delays: Sequence[float | timedelta] | None = None
+    jitter: float = 0.0
+    on: Sequence[ErrorClass] = ()
+    give_up_on: Sequence[ErrorClass] = ()
+
+    def __post_init__(self) -> None:
+        if self.immediate is not None and not _is_number(self.immediate, int):
+            raise ValueError(f"Retry(immediate={self.immediate!r}): expected a whole number of zero or more, or None")
+        if not _is_number(self.jitter, (int, float)) or self.jitter > 1:
+            raise ValueError(f"Retry(jitter={self.jitter!r}): expected a number from 0 to 1, the greatest part of a delay")
+        if self.delays is not None:
+            object.__setattr__(self, "delays", tuple(_duration(delay, number) for number, delay in enumerate(self.delays)))
+        for name in ("on", "give_up_on"):
+            object.__setattr__(self, name, _classes(name, getattr(self, name)))
+
+    def __str__(self) -> str:
+        parts = [] if self.immediate is None else [f"immediate: {self.immediate}"]
+        if self.delays is not None:
+            delays = ", ".join(f"{_seconds(delay):g} s" for delay in self.delays) or "none"
+            parts.append(f"delayed: {delays}" + (f" ± {self.jitter:.0%}" if self.jitter and self.delays else ""))
+        for name, errors in (("on", self.on), ("give up on", self.give_up_on)):
+            if errors:
+                parts.append(f"{name}: " + ", ".join(each if isinstance(each, str) else path_of_class(each) for each in errors))
+        return "; ".join(parts) or "as the endpoint"
+
+    @classmethod
+    def exponential(
+        cls,
+        times: int,
+        *,
+        first: float | timedelta = 1.0,
+        factor: float = 2.0,
+        cap: float | timedelta = timedelta(hours=1),
+        jitter: float = 0.1,
+        immediate: int | None = 0,
+        on: Sequence[ErrorClass] = (),
+        give_up_on: Sequence[ErrorClass] = (),
+    ) -> Retry:
+        """`times` delayed retries: after `first`, then each time `factor` times as long, at most `cap`."""
+        if times < 0 or factor < 1:
+            raise ValueError(f"Retry.exponential({times}, factor={factor}): expected times of zero or more and a factor from 1 on")
+        delay, longest = _seconds(first), _seconds(cap)
+        delays = []
+        for _ in range(times):
+            delays.append(min(delay, longest))
+            # Beyond the cap nothing changes, and a float overflows.
+            delay = min(delay, longest) * factor
+        return cls(immediate, delays, jitter, on, give_up_on)
+
+    def covers(self, error: BaseException | None, error_type: str) -> bool:
+        """Whether a message with this error is tried again. `error` is None if only the name of its class is known."""
+        classes = type(error).__mro__ if error is not None else _classes_named(error_type)
+        paths = {path_of_class(each) for each in classes} | {error_type}
+
+        def among(wanted: Sequence[ErrorClass]) -> bool:
+            return any(each in paths if isinstance(each, str) else each in classes for each in wanted)
+
+        return (not self.on or among(self.on)) and not among(self.give_up_on)
+
+
+def path_of_class(cls: type) -> str:
+    """The dotted path of a class; that of a built-in one is its name."""
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _classes_named(path: str) -> tuple[type, ...]:
+    """The class of a dotted path and its bases; empty if no imported module has it."""
+    module, _, name = path.rpartition(".")
+    found = getattr(sys.modules.get(module or "builtins"), name, None)
+    return found.__mro__ if isinstance(found, type) else ()
+
+
+def _is_number(value: Any, kinds: Any) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool) and value >= 0
+
+
+def _seconds(delay: float | timedelta) -> float:
+    return delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+
+
+def _duration(delay: Any, number: int) -> timedelta:
+    try:
+        found = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+    except (TypeError, ValueError, OverflowError):
+        found = timedelta(-1)
+    if found < timedelta(0):
+        raise ValueError(f"Retry(delays=…): delays[{number}] is {delay!r}, expected seconds or a timedelta, of zero or more")
+    return found
+
+
+def _classes(name: str, given: Any) -> tuple[ErrorClass, ...]:
+    found = (given,) if isinstance(given, (str, type)) else tuple(given)
+    for each in found:
+        if not isinstance(each, str) and not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise TypeError(f"Retry({name}=…) has {each!r}: expected classes of exceptions or their dotted paths")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class RecoverabilityConfig:
-    """The settings of an endpoint: the number of retries, their delay, and the destination after the last one."""
+    """The settings for a message: the number of retries, their delay, and the destination after the last one.
+
+    `retry` is that of its handler or type, None if neither has one; the numbers of retries are the effective ones.
+    """
 
     immediate_retries: int
     error_queue: str
     delayed_retries: int = 0
     delayed_retry_increase: timedelta = timedelta(seconds=10)
+    retry: Retry | None = None
+
+    def with_retry(self, retry: Retry) -> RecoverabilityConfig:
+        """These settings with the retries of a handler or a type."""
+        immediate = self.immediate_retries if retry.immediate is None else retry.immediate
+        delayed = self.delayed_retries if retry.delays is None else len(retry.delays)
+        return replace(self, immediate_retries=immediate, delayed_retries=delayed, retry=retry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +222,31 @@ def default_policy(config: RecoverabilityConfig, context: FailureContext) -> Act
     """Immediate retries while any are left, then a delayed one, then the error queue (docs/internals/endpoints.md#retry-policy).
 
     A message that always fails has `(immediate_retries + 1) * (delayed_retries + 1)` attempts; the delay of the n-th delayed
-    retry is n times `delayed_retry_increase`.
+    retry is n times `delayed_retry_increase`, or the n-th of the `delays` of its `Retry`.
     """
-    if context.unrecoverable:
+    retry = config.retry
+    if context.unrecoverable or (retry is not None and not retry.covers(context.exception, context.exception_type)):
         return MoveToError(config.error_queue)
     if context.failed_attempts <= config.immediate_retries:
         return RetryNow()
-    if context.delayed_retries < config.delayed_retries and not _is_too_old(context):
-        return RetryLater(config.delayed_retry_increase * (context.delayed_retries + 1))
+    if context.delayed_retries < config.delayed_retries and not _is_too_old(config, context):
+        return RetryLater(_delay(config, context.delayed_retries))
     return MoveToError(config.error_queue)
 
 
-def _is_too_old(context: FailureContext) -> bool:
+def _delay(config: RecoverabilityConfig, earlier: int) -> timedelta:
+    """The wait before the next delayed retry, after `earlier` ones."""
+    retry = config.retry
+    if retry is None:
+        return config.delayed_retry_increase * (earlier + 1)
+    delay = config.delayed_retry_increase * (earlier + 1) if retry.delays is None else retry.delays[earlier]
+    # Not for secrets: it spreads the retries of messages that failed together.
+    return cast(timedelta, delay) * (1 + retry.jitter * random.uniform(-1, 1))  # noqa: S311
+
+
+def _is_too_old(config: RecoverabilityConfig, context: FailureContext) -> bool:
+    if config.retry is not None and config.retry.delays is not None:
+        return False  # who writes the delays may well write days
     at, now = context.last_delayed_retry_at, context.now
     return at is not None and now is not None and now - at > DELAYED_RETRIES_END_AFTER
 

@@ -20,7 +20,7 @@ from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, PermissionDenied, QueueNotFound, TransientError, counted
 from sqlqueue_app.models import DistributedTransaction, HandledMessage, Instance, TwoPhaseCoordinator
-from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, TransactionMode, default_policy
+from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, Retry, TransactionMode, default_policy
 from sqlqueue_app.receiving.auditing import Auditing, Forwarding
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver
@@ -28,6 +28,7 @@ from sqlqueue_app.receiving.destinations import Destinations, allowed_destinatio
 from sqlqueue_app.receiving.duplicates import Duplicates
 from sqlqueue_app.receiving.error_queue import ErrorQueue, Processor
 from sqlqueue_app.receiving.handlers import (
+    Handler,
     HandlerTable,
     SubscriptionMessages,
     around,
@@ -35,6 +36,7 @@ from sqlqueue_app.receiving.handlers import (
     load_middleware,
     takes_tasks,
     task_handlers,
+    with_retries,
 )
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
 from sqlqueue_app.receiving.instances import InstanceLease, lease_instance, managed_alias
@@ -92,12 +94,16 @@ class ReceivingEndpoint:
         self.book: AddressBook = settings.address_book(
             dialect_of_connection(connection).name, current_catalog(connection), endpoint=name
         )
+        self.mode = TransactionMode(self.config.transaction_mode)
         self.model: ConcurrencyModel = model or self.config.concurrency_model
         self.concurrency = max_concurrency or self.config.concurrency(os.cpu_count() or 1)
         self.batch_size = batch_size or self.config.batch_size
         setting = f"MIDDLEWARE of endpoint {name!r}"
         middleware = load_middleware(self.config.middleware, setting=setting)
-        found = [*handlers_of(self.config.handlers), *task_handlers(settings, name)]
+        found = with_retries([*handlers_of(self.config.handlers), *task_handlers(settings, name)], self.config.retries)
+        for handler in found:
+            if handler.retry is not None:
+                self._check_retry(handler, handler.retry)
         handlers = around(found, middleware, setting=setting)
         self._allowed = allowed_destinations(settings.allowed_destinations, self.book)
         self._composer = Composer(settings, self.book, sender_identity(name, self.book))
@@ -111,7 +117,6 @@ class ReceivingEndpoint:
         self.measures = Measures()
         self._duplicates: dict[str, Duplicates] = {}
         self._slow_handlers = SlowHandlers(name, self.config.slow_handler_seconds)
-        self.mode = TransactionMode(self.config.transaction_mode)
         self._policy: Policy = default_policy
         if self.config.recoverability is not None:
             self._policy = load_callable(self.config.recoverability, setting=f"RECOVERABILITY of endpoint {name!r}")
@@ -122,6 +127,18 @@ class ReceivingEndpoint:
         self._log = transaction_log(self.alias)
         self._joined = Dispatcher(self.alias, self.book, endpoint=name)
         self._dispatcher = (self._separate or self._joined) if self.mode is TransactionMode.RECEIVE_ONLY else self._joined
+
+    def _check_retry(self, handler: Handler, retry: Retry) -> None:
+        """Raise ConfigurationError for a Retry in mode none, where nothing can be retried, or of an error that does not exist."""
+        what = f"handler {handler.path} has a Retry for {handler.message_type!r}"
+        if self.mode is TransactionMode.NONE:
+            raise ConfigurationError(
+                f"{what}, but TRANSACTION_MODE of endpoint {self.name!r} is 'none', where nothing can be retried: "
+                "remove the Retry, or choose another mode"
+            )
+        for path in (*retry.on, *retry.give_up_on):
+            if isinstance(path, str):
+                load_callable(path if "." in path else f"builtins.{path}", setting=f"{what}, which")
 
     @property
     def name(self) -> str:

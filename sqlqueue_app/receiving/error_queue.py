@@ -26,6 +26,7 @@ from sqlqueue_app.messages.errors import (
 )
 from sqlqueue_app.messages.headers import Headers, read_headers, whole_number, write_headers
 from sqlqueue_app.messages.times import format_time, time_or_none
+from sqlqueue_app.policies.recoverability import path_of_class
 from sqlqueue_app.sending.composer import utc_now
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.rows import NewRow, ReceivedRow
@@ -76,8 +77,8 @@ def failure_of(error: BaseException, *, unrecoverable: bool, facts: Mapping[str,
     text = _text(error)
     python = _traceback(error)
     return Failure(
-        exception_type=_type_name(error),
-        inner_exception_type=_type_name(inner) if inner is not None else None,
+        exception_type=path_of_class(type(error)),
+        inner_exception_type=path_of_class(type(inner)) if inner is not None else None,
         message=text[:MESSAGE_CHARACTERS],
         source=_source(error),
         stack_trace=_stack_trace(error, text, python),
@@ -114,11 +115,6 @@ def without_counters(headers: dict[str, str | None]) -> dict[str, str | None]:
     return {name: value for name, value in headers.items() if name not in _DROPPED}
 
 
-def _type_name(error: BaseException) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
 def _text(error: BaseException) -> str:
     try:
         return str(error)
@@ -138,7 +134,7 @@ def _source(error: BaseException) -> str:
 
 def _stack_trace(error: BaseException, text: str, python: str) -> str:
     text = text[:MESSAGE_CHARACTERS]
-    first = f"{_type_name(error)}: {text}" if text else _type_name(error)
+    first = f"{path_of_class(type(error))}: {text}" if text else path_of_class(type(error))
     lines = [first, *_dotnet_frames(error)]
     # No database accepts lone surrogates (from surrogateescape).
     return ("\n".join(lines) + "\n" + python).encode("utf-8", "replace").decode("utf-8")

@@ -7,7 +7,7 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -35,8 +35,10 @@ from sqlqueue_app.messages.serializers import body_reader, deserialize_element, 
 from sqlqueue_app.messages.type_hints import backtracking_budget
 from sqlqueue_app.messages.types import plain_name, registry as message_types, resolve_enclosed
 from sqlqueue_app.messages.xml import Element, messages_in
+from sqlqueue_app.policies.recoverability import Retry
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.destinations import AllowedDestinations, Destinations, Unroutable
+from sqlqueue_app.sending.composer import Routes
 from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 
 logger = logging.getLogger("sqlqueue.receive")
@@ -49,8 +51,9 @@ _Handler = TypeVar("_Handler", bound=HandlerFunction)
 class Handler:
     """A registered function. `target` is the class of its messages, or None where the body arrives as a dict.
 
-    `call`, if set, is called instead of the function: an `async def` function in an event loop, or the function in middleware.
-    `registered_at` is the module and line of the registration, which may differ from those of the function.
+    `retry`: the retries of its messages; None: those of the endpoint. `call`, if set, is called instead of the function: an
+    `async def` function in an event loop, or the function in middleware. `registered_at` is the module and line of the
+    registration, which may differ from those of the function.
     """
 
     message_type: str
@@ -58,6 +61,7 @@ class Handler:
     target: type | None
     call: HandlerFunction | None = None
     registered_at: tuple[str, int] = ("", 0)
+    retry: Retry | None = None
 
     @property
     def path(self) -> str:
@@ -105,20 +109,24 @@ class HandlerRegistry:
 registry = HandlerRegistry()
 
 
-def handles(*messages: type | str) -> Callable[[_Handler], _Handler]:
+def handles(*messages: type | str, retry: Retry | None = None) -> Callable[[_Handler], _Handler]:
     """Register a handler `f(message, context)` for classes of a `message_type`, or for type names whose bodies arrive as dicts.
 
     The handler runs inside the receive transaction: its work on the queue's database commits or rolls back with the receive. That
     holds for an `async def` function too: it runs in an event loop of its own, which ends with it, and Django runs the `a…`
     methods of the ORM and thread-sensitive `sync_to_async` in the thread that received the message.
 
+    `retry` replaces the retries of the endpoint for messages that fail in this handler.
+
     Raises HandlerError for an async generator function, for a function that does not take two positional arguments, for a class
-    that is not a message type, and for a bare `@handles`.
+    that is not a message type, for a `retry` that is no `Retry`, and for a bare `@handles`.
     """
     if not messages:
         raise HandlerError(
             "@handles() names no message type: expected a message class or a type name, as in @handles('Sales.PlaceOrder')"
         )
+    if retry is not None and not isinstance(retry, Retry):
+        raise HandlerError(f"@handles(…, retry={retry!r}): expected a Retry, as in retry=Retry(delays=[10, 60])")
     named = [_named(message) for message in messages]
 
     def register(function: _Handler) -> _Handler:
@@ -126,7 +134,7 @@ def handles(*messages: type | str) -> Callable[[_Handler], _Handler]:
         caller = sys._getframe(1)
         place = (str(caller.f_globals.get("__name__", "")), caller.f_lineno)
         for name, target in named:
-            registry.add(Handler(name, function, target, call, registered_at=place))
+            registry.add(Handler(name, function, target, call, place, retry))
         return function
 
     return register
@@ -225,6 +233,7 @@ class HandlerTable:
         self._by_type: dict[str, list[Handler]] = {}
         for handler in handlers:
             self._by_type.setdefault(plain_name(handler.message_type), []).append(handler)
+        self._has_retries = bool(self.retries)
         self._body_names = body_names
         self._serializer = serializer
         self._subscriptions = subscriptions
@@ -235,6 +244,12 @@ class HandlerTable:
         """The types that have a handler, sorted; type arguments as written, because .NET topics spell them so."""
         names = {handler.message_type for handlers in self._by_type.values() for handler in handlers}
         return sorted({name if "[" in name else plain_name(name) for name in names})
+
+    @property
+    def retries(self) -> dict[str, Retry]:
+        """The types whose handlers have retries of their own; of several handlers, the first."""
+        handlers = (handler for each in self._by_type.values() for handler in reversed(each) if handler.retry is not None)
+        return {plain_name(handler.message_type): handler.retry for handler in handlers if handler.retry is not None}
 
     def _plan(self, incoming: IncomingMessage) -> _Plan:
         # A native sender may omit the header and name the type in the body (docs/internals/wire.md#native-senders).
@@ -264,6 +279,18 @@ class HandlerTable:
                 f"this endpoint handles {', '.join(self.message_types) or 'nothing'}"
             )
         return handlers
+
+    def retry_of(self, incoming: IncomingMessage, failed: Handler | None) -> Retry | None:
+        """The `Retry` of the handler that failed; if none is known, after a lost transaction, the first one of the message."""
+        if failed is not None:
+            return failed.retry
+        if not self._has_retries:
+            return None
+        try:
+            handlers = self._of_types(incoming.message_types, incoming)
+        except MessageTypeError:
+            return None
+        return next((handler.retry for handler in handlers if handler.retry is not None), None)
 
     def calls(self, incoming: IncomingMessage) -> list[tuple[Handler, Any]]:
         """Each handler of the enclosed types, concrete type first, with its message. The body is read once per class.
@@ -491,6 +518,14 @@ def _topic(incoming: IncomingMessage) -> str:
             f"but its intent is {incoming.headers.get(names.MESSAGE_INTENT)!r}: expected Subscribe or Unsubscribe"
         )
     return topic
+
+
+def with_retries(handlers: Iterable[Handler], retries: Mapping[str, Retry]) -> list[Handler]:
+    """The handlers with the retries of the setting RETRIES, by type or `Namespace.*`, which go before those of the code."""
+    if not retries:
+        return list(handlers)
+    found = Routes(retries)
+    return [replace(handler, retry=found.find(plain_name(handler.message_type)) or handler.retry) for handler in handlers]
 
 
 def task_handlers(settings: Settings, endpoint: str) -> list[Handler]:

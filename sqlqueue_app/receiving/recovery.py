@@ -46,8 +46,9 @@ class Recovery:
         """The policy's decision on a failed attempt. Never raises: if the policy fails, the default one decides."""
         incoming = delivery.incoming
         context = self._context(delivery, failure, error)
+        settings = self._settings(delivery)
         try:
-            action: Any = self._config.policy(self._config.recoverability, context)
+            action: Any = self._config.policy(settings, context)
             if action is RetryNow or action is Discard:
                 # The policy returned the class: it takes no arguments.
                 action = action()
@@ -61,7 +62,7 @@ class Recovery:
                 extra=self._config.log_extra("recoverability_failed", incoming.message_id),
                 exc_info=broken,
             )
-            return self._possible(by_default(self._config.recoverability, context, self._now()), incoming)
+            return self._possible(by_default(settings, context, self._now()), incoming)
 
     def write(self, action: Action, delivery: Delivery, failure: Failure) -> None:
         """Apply the decision, on the connection and in the transaction of the caller. DatabaseError if that fails."""
@@ -91,6 +92,12 @@ class Recovery:
         else:
             extra = self._config.log_extra("moved_to_error_queue", message_id)
             logger.error("message moved to the error queue %s: %s\n%s", action.queue, what[1], failure.traceback, extra=extra)
+
+    def _settings(self, delivery: Delivery) -> RecoverabilityConfig:
+        """The settings of the endpoint with the retries of the handler that failed."""
+        called = None if delivery.called is None else delivery.called[0]
+        retry = self._config.handlers.retry_of(delivery.incoming, called)
+        return self._config.recoverability if retry is None else self._config.recoverability.with_retry(retry)
 
     def _context(self, delivery: Delivery, failure: Failure, error: BaseException | None) -> FailureContext:
         incoming = delivery.incoming

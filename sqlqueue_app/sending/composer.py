@@ -401,15 +401,21 @@ def _check_kinds(message_id: object, time_to_be_received: object) -> None:
         )
 
 
-class Routes:
-    """Maps message type names and `Namespace.*` patterns to endpoints: the exact name wins, then the longest pattern."""
+Target = typing.TypeVar("Target")
 
-    def __init__(self, routes: Mapping[str, str]) -> None:
+
+class Routes(typing.Generic[Target]):
+    """Maps message type names and `Namespace.*` patterns to endpoints, or to what else a setting has for types.
+
+    The exact name wins, then the longest pattern.
+    """
+
+    def __init__(self, routes: Mapping[str, Target]) -> None:
         self._exact = {name: endpoint for name, endpoint in routes.items() if not name.endswith("*")}
         patterns = ((name.removesuffix("*"), endpoint) for name, endpoint in routes.items() if name.endswith("*"))
         self._patterns = sorted(patterns, key=lambda entry: len(entry[0]), reverse=True)
 
-    def endpoint_for(self, message_type: str) -> str:
+    def endpoint_for(self, message_type: str) -> Target:
         """The endpoint that a type is routed to. Raises MessageTypeError, with the remedy, if there is no route."""
         endpoint = self.find(message_type)
         if endpoint is None:
@@ -419,7 +425,7 @@ class Routes:
             )
         return endpoint
 
-    def find(self, message_type: str) -> str | None:
+    def find(self, message_type: str) -> Target | None:
         """The endpoint that a type is routed to, or None."""
         if message_type in self._exact:
             return self._exact[message_type]

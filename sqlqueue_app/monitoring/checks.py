@@ -254,8 +254,10 @@ def is_growth_explained(snapshot: Snapshot, name: str) -> bool:
 
 def _growing(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     for queue, waiting in snapshot.waiting.items():
-        grown, threads = snapshot.growth.get(queue.name), threads_on(queue.address.table, snapshot.instances)
-        details = None if grown is None else {"waiting": waiting, "grown": grown, "threads": threads or 0}
+        if queue.name not in snapshot.growth:
+            continue  # the last result stays
+        grown, threads = snapshot.growth[queue.name], threads_on(queue.address.table, snapshot.instances)
+        details = {"waiting": waiting, "grown": grown, "threads": threads or 0} if grown else None
         is_explained = details is not None and is_growth_explained(snapshot, queue.name)
         yield ProbeOutcome(queue.name, details, queue=queue.name, since=snapshot.now - GROWTH_PERIOD, is_explained=is_explained)
 

@@ -194,10 +194,11 @@ class Snapshot:
 
     @cached_property
     def growth(self) -> Mapping[str, int]:
-        """The growth of queues that have grown steadily for ten minutes, in messages. One statement; empty with a status.
+        """The growth of each queue, in messages; 0 unless it has grown steadily. One statement; empty with a status.
 
         The means of three intervals of three minutes each rise, the queue is longer now than in the second of them, and by 100
-        messages and a tenth longer than in the first.
+        messages and a tenth longer than in the first. A long queue without samples in one of them is missing: the samples have a
+        gap after a restart of the workers, and nobody knows.
         """
         if self.status is not None:
             return {}
@@ -209,14 +210,14 @@ class Snapshot:
             means |= {f"mean_{number}": Avg("waiting", filter=within), f"count_{number}": Count("pk", filter=within)}
         now = {queue.name: count for queue, count in self.waiting.items()}
         samples = QueueSample.objects.using(self._alias).filter(seconds=MINUTES.seconds, queue__in=list(now))
-        found: dict[str, int] = {}
+        found = {name: 0 for name, count in now.items() if count < MIN_GROWTH}
         rows = samples.filter(taken_at__gte=end - GROWTH_PERIOD, taken_at__lt=end).order_by().values("queue").annotate(**means)
         for row in rows:
             if min(row[f"count_{number}"] for number in range(3)) < 2:
                 continue
             first, second, last, count = float(row["mean_0"]), float(row["mean_1"]), float(row["mean_2"]), now[row["queue"]]
-            if first < second < last and count > second and count - first >= max(MIN_GROWTH, first / 10):
-                found[row["queue"]] = round(count - first)
+            is_growing = first < second < last and count > second and count - first >= max(MIN_GROWTH, first / 10)
+            found[row["queue"]] = round(count - first) if is_growing else 0
         return found
 
     @cached_property

@@ -13,16 +13,16 @@ import pytest
 
 from sqlqueue_app import pause, resume
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.models import CheckResult, Event, FailedMessage, Instance, ScheduleTick
+from sqlqueue_app.models import CheckResult, Event, FailedMessage, Instance, QueueSample, ScheduleTick
 from sqlqueue_app.monitoring.check_results import CheckRunner
-from sqlqueue_app.monitoring.checks import EXPIRED_LIMIT, ProcessChecks
+from sqlqueue_app.monitoring.checks import EXPIRED_LIMIT, GROWING, ProcessChecks
 from sqlqueue_app.receiving import instances
 from sqlqueue_app.status.endpoints import set_minimum
 from sqlqueue_app.status.events import Actor
 from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.status.queues import address_book_of
-from sqlqueue_app.status.samples import Sampling
+from sqlqueue_app.status.samples import MINUTE as MINUTES, Sampling
 from sqlqueue_app.status.schedules import Schedules
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
@@ -83,7 +83,6 @@ def test_paused_endpoint_is_an_alert(bench: Bench, calls: Calls, counting: objec
         one_alert("paused", "Endpoint Sales : Paused by anna; messages waiting: 0.")
         Instance.objects.update(paused_since=datetime.now(UTC))
         bench.put_message("Test.Message")
-        poll_until(lambda: not read_status(get_settings()).instances[0].live_threads, what="its threads sit out the pause")
         found = one_alert("paused", "Endpoint Sales : Paused by anna; messages waiting: 1.")
         assert SALES in found.links
         assert "Sales main Sales Paused" in states("queue")
@@ -125,6 +124,17 @@ def test_messages_for_a_send_only_endpoint_are_an_alert(bench: Bench, by: str) -
 # --- growing, expired, late, failing ----------------------------------------------------------------------------------------------
 
 
+def test_process_that_has_just_paused_receives_nothing(bench: Bench) -> None:
+    """Its row has the threads of its last heartbeat until the next one."""
+    instance(callback_queue=None, threads={"Sales": 1}, silent=IN_AN_HOUR)
+    pause("Sales", by="anna")
+    put(bench, 1)
+    assert "Pausing" in states("queue")
+    Instance.objects.update(paused_since=datetime.now(UTC))
+    one_alert("paused", "messages waiting: 1")
+    assert "Sales main Sales Paused" in states("queue")
+
+
 def test_growing_queue_is_an_alert(bench: Bench) -> None:
     instance(callback_queue=None, threads={"Sales": 2}, silent=IN_AN_HOUR)
     watching = Watching(bench, 12 * MINUTE)
@@ -142,6 +152,27 @@ def test_growing_queue_is_an_alert(bench: Bench) -> None:
     bench.table("Sales").purge()
     watching.run_for(120)
     assert alerts().are_none
+
+
+def test_growing_queue_stays_an_alert_while_samples_are_missing(bench: Bench) -> None:
+    """A restart of the workers leaves a gap, after which nobody can say for a while that it has stopped growing."""
+    instance(callback_queue=None, threads={"Sales": 2}, silent=IN_AN_HOUR)
+    watching = Watching(bench, 15 * MINUTE)
+    for _minute in range(12):
+        put(bench, 30)
+        watching.run_for(60)
+    failing = CheckResult.objects.filter(name=GROWING.name, subject="Sales", failing=True)
+    assert failing.exists()
+    newest = QueueSample.objects.filter(seconds=MINUTES.seconds).latest("taken_at").taken_at
+    QueueSample.objects.filter(taken_at__gt=newest - timedelta(minutes=3)).delete()
+    for _minute in range(3):
+        put(bench, 30)
+        watching.run_for(60)
+        assert failing.exists()
+    one_alert("growing")
+    bench.table("Sales").purge()
+    watching.run_for(60)
+    assert not failing.exists()
 
 
 def test_unsteady_long_queue_is_no_alert(bench: Bench) -> None:

@@ -164,6 +164,8 @@ class CallbackReceiver:
             self.heartbeat = Heartbeat(self._lease, mine, mine, unpaused=mine, on_lost=self._lost)
             self.listener = reply_listener_of(each, queue.name, self._receiver)
             reply_listeners.add(self.listener)
+            # At once: if the process is killed before its first heartbeat, its row must not be that of a dead worker.
+            self.heartbeat.beat()
             self._thread.start()
         except BaseException:
             self._lease.release_at_exit(logger)

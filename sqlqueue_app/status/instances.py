@@ -127,7 +127,13 @@ def receives(instance: InstanceStatus, queue: str) -> bool:
 
     Without a pause, no threads are normal: the model `monitor` only peeks at an idle queue.
     """
-    return works_on(instance, queue) and (instance.threads.get(queue, 0) > 0 or not instance.paused)
+    return works_on(instance, queue) and (_live_threads(instance, queue) > 0 or not instance.paused)
+
+
+def _live_threads(instance: InstanceStatus, queue: str) -> int:
+    """The receive threads on the queue. A process that has just paused reports them once more, until its next heartbeat."""
+    has_paused = instance.paused and instance.paused_since is not None and queue != instance.callback_queue
+    return 0 if has_paused else instance.threads.get(queue, 0)
 
 
 def is_received(queue: KnownQueue, instances: Iterable[InstanceStatus]) -> bool:
@@ -137,7 +143,7 @@ def is_received(queue: KnownQueue, instances: Iterable[InstanceStatus]) -> bool:
 
 def threads_on(queue: str, instances: Iterable[InstanceStatus]) -> int | None:
     """The receive threads of live instances on the queue of this literal name, as of their last heartbeats; None if none has it."""
-    counts = [each.threads[queue] for each in instances if each.alive and queue in each.threads]
+    counts = [_live_threads(each, queue) for each in instances if each.alive and queue in each.threads]
     return sum(counts) if counts else None
 
 

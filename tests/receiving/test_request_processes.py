@@ -66,6 +66,8 @@ def test_queue_of_killed_process_is_taken_over(asking: Asking) -> None:
 
     call = request("Test.Hold")
     assert call.queue == "Web.here"
+    (row,) = asking.instances()
+    assert [*row.threads] == ["Web.here"], "from its first request on it is known as a process that awaits replies"
     asking.answer(call.message_id, row=2)
     assert call.result(60) == {}
     poll_until(lambda: pending.counts().unclaimed == 1, what="the reply to the killed process is logged and gone")

@@ -22,7 +22,7 @@ from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.failures.index import catch_up_for_page, has_new_failures
 from sqlqueue_app.monitoring import checks
-from sqlqueue_app.monitoring.check_results import CheckResults, read_results
+from sqlqueue_app.monitoring.check_results import CheckResults, live_alerts, read_results
 from sqlqueue_app.monitoring.health import Issue, current_issues
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
@@ -62,6 +62,7 @@ class DashboardAdmin(PageAdmin):
             }
         snapshot = Snapshot(get_settings(), now, status=status, minimums=minimums)
         issues = current_issues(snapshot, results)
+        live_alerts.remember(each.name for each in issues)
         unresolved = bounded_number(snapshot.indexed_failures.count, exact=snapshot.indexed_failures.exact) if shown else None
         return self.page(
             request,

@@ -369,7 +369,7 @@ def _groups(site: AdminSite, request: HttpRequest) -> list[TabGroup]:
 
 
 def _badges(request: HttpRequest, alerts: int | None, unresolved: Number | None) -> list[tuple[str, str]]:
-    """Badges of the first groups: alerts, by default those that a worker has written, and unresolved failures."""
+    """Badges of the first groups: alerts, by default the known ones, marked if more may exist, and unresolved failures."""
     if is_live(request) or not may(request, Permission.VIEW):
         return []
     try:
@@ -377,14 +377,20 @@ def _badges(request: HttpRequest, alerts: int | None, unresolved: Number | None)
     except ConfigurationError:
         return []  # the page itself shows the mistake in the settings
     with optional_read(alias, "count what the navigation shows"):
+        mark = ""
         if alerts is None or unresolved is None:
-            written, (failed, exact) = count_alerts_and_failures(alias)
-            alerts = written if alerts is None else alerts
-            unresolved = unresolved or bounded_number(failed, exact=exact)
+            found = count_alerts_and_failures(alias)
+            mark = "" if alerts is not None or found.is_current else "!"
+            alerts = found.alerts if alerts is None else alerts
+            unresolved = unresolved or bounded_number(found.failures, exact=found.exact)
         alerting = ngettext("%(count)s alert", "%(count)s alerts", alerts)
+        if mark:
+            alerting = _("No worker has run checks for two minutes; known alerts: %(count)s")
         failing = ngettext("%(count)s unresolved failure", "%(count)s unresolved failures", unresolved.value)
-        counted = ((alerts, number(alerts), alerting), (unresolved.value, unresolved.text, failing))
-        return [(text, words % {"count": text}) if value else ("", "") for value, text, words in counted]
+        return [
+            ((number(alerts) if alerts else "") + mark, alerting % {"count": number(alerts)}),
+            (unresolved.text if unresolved.value else "", failing % {"count": unresolved.text}),
+        ]
     return []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -24,9 +25,11 @@ from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import CheckResult, Claim, FailedMessage, FailureStatus
 from sqlqueue_app.monitoring.checks import (
     BUILT_IN,
+    CHECKS,
     INSTANCES,
     NORMAL_INTERVAL,
     SLOW_INTERVAL,
+    STALE_AFTER,
     URGENT_INTERVAL,
     Check,
     ProcessChecks,
@@ -50,6 +53,9 @@ UNSEEN: Final = timedelta(minutes=15)
 PASSED_KEPT: Final = timedelta(days=1)
 # The retention of checks that no worker has any more.
 UNKNOWN_KEPT: Final = timedelta(days=1)
+
+# Alerts that only the overview finds, such as replies that no process awaits, count on other pages for this time.
+_LIVE_KEPT_SECONDS: Final = 600.0
 
 _COUNTED: Final = 100
 _READ: Final = 1_000
@@ -96,17 +102,57 @@ class CheckResults:
     checked_at: datetime | None = None
 
 
-def count_alerts_and_failures(alias: str) -> tuple[int, tuple[int, bool]]:
-    """Alerts that a worker has written, and unresolved failures up to 10,000, with whether that is exact. One statement."""
-    failing = CheckResult.objects.using(alias).filter(failing=True).exclude(muted_until__gt=timezone.now())
+class LiveAlerts:
+    """The number of alerts on the last overview of this process that no worker ever writes, kept for ten minutes.
+
+    `clock` is in seconds. Safe from any thread.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._found = (0, 0.0)
+
+    def remember(self, checks: Iterable[str]) -> None:
+        """Remember the alerts of an overview, by the names of their checks."""
+        count = sum(name in CHECKS and name not in BUILT_IN for name in checks)
+        self._found = (count, self._clock() + _LIVE_KEPT_SECONDS)
+
+    def count(self) -> int:
+        count, until = self._found
+        return count if self._clock() < until else 0
+
+
+live_alerts = LiveAlerts()
+
+
+@dataclass(frozen=True, slots=True)
+class NavigationCounts:
+    """Alerts that workers have written or only the overview finds, and unresolved failures up to 10,000.
+
+    `is_current`: a worker has run checks within two minutes; otherwise there may be more alerts.
+    """
+
+    alerts: int
+    failures: int
+    exact: bool
+    is_current: bool
+
+
+def count_alerts_and_failures(alias: str) -> NavigationCounts:
+    """The numbers that the navigation shows. One statement."""
+    results, now = CheckResult.objects.using(alias), timezone.now()
+    failing = results.filter(failing=True).exclude(muted_until__gt=now)
+    runs = results.filter(name=INSTANCES.name, checked_at__gt=now - STALE_AFTER)
     unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED)
     first = unresolved.order_by()[: FAILURES_COUNTED + 1].values("pk")
-    alerts, failed = (
+    failed = FailedMessage.objects.using(alias).filter(pk__in=first)
+    alerts, *others = (
         found.order_by().values(what=Value(what)).annotate(number=Count("pk")).values_list("what", "number")
-        for what, found in (("alerts", failing), ("failed", FailedMessage.objects.using(alias).filter(pk__in=first)))
+        for what, found in (("alerts", failing), ("failed", failed), ("runs", runs))
     )
-    counts = dict(alerts.union(failed, all=True))
-    return counts["alerts"], (min(counts["failed"], FAILURES_COUNTED), counts["failed"] <= FAILURES_COUNTED)
+    counts = dict(alerts.union(*others, all=True))
+    failures, exact = min(counts["failed"], FAILURES_COUNTED), counts["failed"] <= FAILURES_COUNTED
+    return NavigationCounts(counts["alerts"] + live_alerts.count(), failures, exact, counts["runs"] > 0)
 
 
 def read_results(alias: str, now: datetime) -> CheckResults:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -12,7 +12,7 @@ from django.test import Client
 from sqlqueue_app.models import CheckResult, FailedMessage, FailureStatus
 from tests.support.databases import QueueDatabase
 from tests.support.failing import fail, failed_row
-from tests.support.filling import install, instance
+from tests.support.filling import install, instance, message, table
 from tests.support.pages import Markup, client_of
 
 ADMIN = "/admin/sqlqueue_app/"
@@ -70,8 +70,17 @@ def test_page_title_equals_its_link(sqlite_database: QueueDatabase) -> None:
     assert all(f"<title>{label} |" in pages[url] for url, label in links if label not in ("Map",))
 
 
+def checks_ran(ago: timedelta = timedelta()) -> None:
+    """The result that workers write at each run of the checks."""
+    at = datetime.now(UTC) - ago
+    CheckResult.objects.update_or_create(
+        name="sqlqueue.instances", subject="", defaults={"since": at, "checked_at": at, "every_seconds": 20}
+    )
+
+
 def test_badges_count_failing_checks_and_unresolved_failures(queue_database: QueueDatabase) -> None:
     install(queue_database)
+    checks_ran()
     client, page = client_of("viewer"), f"{ADMIN}redirect/"
     assert "sq-badge" not in client.get(page).content.decode()
     fail(queue_database, [failed_row(), failed_row()])
@@ -83,6 +92,32 @@ def test_badges_count_failing_checks_and_unresolved_failures(queue_database: Que
     assert "2 unresolved failures" in text
     FailedMessage.objects.update(status=FailureStatus.ARCHIVED)
     CheckResult.objects.update(muted_until=now.replace(year=now.year + 1))
+    assert "sq-badge" not in client.get(page).content.decode()
+
+
+def test_badge_shows_that_no_worker_runs_checks(queue_database: QueueDatabase) -> None:
+    """Nobody writes the alerts that the overview then shows."""
+    install(queue_database)
+    client, page = client_of("viewer"), f"{ADMIN}redirect/"
+    instance(silent=timedelta(minutes=5))
+    checks_ran(timedelta(minutes=5))
+    assert "(1 alert)" in Markup(navigation(client.get(f"{ADMIN}dashboard/").content.decode())).text()
+    text = Markup(navigation(client.get(page).content.decode())).text()
+    assert "Now ! (No worker has run checks for two minutes; known alerts: 0)" in text
+    checks_ran()
+    assert "sq-badge" not in client.get(page).content.decode()
+
+
+def test_badge_includes_alerts_that_only_the_overview_finds(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    checks_ran()
+    instance(callback_queue=None)
+    table(queue_database, "Sales.here").send([message()])
+    client, page = client_of("viewer"), f"{ADMIN}redirect/"
+    assert "(1 alert)" in Markup(navigation(client.get(f"{ADMIN}dashboard/").content.decode())).text()
+    assert "(1 alert)" in Markup(navigation(client.get(page).content.decode())).text()
+    table(queue_database, "Sales.here").purge()
+    client.get(f"{ADMIN}dashboard/")
     assert "sq-badge" not in client.get(page).content.decode()
 
 

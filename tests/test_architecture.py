@@ -50,7 +50,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "failures": frozenset({"messages", "conf", "tables", "models", "sending", "receiving", "status", "browsing"}),
     "urls": frozenset({"messages", "conf", "monitoring"}),
     "dashboard": frozenset(
-        {"messages", "conf", "dialects", "lake", "tables", "models", "receiving", "status", "browsing", "monitoring", "failures"}
+        {"messages", "conf", "lake", "tables", "models", "receiving", "status", "browsing", "monitoring", "failures"}
     ),
     "pipeline": frozenset({"messages", "conf", "lake", "spark", "tables", "models", "receiving", "status", "failures"}),
     "worker": frozenset(

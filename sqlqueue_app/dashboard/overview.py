@@ -63,6 +63,9 @@ class DashboardAdmin(PageAdmin):
         snapshot = Snapshot(get_settings(), now, status=status, minimums=minimums)
         issues = current_issues(snapshot, results)
         live_alerts.remember(each.name for each in issues)
+        # The worst comes first.
+        graded = ((each.name, severity_state(each.severity).level) for each in issues)
+        of_processes = (level for name, level in graded if name in (checks.INSTANCES.name, checks.MINIMUMS.name))
         unresolved = bounded_number(snapshot.indexed_failures.count, exact=snapshot.indexed_failures.exact) if shown else None
         return self.page(
             request,
@@ -74,7 +77,7 @@ class DashboardAdmin(PageAdmin):
             failure_count=unresolved,
             waiting=depth_number(status.waiting).text,
             waiting_level=Grade.WARNING if any(map(_is_held_up, issues)) else Grade.OK,
-            instances_level=Grade.ERROR if status.lost else Grade.OK if status.alive else Grade.WARNING,
+            instances_level=next(of_processes, Grade.OK if status.alive else Grade.WARNING),
             running=running,
             alerts=[self._alert(each, snapshot, status) for each in issues],
             period=period,

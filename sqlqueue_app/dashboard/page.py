@@ -19,7 +19,7 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import unquote
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import connections, transaction
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -34,14 +34,13 @@ from sqlqueue_app import models
 from sqlqueue_app.dashboard.access import Permission, may
 from sqlqueue_app.dashboard.formats import Number, bounded_number, number
 from sqlqueue_app.dashboard.live import is_live, live_answers, tagged
-from sqlqueue_app.dialects.dialect import DIALECTS, dialect
-from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost
+from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import Conversation, Queue
 from sqlqueue_app.monitoring.check_results import count_alerts_and_failures
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.queues import KnownQueue, QueueProblem
 from sqlqueue_app.status.texts import path_of, text_of_path
-from sqlqueue_app.tables.connections import optional_read
+from sqlqueue_app.tables.connections import is_database_unavailable, optional_read
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
 if TYPE_CHECKING:
@@ -227,16 +226,6 @@ class Crumb(NamedTuple):
 
     text: str
     url: str | None = None
-
-
-def is_database_unavailable(error: BaseException) -> bool:
-    """Whether the error code means that a database cannot be reached."""
-    if isinstance(error, ConnectionLost):
-        return True
-    if not isinstance(error, OperationalError | InterfaceError):
-        return False
-    kinds = (dialect(name).error_kind(error) for name in DIALECTS)
-    return any(kind is not None and issubclass(kind, ConnectionLost) for kind in kinds)
 
 
 def database_unavailable_page(site: AdminSite, request: HttpRequest, error: BaseException) -> HttpResponse:

@@ -22,7 +22,7 @@ from django.utils.module_loading import autodiscover_modules
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.health_checks import HealthCheck, registry
 from sqlqueue_app.messages.errors import TransientError
-from sqlqueue_app.models import CheckResult, Claim, FailedMessage, FailureStatus
+from sqlqueue_app.models import CheckResult, Claim, FailedMessage, FailureStatus, Severity
 from sqlqueue_app.monitoring.checks import (
     BUILT_IN,
     CHECKS,
@@ -187,9 +187,10 @@ def _silent(row: CheckResult, now: datetime) -> timedelta:
 def _fitting(report: Report) -> Report:
     failing = {fitting_subject(subject): details for subject, details in report.failing.items()}
     since = {fitting_subject(subject): at for subject, at in report.since.items()}
+    severities = {fitting_subject(subject): severity for subject, severity in report.severities.items()}
     explained = frozenset(map(fitting_subject, report.explained)) - failing.keys()
     passing = frozenset(map(fitting_subject, report.passing)) - failing.keys() - explained
-    return replace(report, failing=failing, passing=passing, since=since, explained=explained)
+    return replace(report, failing=failing, passing=passing, since=since, explained=explained, severities=severities)
 
 
 def _with_rows(alias: str, reports: Sequence[Report]) -> list[tuple[Report, dict[str, CheckResult]]]:
@@ -258,10 +259,16 @@ class _Change:
         known = {subject: row.details for subject, row in self._known.items()}
         lost = [subject for subject in self._gone if self._known[subject].failing]
         changed = ((failed, self._failed, self.report.failing), (passed, self._passed, known), (gone, lost, known))
-        return [self._new_event(kind, each, details[each]) for kind, subjects, details in changed if kind for each in subjects]
+        return [
+            self._new_event(kind, each, details[each], self.report.severities.get(each) if kind is failed else None)
+            for kind, subjects, details in changed
+            if kind
+            for each in subjects
+        ]
 
-    def _new_event(self, kind: EventKind, subject: str, details: object) -> NewEvent:
-        return NewEvent(kind, subject, {**(details if isinstance(details, dict) else {}), "check": self.report.name})
+    def _new_event(self, kind: EventKind, subject: str, details: object, severity: Severity | None) -> NewEvent:
+        values = {**(details if isinstance(details, dict) else {}), "check": self.report.name}
+        return NewEvent(kind, subject, values, severity)
 
     def _is_gone(self, row: CheckResult) -> bool:
         """Whether the subject no longer exists, or has passed for long enough."""

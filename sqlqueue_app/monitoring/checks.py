@@ -118,6 +118,7 @@ PHRASES: Final[Mapping[str, Promise]] = {
     "waiting": gettext_lazy("Messages waiting that no process receives: %(waiting)s."),
     "newest": gettext_lazy("The newest: %(newest)s"),
     "grown": gettext_lazy(", %(grown)s more than 10 minutes ago"),
+    "groups": gettext_lazy(" in %(groups)s groups"),
 }
 
 
@@ -130,18 +131,20 @@ def _instances(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     for (host, pid), instances in snapshot.processes.items():
         names = ", ".join(sorted({each.endpoint for each in instances}))
         lost = [each for each in instances if each.is_lost]
-        outcome = ProbeOutcome(f"{names} on {host} ({pid})", endpoint=(lost or instances)[0].endpoint)
+        outcome = ProbeOutcome(f"{names} on {host} ({pid})", endpoint=instances[0].endpoint)
         if lost:
+            waiting_in = {each.endpoint: snapshot.count_unreceived(each.endpoint) for each in lost}
+            waiting, fullest = sum(waiting_in.values()), max(waiting_in, key=waiting_in.__getitem__)
             # Without the age, which would change the row at every run.
             silent = {"endpoint": lost[0].endpoint, "seconds": int(DEAD_AFTER_SECONDS)}
             age = min(each.heartbeat_age for each in lost)
             words = {"name": names, "host": host, "pid": pid, "age": age, "silent": f"{age.total_seconds():.0f}"}
             words["endpoints"] = tuple(each.endpoint for each in lost)
-            waiting = sum(snapshot.count_unreceived(each) for each in {each.endpoint for each in lost})
             since, severity = max((each.heartbeat_at for each in lost if each.heartbeat_at), default=None), None
             if waiting or any(snapshot.is_below_minimum(each.endpoint) for each in lost):
                 severity = Severity.ERROR
-            outcome = replace(outcome, details=silent, now={**words, **_waiting(waiting)}, since=since, severity=severity)
+            now = {**words, **_waiting(waiting)}
+            outcome = replace(outcome, details=silent, now=now, endpoint=fullest, since=since, severity=severity)
         yield outcome
 
 
@@ -274,11 +277,12 @@ def _failures(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     found = snapshot.failures
     queues = [each.name for each in snapshot.known_queues if each.kind is QueueKind.ERROR]
     now = {"count": found.count, "about": "" if found.exact else "about ", "effect": "newest" if found.newest else ""}
-    newest = {"newest": found.newest, "group": found.group, "also": f"; the newest: {found.newest}" if found.newest else ""}
+    newest = {"newest": found.newest, "also": f"; the newest: {found.newest}" if found.newest else ""}
+    groups = {"groups": found.groups, "more": "groups"} if found.groups > 1 else {"group": found.group}
     yield ProbeOutcome(
         ", ".join(queues),
         {"failed": found.count} if found.count else None,
-        {**now, **newest},
+        {**now, **newest, **groups},
         queue=queues[0] if len(queues) == 1 else "",
         since=found.since,
     )
@@ -445,7 +449,7 @@ FAILURES: Final = Check(
     _failures,
     code="failed",
     line="failed messages in %(subject)s: %(about)s%(failed)s%(also)s",
-    now=gettext_lazy("Failed messages that wait for a decision: %(count)s. %(effect)s"),
+    now=gettext_lazy("Failed messages that wait for a decision: %(count)s%(more)s. %(effect)s"),
     failed=None,
     passed=None,
     covers_all=True,
@@ -576,7 +580,7 @@ def describe_advice(name: str, subject: str, details: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings of a check: failing subjects with their details and their start if known, and passing ones.
+    """The findings of a check: failing subjects with their details, severity, and start if known, and passing ones.
 
     `explained` are the subjects whose cause another check reports: neither failing nor passing.
     """
@@ -587,6 +591,7 @@ class Report:
     passing: frozenset[str] = frozenset()
     since: Mapping[str, datetime] = field(default_factory=dict)
     explained: frozenset[str] = frozenset()
+    severities: Mapping[str, Severity] = field(default_factory=dict)
 
     @property
     def check(self) -> Check | None:
@@ -600,7 +605,9 @@ def run(check: Check, snapshot: Snapshot) -> Report:
     failing = {each.subject: each.details for each in found.values() if each.details is not None and not each.is_explained}
     since = {subject: found[subject].since for subject in failing}
     known = {subject: at for subject, at in since.items() if at is not None}
-    return Report(check.name, check.every_seconds, failing, frozenset(found.keys() - failing.keys() - explained), known, explained)
+    passing = frozenset(found.keys() - failing.keys() - explained)
+    severities = {subject: found[subject].severity or check.severity for subject in failing}
+    return Report(check.name, check.every_seconds, failing, passing, known, explained, severities)
 
 
 # The database's clock has whole seconds, and the answer takes time; delays and expiry are measured in seconds.
@@ -667,7 +674,7 @@ class ProcessChecks:
 def _report(check: Check, host: str, details: Details | None) -> Report:
     if details is None:
         return Report(check.name, check.every_seconds, {}, frozenset({host}))
-    return Report(check.name, check.every_seconds, {host: details})
+    return Report(check.name, check.every_seconds, {host: details}, severities={host: check.severity})
 
 
 def pool_size(entry: Mapping[str, Any]) -> int | None:

@@ -15,6 +15,7 @@ from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import suggestion
 from sqlqueue_app.messages.errors import ConfigurationError, counted
 from sqlqueue_app.models import CheckResult, Severity
+from sqlqueue_app.monitoring import checks
 from sqlqueue_app.monitoring.check_results import CheckResults, last_run, read_results
 from sqlqueue_app.monitoring.checks import (
     CHECKS,
@@ -129,8 +130,16 @@ def _details(result: CheckResult | None) -> dict[str, Any]:
 
 
 def _is_over(result: CheckResult, snapshot: Snapshot) -> bool:
-    """Whether the snapshot shows a cause that no worker has detected yet."""
+    """Whether the snapshot shows that it is over, or a cause that no worker has detected yet."""
+    if result.name == PURGING.name:
+        queues = () if snapshot.status is None else snapshot.status.queues
+        return any(is_purged(each) for each in queues if each.name == result.subject)
     return result.name == GROWING.name and is_growth_explained(snapshot, result.subject)
+
+
+def is_purged(queue: QueueStatus) -> bool:
+    """Whether the queue certainly has no more expired messages than the check of the purge allows."""
+    return queue.depth is not None and queue.expiry_exact and queue.depth.expired <= checks.EXPIRED_LIMIT
 
 
 def current_results(

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import Avg, Count, IntegerField, Min, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Avg, Count, F, IntegerField, Min, OuterRef, Q, QuerySet, Subquery
 from django.utils import timezone
 
 from sqlqueue_app.conf import Settings
@@ -44,13 +44,14 @@ FAILURES_COUNTED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """The failed messages waiting for a decision: the newest in words, its group, and the time of the oldest."""
+    """The failed messages waiting for a decision: the newest in words, its group, the time of the oldest, the number of groups."""
 
     count: int = 0
     exact: bool = True
     newest: str = ""
     since: datetime | None = None
     group: UUID | None = None
+    groups: int = 0
 
 
 class _CountOf(Subquery):
@@ -58,6 +59,12 @@ class _CountOf(Subquery):
 
     template = "(SELECT COUNT(*) FROM (%(subquery)s) counted)"
     output_field = IntegerField()
+
+
+class _CountOfGroups(_CountOf):
+    """The number of different values of `of_group` in another query."""
+
+    template = "(SELECT COUNT(DISTINCT of_group) FROM (%(subquery)s) counted)"
 
 
 class Snapshot:
@@ -237,15 +244,17 @@ class Snapshot:
         unresolved = of_index.filter(status=FailureStatus.UNRESOLVED)
         first, last = (Subquery(unresolved.order_by(by).values("pk")[:1]) for by in ("failed_at", "-failed_at"))
         title = FailureGroup.objects.using(self._alias).filter(pk=OuterRef("exception_group")).values("title")[:1]
-        counted = _CountOf(unresolved.order_by()[: FAILURES_COUNTED + 1].values("pk"))
-        found = of_index.filter(Q(pk=first) | Q(pk=last)).annotate(title=Subquery(title), count=counted)
+        counted = unresolved.order_by().annotate(of_group=F("exception_group")).values("of_group")[: FAILURES_COUNTED + 1]
+        found = of_index.filter(Q(pk=first) | Q(pk=last))
+        found = found.annotate(title=Subquery(title), count=_CountOf(counted), groups=_CountOfGroups(counted))
         with optional_read(self._alias, "count the failed messages"):
-            rows = list(found.order_by("failed_at").values("failed_at", "title", "exception_type", "exception_group", "count"))
+            columns = ("failed_at", "title", "exception_type", "exception_group", "count", "groups")
+            rows = list(found.order_by("failed_at").values(*columns))
             if rows:
                 newest, count = rows[-1], rows[0]["count"]
                 text = cut_text(newest["title"] or newest["exception_type"], 200)
                 is_exact, group = count <= FAILURES_COUNTED, newest["exception_group"]
-                return Failures(min(count, FAILURES_COUNTED), is_exact, text, rows[0]["failed_at"], group)
+                return Failures(min(count, FAILURES_COUNTED), is_exact, text, rows[0]["failed_at"], group, newest["groups"])
         return Failures()
 
     @cached_property

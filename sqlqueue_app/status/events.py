@@ -151,11 +151,12 @@ CATALOGUE: Final[Mapping[str, EventDefinition]] = {
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An event to be written: its kind, its subject, and the values for its text and its link."""
+    """An event to be written: its kind, its subject, the values for its text and its link, and a severity other than its kind's."""
 
     kind: EventKind
     subject: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+    severity: Severity | None = None
 
 
 def record_events(events: Iterable[NewEvent], *, now: datetime) -> None:
@@ -167,7 +168,7 @@ def record_events(events: Iterable[NewEvent], *, now: datetime) -> None:
     rows = [
         Event(
             at=now,
-            severity=CATALOGUE[each.kind].severity,
+            severity=each.severity or CATALOGUE[each.kind].severity,
             kind=each.kind.value,
             subject=fitting_subject(each.subject),
             details=dict(each.details),

@@ -16,13 +16,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
 from django.core.signals import setting_changed
-from django.db import Error as DjangoError, connections, transaction
+from django.db import Error as DjangoError, InterfaceError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.transaction import Atomic
 
 from sqlqueue_app.dialects import sqlserver
-from sqlqueue_app.dialects.dialect import Dialect, Rendered, dialect_of_vendor
+from sqlqueue_app.dialects.dialect import DIALECTS, Dialect, Rendered, dialect, dialect_of_vendor
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, DoomedTransaction, QueueNotFound, SqlQueueError
 
@@ -532,3 +532,13 @@ def _optional_read(alias: str, doing: str) -> Iterator[None]:
 def optional_read(alias: str, doing: str) -> AbstractContextManager[None, bool]:
     """As `guarded_read`, for optional reads: a database error ends the scope, except ConnectionLost, which is raised."""
     return cast("AbstractContextManager[None, bool]", _optional_read(alias, doing))
+
+
+def is_database_unavailable(error: BaseException) -> bool:
+    """Whether the error code means that a database cannot be reached."""
+    if isinstance(error, ConnectionLost):
+        return True
+    if not isinstance(error, OperationalError | InterfaceError):
+        return False
+    kinds = (dialect(name).error_kind(error) for name in DIALECTS)
+    return any(kind is not None and issubclass(kind, ConnectionLost) for kind in kinds)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import re
+from datetime import UTC, datetime, timedelta
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.headers import EXCEPTION_TYPE
 from sqlqueue_app.models import CheckResult, EndpointExpectation
 from sqlqueue_app.monitoring.check_results import read_results
 from sqlqueue_app.monitoring.health import Issue, Level, current_issues, read_health
@@ -14,6 +16,7 @@ from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.installation import subscription_address
 from tests.monitoring.checks.watchers import MINUTE, Bench, recorded_events
 from tests.support.databases import QueueDatabase
+from tests.support.failing import fail, failed_row
 from tests.support.filling import install, instance, message, table
 from tests.support.pages import Markup, client_of
 
@@ -27,6 +30,12 @@ def issues(database: QueueDatabase, bench: Bench) -> list[Issue]:
 def overview() -> str:
     text = Markup(client_of("viewer").get("/admin/sqlqueue_app/dashboard/").content.decode()).text()
     return text.partition("Needs attention")[2].partition(" Now ")[0]
+
+
+def alert_links() -> list[str]:
+    """The links of the alerts on the overview."""
+    html = client_of("viewer").get("/admin/sqlqueue_app/dashboard/").content.decode()
+    return Markup(html.partition('<ul class="sq-plain sq-alerts">')[2].partition("</ul>")[0]).links
 
 
 def test_condition_found_live_and_by_a_worker_is_one_issue(bench: Bench) -> None:
@@ -94,6 +103,41 @@ def test_lost_process_of_two_endpoints_is_one_issue(queue_database: QueueDatabas
     assert "the process 4711 of Billing, Sales on here is dead" in found.text
     assert "messages waiting: 2, and no live instance receives them" in found.text
     assert [len(read_health(endpoints=[name]).findings) for name in ("Sales", "Billing", "Other")] == [1, 1, 0]
+
+
+def test_alert_about_a_process_links_its_endpoint_with_the_most_messages(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS={name: {"CALLBACKS": False} for name in ("Billing", "Reports", "Sales")})
+    for endpoint in ("Billing", "Reports", "Sales"):
+        instance(endpoint=endpoint, callback_queue=None, threads={endpoint: 1}, silent=timedelta(minutes=2))
+    table(queue_database, "Reports").send([message()])
+    table(queue_database, "Sales").send([message(), message()])
+    assert "Process Billing, Reports, Sales on here (4711) : " in overview()
+    assert alert_links() == ["/admin/sqlqueue_app/endpoint/Sales/"]
+
+
+def test_alert_about_failures_links_their_group_or_the_list_of_groups(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    (failed, _other) = fail(queue_database, [failed_row(), failed_row()])
+    assert "Failed messages that wait for a decision: 2. The newest: shop.errors.OutOfStock" in overview()
+    assert alert_links() == [f"/admin/sqlqueue_app/failedmessage/group/{failed.exception_group}/"]
+    fail(queue_database, [failed_row(more={EXCEPTION_TYPE: "shop.errors.RegisterJammed"})])
+    assert "Failed messages that wait for a decision: 3 in 2 groups. The newest: shop.errors.RegisterJammed" in overview()
+    assert alert_links() == ["/admin/sqlqueue_app/failedmessage/"]
+
+
+def test_tile_of_instances_has_the_severity_of_their_alert(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    instance(callback_queue=None)
+    instance(callback_queue=None, endpoint="Billing", threads={"Billing": 1}, silent=timedelta(minutes=5))
+
+    def level() -> str:
+        html = client_of("viewer").get("/admin/sqlqueue_app/dashboard/").content.decode()
+        (tile,) = [each for each in re.findall(r"<li.*?</li>", html, re.DOTALL) if "alive; 1 dead" in each]
+        return " ".join(sorted(set(re.findall(r"sq-(warning|error|ok)", tile))))
+
+    assert level() == "warning"
+    EndpointExpectation.objects.create(endpoint="Sales", minimum=2, changed_at=datetime.now(UTC))
+    assert level() == "error"
 
 
 def test_process_without_receive_threads_is_no_issue_unless_paused(queue_database: QueueDatabase) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sqlqueue_app.models import CheckResult, EndpointExpectation, Instance, QueueSample, Schedule, ScheduleTick
+from sqlqueue_app.models import CheckResult, EndpointExpectation, Event, Instance, QueueSample, Schedule, ScheduleTick
 from sqlqueue_app.monitoring.check_results import UNSEEN
 from sqlqueue_app.monitoring.checks import BUILT_IN, EXPIRED_LIMIT, connections_needed, pool_size
 from sqlqueue_app.tables.listing import list_tables
@@ -41,6 +41,17 @@ def test_lost_process_that_returns_is_reported(bench: Bench) -> None:
     bench.first.run_due()
     assert recorded_events() == [("instance_lost", name), ("instance_back", name)]
     assert bench.failing("instances") == {}
+
+
+def test_event_of_a_check_has_the_severity_of_its_alert(bench: Bench) -> None:
+    instance(silent=timedelta(minutes=5))
+    bench.first.run_due()
+    assert [(each.kind, each.severity) for each in Event.objects.all()] == [("instance_lost", "warning")]
+    bench.samples("Sales", waiting=1)
+    instance(name="there", callback_queue=None, host="there", silent=timedelta(minutes=5))
+    bench.pass_time(20 * SECOND)
+    bench.first.run_due()
+    assert Event.objects.latest("id").severity == "error", "messages wait for it"
 
 
 def test_processes_have_time_for_a_heartbeat_after_an_outage(bench: Bench) -> None:

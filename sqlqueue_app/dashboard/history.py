@@ -162,7 +162,7 @@ class ActionAdmin(ListAdmin[models.OperatorAction]):
             TableColumn(_("User"), lambda action: with_notes(action.user_name, action.address)),
             TableColumn(_("Action"), lambda action: words.get(action.action) or capfirst(action.action.replace("_", " "))),
             TableColumn(_("Target"), target, WIDE),
-            TableColumn(_("Messages"), lambda action: action.count, NUMBER),
+            TableColumn(_("Count"), lambda action: action.count, NUMBER),
             TableColumn(_("Result"), result),
         ]
 

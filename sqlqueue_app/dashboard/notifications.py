@@ -69,7 +69,7 @@ class RuleForm(forms.Form):
     )
     target = forms.CharField(
         label=gettext_lazy("Recipients"), widget=forms.Textarea({"rows": 3}),
-        help_text=gettext_lazy("Email addresses, one per line; or the URL of a webhook, which begins with https://."),
+        help_text=gettext_lazy("Email addresses, one per line; or the URL of a webhook, which begins with https:// or http://."),
     )  # fmt: skip
     throttle_seconds = forms.IntegerField(
         label=gettext_lazy("Minimum interval (s)"), min_value=0, max_value=rules.MAX_THROTTLE_SECONDS,

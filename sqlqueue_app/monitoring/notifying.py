@@ -421,6 +421,9 @@ def name_of(kind: str, subject: str) -> str:
     """The name of a subject; all subjects together have none."""
     if not subject and kind == NotificationKind.FAILURES_ABOVE:
         return _("all endpoints")
+    if kind == NotificationKind.CHECK_FAILED:
+        check, colon, of = subject.partition(": ")
+        return f"{label_of(check)}{colon}{of}"
     return subject
 
 

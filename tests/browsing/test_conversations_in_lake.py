@@ -58,7 +58,7 @@ def test_conversation_joins_messages_of_queues_and_the_lake(shop: QueueDatabase,
     assert read().extent.lake is not None
     text = Markup(client_of("viewer").get("/admin/sqlqueue_app/conversation/c-1/").content.decode()).text()
     assert "lake, from audit" in text
-    assert "The lake was searched: 2 files." in text
+    assert "The archive was searched: 2 files." in text
 
 
 def test_message_in_both_places_is_shown_once(shop: QueueDatabase, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from django.utils import translation
 
 from sqlqueue_app.models import CheckResult, NotificationDelivery
 from sqlqueue_app.monitoring.checks import MOVER
+from sqlqueue_app.monitoring.notifying import name_of
 from tests.monitoring.notifications.rules import Clock, rule
 from tests.monitoring.notifications.sending.deliveries import ADMIN, deliver
 from tests.support.databases import QueueDatabase
@@ -101,3 +102,9 @@ def test_missing_mail_server_delays_the_notification(database: QueueDatabase, cl
         failed = deliver(clock)
     assert (failed.state, failed.attempts) == ("waiting", 1)
     assert "ConnectionRefusedError" in failed.error
+
+
+def test_active_checks_have_their_titles() -> None:
+    assert name_of("check_failed", "sqlqueue.paused: Reports") == "Paused endpoints: Reports"
+    assert name_of("check_failed", "payment gateway") == "payment gateway"
+    assert name_of("queue_longer", "sqlqueue.paused: Reports") == "sqlqueue.paused: Reports"

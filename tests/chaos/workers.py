@@ -16,7 +16,7 @@ from tests.chaos.load import ENDPOINTS
 from tests.support.bench import Bench
 from tests.support.postgresql import ThrowAwayServer
 from tests.support.proxy import Proxy
-from tests.support.waiting import poll_until
+from tests.support.waiting import poll_until_zero
 from tests.support.worker_processes import wait_until_released
 
 KILLED = -signal.SIGKILL
@@ -62,12 +62,15 @@ def alias_with(bench: Bench, **settings: Any) -> dict[str, str]:
 
 
 def finish(bench: Bench, log: Path, deadline: float = 60.0) -> None:
-    """Let a worker that is not killed handle the rest, if any, and stop it in an orderly way."""
+    """Let a worker that is not killed handle the rest, if any, and stop it in an orderly way.
+
+    `deadline` is in seconds since fewer messages waited than ever before: how long all of them take depends on the machine.
+    """
     wait_until_released(bench)
     if not waiting(bench):
         return
     with worker(bench, log) as process:
-        poll_until(lambda: waiting(bench) == 0 or process.poll() is not None, deadline, what="nothing waits any more")
+        poll_until_zero(lambda: 0 if process.poll() is not None else waiting(bench), deadline, what="waiting messages")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, log.read_text()[-4_000:]
     wait_until_released(bench)

@@ -15,7 +15,7 @@ from pytest_django import DjangoDbBlocker, Settings
 from tests.support import databases, leaks
 from tests.support.databases import DatabaseSession, QueueDatabase, open_database
 from tests.support.postgresql import ThrowAwayServer
-from tests.support.waiting import join_all, poll_until
+from tests.support.waiting import join_all, poll_until, poll_until_zero
 
 
 @pytest.mark.parametrize("turn", [1, 2])
@@ -199,6 +199,15 @@ def test_poll_until_gives_the_first_true_answer() -> None:
 def test_poll_until_names_the_expected_event() -> None:
     with pytest.raises(AssertionError, match="not within 0 s: the queue to be empty"):
         poll_until(lambda: False, 0, what="the queue to be empty")
+
+
+def test_poll_until_zero_waits_as_long_as_the_number_falls() -> None:
+    answers = iter([3, 2, 5, 1, 0])
+    poll_until_zero(lambda: next(answers), 5, what="messages")
+    assert list(answers) == []
+
+    with pytest.raises(AssertionError, match=r"no fewer than 2 for 0 s: messages \(last answer 3\)"):
+        poll_until_zero(iter([4, 2, 3]).__next__, 0, what="messages")
 
 
 @pytest.mark.django_db

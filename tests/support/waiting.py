@@ -35,6 +35,24 @@ def poll_until(condition: Callable[[], T], deadline: float = 60.0, *, what: str 
         pause.wait(SUSPECT_CHECK_SECONDS)
 
 
+def poll_until_zero(count: Callable[[], int], deadline: float = 60.0, *, what: str) -> None:
+    """Call `count` until its result is 0, however long that takes, as long as it falls.
+
+    Raises AssertionError with `what` and the last result if the lowest result is `deadline` seconds old.
+    """
+    pause = threading.Event()
+    lowest = count()
+    end = time.monotonic() + deadline
+    while lowest:
+        late = time.monotonic() >= end
+        now = count()
+        if now < lowest:
+            lowest, end = now, time.monotonic() + deadline
+        elif late:
+            raise AssertionError(f"no fewer than {lowest} for {deadline} s: {what} (last answer {now})")
+        pause.wait(SUSPECT_CHECK_SECONDS)
+
+
 def join_all(threads: Iterable[threading.Thread], deadline: float = SECONDS_TO_END) -> None:
     """Join the threads. Raises AssertionError with the names of those that have not ended within `deadline` seconds."""
     waited = list(threads)

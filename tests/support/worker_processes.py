@@ -13,6 +13,16 @@ from tests.support.bench import Bench
 from tests.support.waiting import poll_until, read_until
 from tests.support.worker_app import MODULE
 
+_OTHER_SESSIONS = {
+    "postgresql": (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        " AND backend_type = 'client backend'"
+    ),
+    "sqlserver": (
+        "SELECT COUNT(*) FROM sys.dm_exec_sessions WHERE database_id = DB_ID() AND session_id <> @@SPID AND is_user_process = 1"
+    ),
+}
+
 
 @contextmanager
 def worker_process(bench: Bench, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
@@ -63,15 +73,13 @@ def wait_until_released(bench: Bench) -> None:
     An earlier worker would skip these rows, and one with `--until-empty` would end without them. On SQLite, the operating system
     releases the locks with the end of the process.
     """
-    if bench.database.vendor != "postgresql":
+    statement = _OTHER_SESSIONS.get(bench.database.vendor)
+    if statement is None:
         return
 
     def others() -> bool:
         with bench.database.connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                " AND backend_type = 'client backend'"
-            )
+            cursor.execute(statement)
             return bool(cursor.fetchone()[0])
 
     poll_until(lambda: not others(), what="the sessions of the killed processes have ended")

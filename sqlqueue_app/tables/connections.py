@@ -153,6 +153,17 @@ def note_number(connection: BaseDatabaseWrapper, error: BaseException) -> None:
         cause.sqlserver_number = int(cursor.fetchone()[0])  # type: ignore[attr-defined]
 
 
+@contextmanager
+def cursor_with_numbers(connection: BaseDatabaseWrapper) -> Iterator[CursorWrapper]:
+    """A cursor of the connection. Errors of the block have the server's number, if `error_kind` needs it."""
+    with connection.cursor() as cursor:
+        try:
+            yield cursor
+        except DjangoError as error:
+            note_number(connection, error)
+            raise
+
+
 def fetch_all(connection: BaseDatabaseWrapper, statement: Rendered, **values: object) -> list[tuple[Any, ...]]:
     """Run a statement, in the connection's transaction if any, and return its rows."""
     with executed(connection, statement, statement.bind(values)) as cursor:

@@ -22,7 +22,7 @@ from sqlqueue_app.dialects.schema import (
 )
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress, check_name
 from sqlqueue_app.messages.errors import QueueNotFound, TableMismatch
-from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, table_exists
+from sqlqueue_app.tables.connections import connection_of, cursor_with_numbers, database_errors, dialect_of_connection, table_exists
 from sqlqueue_app.tables.listing import shape_of_table
 from sqlqueue_app.tables.queue import forget_tables
 
@@ -103,11 +103,11 @@ def _write_transaction(connection: BaseDatabaseWrapper) -> Iterator[None]:
 def _install_locked(connection: BaseDatabaseWrapper, dialect: Dialect, table: PlannedTable, layout: str) -> bool:
     if dialect.name != "sqlite":
         lock = dialect.statement("lock_installation")
-        with connection.cursor() as cursor:
+        with cursor_with_numbers(connection) as cursor:
             cursor.execute(lock.sql, lock.bind({"resource": installation_lock(dialect, table.address)}))
     if table_exists(connection, dialect, table.address):
         return False
-    with connection.cursor() as cursor:
+    with cursor_with_numbers(connection) as cursor:
         for statement in create_statements(dialect, table.kind, table.address, layout):
             cursor.execute(statement)
     return True
@@ -126,7 +126,7 @@ def drop_queue(alias: str, address: QueueAddress, *, only_empty: bool = False) -
         if shape is None:
             return True
         layout_of(dialect.name, qualified, shape)
-        with _write_transaction(connection), connection.cursor() as cursor:
+        with _write_transaction(connection), cursor_with_numbers(connection) as cursor:
             if only_empty:
                 if dialect.name == "postgresql":
                     cursor.execute(dialect.script("lock_table", table=qualified))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from django.db import Error as DjangoDatabaseError, connections, transaction
 
 from sqlqueue_app.dialects.dialect import Rendered, dialect
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.errors import (
     CannotConnect,
     ConnectionLost,
@@ -23,6 +25,7 @@ from sqlqueue_app.messages.errors import (
     SerializationFailure,
 )
 from sqlqueue_app.tables.connections import database_errors, fetch_all
+from sqlqueue_app.tables.installation import drop_queue, install_tables
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from tests.support import sqlserver
@@ -115,6 +118,20 @@ def test_lock_timeout_has_its_kind(on_driver: QueueDatabase) -> None:
         fails(LockTimeout, queue.purge)
         assert receive_transaction(queue).receive() is None, "held rows are stepped over"
     assert queue.purge() == 1
+
+
+def test_drop_of_a_used_queue_is_a_lock_timeout(on_driver: QueueDatabase) -> None:
+    queue = make_table(on_driver)
+    with held_elsewhere(queue, f"INSERT INTO {queue.qualified} (Id, Recoverable, Headers) VALUES (NEWID(), 1, '')"):
+        fails(LockTimeout, lambda: drop_queue(on_driver.alias, queue.address, only_empty=True))
+    assert drop_queue(on_driver.alias, queue.address, only_empty=True)
+
+
+def test_installation_names_a_missing_schema(on_driver: QueueDatabase) -> None:
+    sqlserver.needs("sqlserver", "error 2760 for a missing schema")
+    address = replace(make_table(on_driver).address, schema="nowhere")
+    error = fails(QueueNotFound, lambda: install_tables(on_driver.alias, [PlannedTable(TableKind.QUEUE, address)]))
+    assert "schema [nowhere] does not exist: create it first (CREATE SCHEMA [nowhere])" in str(error)
 
 
 def test_doomed_transaction_has_its_kind(on_driver: QueueDatabase) -> None:

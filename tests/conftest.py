@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import platform
 import sqlite3
+import sys
+from collections.abc import Iterator
 
 import django
 import psycopg
@@ -26,6 +28,15 @@ pytest_plugins = [
 # Examples may take longer on a busy machine; that is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+@pytest.fixture(autouse=True)
+def no_alerts_of_another_test() -> Iterator[None]:
+    """The badge of alerts counts what the last overview of the process has found, here that of an earlier test."""
+    yield
+    if (loaded := sys.modules.get("sqlqueue_app.monitoring.check_results")) is not None:
+        loaded.live_alerts.remember(())
+
 
 VERSIONS = pytest.StashKey[list[str]]()
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sqlqueue_app.dashboard import overview, page
+from sqlqueue_app.dashboard import page
 from sqlqueue_app.dashboard.live import LiveAnswers
-from sqlqueue_app.monitoring import check_results
-from sqlqueue_app.monitoring.check_results import LiveAlerts
 
 
 @pytest.fixture(autouse=True)
 def no_answer_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute every answer again instead of caching it."""
     monkeypatch.setattr(page, "live_answers", LiveAnswers(part=0.0))
-    monkeypatch.setattr(check_results, "live_alerts", LiveAlerts())
-    monkeypatch.setattr(overview, "live_alerts", check_results.live_alerts)

@@ -47,13 +47,13 @@ def test_failing_checks_come_first_with_their_remedy(queue_database: QueueDataba
     result("aaa passes")
     result("stale one", checked_at=now - 1.5 * HOUR)
     failing("aab muted", muted_until=now + HOUR, muted_by="anna")
-    failing("sqlqueue.purging", subject="Sales", details={"limit": 1_234, "minutes": 15})
+    failing("sqlqueue.purging", subject="Elsewhere", details={"limit": 1_234, "minutes": 15})
     failing("zzz fails")
 
     found = page()
 
     text = found.text()
-    sentence = "Sales has had more than 1,234 expired messages for 15 minutes. The logs of the workers"
+    sentence = "Elsewhere has had more than 1,234 expired messages for 15 minutes. The logs of the workers"
     places = [text.find(each) for each in (sentence, "zzz fails", "aab muted", "stale one", "aaa passes")]
     assert -1 not in places, text
     assert places == sorted(places)
@@ -65,7 +65,7 @@ def test_failing_checks_come_first_with_their_remedy(queue_database: QueueDataba
 
 def test_failure_is_shown_with_its_severity(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
-    failing("sqlqueue.purging", subject="Sales", details={"limit": 1_234, "minutes": 15})
+    failing("sqlqueue.purging", subject="Elsewhere", details={"limit": 1_234, "minutes": 15})
     failing("zzz of the project")
     failing("zzz muted", muted_until=datetime.now(UTC) + HOUR)
     html = client_of("viewer").get(CHECKS).content.decode()
@@ -74,7 +74,7 @@ def test_failure_is_shown_with_its_severity(sqlite_database: QueueDatabase) -> N
         row = html.partition(f'data-key="check {key}"')[2].partition("</tr>")[0]
         return re.findall(r'class="sq-state sq-(\w+)"', row)[0]
 
-    assert grade("sqlqueue.purging Sales") == "warning"
+    assert grade("sqlqueue.purging Elsewhere") == "warning"
     assert grade("zzz of the project ") == "error"
     assert grade("zzz muted ") == "info"
 

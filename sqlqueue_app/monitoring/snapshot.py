@@ -204,8 +204,8 @@ class Snapshot:
         """The growth of each queue, in messages; 0 unless it has grown steadily. One statement; empty with a status.
 
         The means of three intervals of three minutes each rise, the queue is longer now than in the second of them, and by 100
-        messages and a tenth longer than in the first. A long queue without samples in one of them is missing: the samples have a
-        gap after a restart of the workers, and nobody knows.
+        messages and a tenth longer than in the first. The growth of a long queue without samples in one of them is unknown, and
+        missing here: a restart of the workers leaves a gap in the samples.
         """
         if self.status is not None:
             return {}

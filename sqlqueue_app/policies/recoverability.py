@@ -246,7 +246,7 @@ def _delay(config: RecoverabilityConfig, earlier: int) -> timedelta:
 
 def _is_too_old(config: RecoverabilityConfig, context: FailureContext) -> bool:
     if config.retry is not None and config.retry.delays is not None:
-        return False  # who writes the delays may well write days
+        return False  # explicit delays may be days
     at, now = context.last_delayed_retry_at, context.now
     return at is not None and now is not None and now - at > DELAYED_RETRIES_END_AFTER
 

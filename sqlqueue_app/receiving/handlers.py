@@ -233,7 +233,9 @@ class HandlerTable:
         self._by_type: dict[str, list[Handler]] = {}
         for handler in handlers:
             self._by_type.setdefault(plain_name(handler.message_type), []).append(handler)
-        self._has_retries = bool(self.retries)
+        own = (handler for each in self._by_type.values() for handler in reversed(each) if handler.retry is not None)
+        self.retries = {plain_name(handler.message_type): handler.retry for handler in own if handler.retry is not None}
+        """The types whose handlers have retries of their own; of several handlers, the first."""
         self._body_names = body_names
         self._serializer = serializer
         self._subscriptions = subscriptions
@@ -244,12 +246,6 @@ class HandlerTable:
         """The types that have a handler, sorted; type arguments as written, because .NET topics spell them so."""
         names = {handler.message_type for handlers in self._by_type.values() for handler in handlers}
         return sorted({name if "[" in name else plain_name(name) for name in names})
-
-    @property
-    def retries(self) -> dict[str, Retry]:
-        """The types whose handlers have retries of their own; of several handlers, the first."""
-        handlers = (handler for each in self._by_type.values() for handler in reversed(each) if handler.retry is not None)
-        return {plain_name(handler.message_type): handler.retry for handler in handlers if handler.retry is not None}
 
     def _plan(self, incoming: IncomingMessage) -> _Plan:
         # A native sender may omit the header and name the type in the body (docs/internals/wire.md#native-senders).
@@ -284,7 +280,7 @@ class HandlerTable:
         """The `Retry` of the handler that failed; if none is known, after a lost transaction, the first one of the message."""
         if failed is not None:
             return failed.retry
-        if not self._has_retries:
+        if not self.retries:
             return None
         try:
             handlers = self._of_types(incoming.message_types, incoming)

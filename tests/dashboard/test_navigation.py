@@ -96,7 +96,7 @@ def test_badges_count_failing_checks_and_unresolved_failures(queue_database: Que
 
 
 def test_badge_shows_that_no_worker_runs_checks(queue_database: QueueDatabase) -> None:
-    """Nobody writes the alerts that the overview then shows."""
+    """Without workers, no process stores the alerts that the overview finds."""
     install(queue_database)
     client, page = client_of("viewer"), f"{ADMIN}redirect/"
     instance(silent=timedelta(minutes=5))

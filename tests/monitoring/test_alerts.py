@@ -155,7 +155,7 @@ def test_growing_queue_is_an_alert(bench: Bench) -> None:
 
 
 def test_growing_queue_stays_an_alert_while_samples_are_missing(bench: Bench) -> None:
-    """A restart of the workers leaves a gap, after which nobody can say for a while that it has stopped growing."""
+    """After a restart of the workers the samples have a gap, and for a while they do not show whether the queue still grows."""
     instance(callback_queue=None, threads={"Sales": 2}, silent=IN_AN_HOUR)
     watching = Watching(bench, 15 * MINUTE)
     for _minute in range(12):

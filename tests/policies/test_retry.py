@@ -113,7 +113,7 @@ def test_exponential_delays_grow_to_their_cap() -> None:
 
 
 def test_delays_of_days_are_not_too_old() -> None:
-    """The limit of a day is for the endpoint's own retries; here somebody has written the delays."""
+    """The limit of a day applies to the default delays, not to delays that are set explicitly."""
     now = datetime(2026, 1, 5, tzinfo=UTC)
     facts: dict[str, Any] = {"delayed_retries": 1, "last_delayed_retry_at": now - timedelta(days=3), "now": now}
     two, one = Retry(0, [timedelta(days=3), timedelta(days=3)]), Retry(0)

@@ -38,7 +38,7 @@ def handler(message, context):
 
 
 class Project:
-    """A module of handlers that a test writes anew."""
+    """A module of handlers that a test rewrites."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

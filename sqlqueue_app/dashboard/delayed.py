@@ -330,19 +330,14 @@ def time_left(seconds: float | None) -> str:
         return _("in %(time)s") % {"time": duration(left)}
     if -left <= _JUST_DUE:
         return _("now")
-    return (_("overdue for %(time)s") if _is_overdue(left) else _("due for %(time)s")) % {"time": duration(-left)}
-
-
-def _is_overdue(left: timedelta) -> bool:
-    return -left >= OVERDUE_AFTER
+    return (_("overdue for %(time)s") if -left >= OVERDUE_AFTER else _("due for %(time)s")) % {"time": duration(-left)}
 
 
 def due_html(each: delayed_messages.DelayedEntry) -> SafeString:
     """When a message is due, marked if it is overdue."""
     seconds, left = each.row.seconds, time_left(each.row.seconds)
-    is_overdue = seconds is not None and _is_overdue(timedelta(seconds=seconds))
-    due = stamp_html(each.row.due) if each.row.due else each.row.due_text
-    return lists.with_notes(State(Grade.WARNING, left) if is_overdue else left, due)
+    is_overdue = seconds is not None and timedelta(seconds=-seconds) >= OVERDUE_AFTER
+    return lists.with_notes(State(Grade.WARNING, left) if is_overdue else left, each.row.due or each.row.due_text)
 
 
 def _kind_html(each: delayed_messages.DelayedEntry) -> SafeString:
@@ -354,14 +349,8 @@ def _kind_html(each: delayed_messages.DelayedEntry) -> SafeString:
 
 def _file_columns(endpoint: str) -> lists.FileColumns:
     return {
-        "key": "key",
-        "due": lambda each: each.row.due or each.row.due_text,
-        "seconds_until_due": "row.seconds",
-        "kind": "kind.value",
-        "destination": "destination",
-        "types": lambda each: list(each.message.types),
-        "message_id": "message.message_id",
-        "endpoint": lambda _each: endpoint,
-        "size": "message.size",
+        "key": "key", "due": lambda each: each.row.due or each.row.due_text, "seconds_until_due": "row.seconds",
+        "kind": "kind.value", "destination": "destination", "types": lambda each: list(each.message.types),
+        "message_id": "message.message_id", "endpoint": lambda _each: endpoint, "size": "message.size",
         "unreadable": "message.unreadable",
-    }
+    }  # fmt: skip

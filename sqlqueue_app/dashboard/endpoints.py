@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -15,6 +15,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy
@@ -31,6 +32,7 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, label_o
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
 from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, Instance, Queue, Subscription
+from sqlqueue_app.monitoring.check_results import read_growth
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, gone_instances, managed_alias
 from sqlqueue_app.status import endpoints
@@ -392,10 +394,19 @@ INSTANCE_STATES: Final = {
 }
 PAUSED: Final = INSTANCE_STATES[InstanceState.PAUSED]
 PARTLY_PAUSED: Final = State(Grade.WARNING, gettext_lazy("Partly paused"))
+GROWING: Final = State(Grade.WARNING, gettext_lazy("Growing"))
 
 
 def queue_columns(pages: PageAdmin, instances: Sequence[InstanceStatus]) -> list[TableColumn[QueueStatus]]:
     """The columns of a list of queues, which these instances may receive from or lease."""
+    growth: dict[str, str] = {}
+    with optional_read(managed_alias(), "read the growth of queues"):
+        growth = read_growth(managed_alias(), timezone.now())
+
+    def state(each: QueueStatus) -> SafeString:
+        found = queue_state(each, instances, growth)
+        cell = paused_html(found, instances, each.queue.endpoints)
+        return with_notes(cell, growth[each.name]) if found == GROWING else cell
 
     def counted(each: QueueStatus, name: str) -> object:
         if each.depth is None:
@@ -406,7 +417,7 @@ def queue_columns(pages: PageAdmin, instances: Sequence[InstanceStatus]) -> list
         TableColumn(_("Queue"), lambda each: link_html(pages.url_of(Queue, "messages", path_of(each.name)), each.name)),
         TableColumn(_("Kind"), lambda each: each.queue.kind.label),
         TableColumn(_("Endpoint"), lambda each: endpoints_html(pages, each.queue.endpoints)),
-        TableColumn(_("State"), lambda each: paused_html(queue_state(each, instances), instances, each.queue.endpoints)),
+        TableColumn(_("State"), state),
         TableColumn(_("Messages"), lambda each: depth_cell(each.depth), NUMBER),
         TableColumn(_("With an expiry"), lambda each: counted(each, "expiring"), NUMBER),
         TableColumn(_("Expired"), lambda each: counted(each, "expired"), NUMBER),
@@ -430,8 +441,8 @@ def depth_cell(depth: Depth | None) -> object:
     return _("not known") if depth is None else depth_number(depth)
 
 
-def queue_state(each: QueueStatus, instances: Sequence[InstanceStatus]) -> State:
-    """The state of a queue, which these instances may receive from or lease."""
+def queue_state(each: QueueStatus, instances: Sequence[InstanceStatus], growth: Container[str] = ()) -> State:
+    """The state of a queue, which these instances may receive from or lease; `growth` has the growing ones."""
     problem = each.problem
     if problem is not None and problem.stops_work:
         return State(Grade.ERROR, problem.kind.label)
@@ -449,6 +460,8 @@ def queue_state(each: QueueStatus, instances: Sequence[InstanceStatus]) -> State
     if problem is not None:
         # It affects non-ASCII letters, or else the speed.
         return State(Grade.INFO if problem.kind is ProblemKind.NON_UNICODE_HEADERS else Grade.WARNING, problem.kind.label)
+    if is_waiting and each.name in growth:
+        return GROWING
     if kind is not QueueKind.CALLBACK:
         return State(Grade.OK, _("OK"))
     if holders and not is_held:

@@ -184,11 +184,8 @@ class ActionAdmin(ListAdmin[models.OperatorAction]):
 
 # The page of one target, by the model of the pages that offer the action.
 _PAGES: Final[Mapping[object, str]] = {
-    models.Queue: "messages",
-    models.DelayedMessage: "table",
-    models.Endpoint: "endpoint",
-    models.FailedMessage: "message",
-}
+    models.Queue: "messages", models.DelayedMessage: "table", models.Endpoint: "endpoint", models.FailedMessage: "message",
+}  # fmt: skip
 # The log identifies failed messages and groups by id, other targets by a name before the message, the process or the change.
 _ID: Final = re.compile(r"\D*?(?P<key>[0-9a-f]{8}-[0-9a-f-]{27})\b")
 _NAME: Final = re.compile(r"(?P<key>.+?)( #\d+| on .+ \(\d+\)|: \d+ → .*| → .*|\Z)")

@@ -34,6 +34,14 @@ from sqlqueue_app.status.retention import NOTIFICATIONS_KEPT
 
 _LAST_DELIVERIES: Final = 20
 _SUBJECTS_SHOWN: Final = 5
+_RETRYING: Final = "retrying"
+# A notification that waits after an attempt is being retried.
+_STATES: Final[Mapping[str, State]] = {
+    DeliveryState.WAITING: State(Grade.INFO, gettext_lazy("waiting")),
+    _RETRYING: State(Grade.WARNING, gettext_lazy("retrying")),
+    DeliveryState.SENT: State(Grade.OK, gettext_lazy("delivered")),
+    DeliveryState.FAILED: State(Grade.ERROR, gettext_lazy("failed")),
+}
 
 
 def _one_line(text: str) -> None:
@@ -370,12 +378,22 @@ class DeliveryFilter(lists.ListFilter):
     """The filter of the log."""
 
     rule = forms.TypedChoiceField(label=gettext_lazy("Rule"), coerce=int, empty_value=None)
-    state = forms.ChoiceField(label=gettext_lazy("State"), choices=lists.choices(DeliveryState.choices))
+    state = forms.ChoiceField(
+        label=gettext_lazy("State"), choices=lists.choices((value, state.word) for value, state in _STATES.items())
+    )
 
     def __init__(self, request: HttpRequest) -> None:
         super().__init__(request)
         named = NotificationRule.objects.using(managed_alias()).order_by("name").values_list("pk", "name")[:500]
         self.fields["rule"].choices = lists.choices(((str(key), name) for key, name in named), _("all"))  # type: ignore[attr-defined]
+
+    def apply(self, found: QuerySet[Any]) -> QuerySet[Any]:
+        """The rows that match."""
+        self.is_valid()
+        if (state := self.cleaned_data.get("state")) in (DeliveryState.WAITING, _RETRYING):
+            self.cleaned_data["state"] = DeliveryState.WAITING
+            found = found.filter(attempts__gt=0) if state == _RETRYING else found.filter(attempts=0)
+        return super().apply(found)
 
 
 class DeliveryAdmin(WithRecipients):
@@ -432,11 +450,8 @@ class DeliveryAdmin(WithRecipients):
 
 
 def _delivery_state(delivery: NotificationDelivery) -> State:
-    if delivery.state == DeliveryState.WAITING and delivery.attempts:
-        return State(Grade.WARNING, _("retrying"))
-    if delivery.state == DeliveryState.SENT:
-        return State(Grade.OK, _("delivered"))
-    return State(Grade.ERROR if delivery.state == DeliveryState.FAILED else Grade.INFO, delivery.get_state_display())
+    is_retrying = delivery.state == DeliveryState.WAITING and delivery.attempts
+    return _STATES[_RETRYING if is_retrying else delivery.state]
 
 
 def _delivery_notes(delivery: NotificationDelivery) -> SafeString:

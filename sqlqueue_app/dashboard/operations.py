@@ -43,12 +43,12 @@ _GRADES: Final[dict[str, Grade]] = {
     OperationState.FAILED: Grade.ERROR,
     OperationState.COMPLETED: Grade.OK,
 }
-# The outcomes of a retried message.
-_RESULTS: Final = {
-    FailureStatus.RETRY_ISSUED: gettext_lazy("Pending"),
-    FailureStatus.RESOLVED: gettext_lazy("Handled"),
-    FailureStatus.UNRESOLVED: gettext_lazy("Failed again"),
-}
+# The outcomes of a retried message, each with the list that shows it.
+_RESULTS: Final = (
+    (FailureStatus.RETRY_ISSUED, gettext_lazy("Pending"), "pending"),
+    (FailureStatus.RESOLVED, gettext_lazy("Handled"), "resolved"),
+    (FailureStatus.UNRESOLVED, gettext_lazy("Failed again"), "messages"),
+)
 
 
 class OperationFilter(lists.ListFilter):
@@ -141,7 +141,7 @@ class OperationAdmin(lists.ListAdmin[Operation]):
             results=self._results(operation, counts),
             elsewhere=max(0, operation.done - sum(counts.values())) if operation.kind in TRACKED else 0,
             table=self._message_table(messages),
-            all_url=self._listed(operation, *FailureStatus) if len(messages) == PAGE_SIZE else "",
+            all_url=self._listed(operation, "messages", *FailureStatus) if len(messages) == PAGE_SIZE else "",
             reasons=_reasons(operation.log),
             buttons=[self._cancel_button(request, operation)],
             **more,
@@ -149,11 +149,11 @@ class OperationAdmin(lists.ListAdmin[Operation]):
 
     def _results(self, operation: Operation, counts: Mapping[int, int]) -> list[tuple[str, int, str]]:
         """The outcomes of retried messages: label, number, and the URL of their list."""
-        found = _RESULTS.items() if operation.kind == "retry" else ()
-        return [(str(label), counts.get(status, 0), self._listed(operation, status)) for status, label in found]
+        found = _RESULTS if operation.kind == "retry" else ()
+        return [(str(label), counts.get(status, 0), self._listed(operation, name)) for status, label, name in found]
 
-    def _listed(self, operation: Operation, *statuses: FailureStatus) -> str:
-        url = self.url_of(FailedMessage, "messages")
+    def _listed(self, operation: Operation, name: str, *statuses: FailureStatus) -> str:
+        url = self.url_of(FailedMessage, name)
         return f"{url}?{FailureSelection(operation=operation.pk, statuses=statuses).to_query()}" if url else ""
 
     def _message_table(self, messages: Sequence[FailedMessage]) -> lists.HtmlTable:

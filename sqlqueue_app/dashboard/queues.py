@@ -486,34 +486,22 @@ def queue_charts(queue: KnownQueue, instances: Sequence[InstanceStatus], period:
 
 # Without bodies.
 MESSAGE_COLUMNS: Final[FileColumns] = {
-    "row_version": "row_version",
-    "message_id": "message_id",
-    "types": lambda each: list(each.types),
-    "intent": "intent",
-    "time_sent": "time_sent",
-    "expires": "expires",
-    "size": "size",
-    "flags": lambda each: sorted(flag.value for flag in each.flags),
-    "failure": lambda each: each.unreadable or each.failure,
-}
+    "row_version": "row_version", "message_id": "message_id", "types": lambda each: list(each.types), "intent": "intent",
+    "time_sent": "time_sent", "expires": "expires", "size": "size",
+    "flags": lambda each: sorted(flag.value for flag in each.flags), "failure": lambda each: each.unreadable or each.failure,
+}  # fmt: skip
 
 
 def _queue_file_columns(status: Status, flows: Mapping[str, tuple[float, float]]) -> FileColumns:
     return {
-        "queue": "name",
-        "kind": "queue.kind.value",
-        "table": "table",
+        "queue": "name", "kind": "queue.kind.value", "table": "table",
         "endpoints": lambda each: ", ".join(each.queue.endpoints),
         "state": lambda each: str(queue_state(each, status.instances).word),
-        "messages": "depth.waiting",
-        "exact": "depth.exact",
-        "expiring": "depth.expiring",
-        "expired": "depth.expired",
-        "head_age_seconds": "head_age_seconds",
-        "threads": status.threads_of,
+        "messages": "depth.waiting", "exact": "depth.exact", "expiring": "depth.expiring", "expired": "depth.expired",
+        "head_age_seconds": "head_age_seconds", "threads": status.threads_of,
         "in_per_second": lambda each: flows.get(each.name, (None, None))[0],
         "out_per_second": lambda each: flows.get(each.name, (None, None))[1],
-    }
+    }  # fmt: skip
 
 
 def _replies(depth: Depth | None) -> str:

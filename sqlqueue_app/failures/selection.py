@@ -368,6 +368,7 @@ KEYS: Final[Mapping[str, str]] = {
     "id": "message_id",
     "group": "group",
     "also": "also",
+    "operation": "operation",
     "retried": "retried_to",
 }
 ANY_STATUS: Final = "any"

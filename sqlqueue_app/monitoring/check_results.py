@@ -26,6 +26,7 @@ from sqlqueue_app.models import CheckResult, Claim, FailedMessage, FailureStatus
 from sqlqueue_app.monitoring.checks import (
     BUILT_IN,
     CHECKS,
+    GROWING,
     INSTANCES,
     NORMAL_INTERVAL,
     SLOW_INTERVAL,
@@ -35,6 +36,7 @@ from sqlqueue_app.monitoring.checks import (
     ProcessChecks,
     Reader,
     Report,
+    describe_finding,
     run,
 )
 from sqlqueue_app.monitoring.snapshot import FAILURES_COUNTED, Snapshot
@@ -163,6 +165,12 @@ def read_results(alias: str, now: datetime) -> CheckResults:
     muted = frozenset((each.name, each.subject) for each in found if is_muted(each, now))
     failing = [each for each in found if each.failing and not is_muted(each, now)][:_COUNTED]
     return CheckResults(failing, muted, last_run(found))
+
+
+def read_growth(alias: str, now: datetime) -> dict[str, str]:
+    """The findings about growing queues by queue, without muted ones. One statement. Raises the errors of the database."""
+    found = CheckResult.objects.using(alias).filter(name=GROWING.name, failing=True)[:_COUNTED]
+    return {each.subject: describe_finding(each.name, each.subject, each.details) for each in found if not is_muted(each, now)}
 
 
 def last_run(results: Iterable[CheckResult]) -> datetime | None:

@@ -469,7 +469,7 @@ PURGING: Final = Check(
     f"{OWN_PREFIX}purging",
     NORMAL_INTERVAL,
     gettext_lazy("Purge of expired messages"),
-    gettext_lazy("%(subject)s has had more than %(limit)s expired messages for %(minutes)s minutes."),
+    gettext_lazy("More than %(limit)s expired messages have been waiting for %(minutes)s minutes."),
     gettext_lazy("The logs of the workers show why they do not purge. You can also purge them on the page of the queue."),
     _purging,
     read_by=Reader.WORKER,

@@ -78,7 +78,8 @@ class Issue:
         check = self.check
         if check is not None and self.is_live and check.line:
             return str(check.line % {**self.outcome.now, **(self.outcome.details or {}), "subject": self.outcome.subject})
-        return self._finding() if check is not None else f"check {self.name}: {self._finding()}"
+        about = f"check {self.name}" if check is None else self.outcome.queue and f"queue {self.outcome.queue}"
+        return f"{about}: {self._finding()}" if about else self._finding()
 
     def text(self, words: Mapping[str, str]) -> str:
         """The cause in the language of the reader; `words` fill placeholders that the details do not."""

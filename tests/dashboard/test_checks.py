@@ -53,7 +53,7 @@ def test_failing_checks_come_first_with_their_remedy(queue_database: QueueDataba
     found = page()
 
     text = found.text()
-    sentence = "Elsewhere has had more than 1,234 expired messages for 15 minutes. The logs of the workers"
+    sentence = "More than 1,234 expired messages have been waiting for 15 minutes. The logs of the workers"
     places = [text.find(each) for each in (sentence, "zzz fails", "aab muted", "stale one", "aaa passes")]
     assert -1 not in places, text
     assert places == sorted(places)

@@ -349,3 +349,18 @@ def test_links_to_groups_rules_and_lists_match_the_site(sqlite_database: QueueDa
     assert links.of_change("failures_above", {"subject": ""}) == site + reverse("admin:sqlqueue_app_failedmessage_messages")
     assert links.of_rule(5) == site + reverse("admin:sqlqueue_app_notificationrule_rule", args=[5])
     assert links.of_change("odd", {}) == ""
+
+
+def test_log_is_filtered_by_the_states_that_it_shows(admin: Client) -> None:
+    rule = webhook_rule()
+    for state, attempts, subject in (("waiting", 0, "Alpha"), ("waiting", 2, "Beta"), ("sent", 1, "Gamma"), ("failed", 9, "Delta")):
+        change = {"change": "raised", "subject": subject, "value": 11, "threshold": 5.0, "at": NOW.isoformat()}
+        delivery(rule, state, attempts=attempts, payload={"changes": [change]})
+    states = {"waiting": "Alpha", "retrying": "Beta", "sent": "Gamma", "failed": "Delta"}
+    (select,) = re.findall(r'<select name="state".*?</select>', admin.get(LOG).content.decode(), re.DOTALL)
+    words = dict(re.findall(r'<option value="(\w+)"[^>]*>([^<]+)<', select))
+    assert words.keys() == states.keys()
+    for value, subject in states.items():
+        text = Markup(admin.get(f"{LOG}?state={value}").content.decode()).text()
+        assert [each for each in states.values() if each in text] == [subject]
+        assert words[value] in text.partition("newest first")[2]

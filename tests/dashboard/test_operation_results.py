@@ -59,6 +59,23 @@ def test_retry_redirects_to_the_page_of_its_results(queue_database: QueueDatabas
     assert {f"{FAILURES}{each.pk}/" for each in found} <= set(links)
 
 
+def test_each_outcome_leads_to_its_list(queue_database: QueueDatabase) -> None:
+    page, found = retried(queue_database, 3)
+    table(queue_database, "error").send([acknowledgement(found[0].pk), row("m-1", at=LATER)])
+    client_of("viewer").get(page)
+    operation = f"operation={Operation.objects.get().pk}"
+    for name, only, heading in (
+        ("pending", "m-2", "Pending retries"), ("resolved", "m-0", "Resolved"), ("messages", "m-1", "Failed messages"),
+    ):  # fmt: skip
+        (link,) = [each for each in Markup(client_of("viewer").get(page).content.decode()).links if f"{name}/?{operation}" in each]
+        listed = Markup(client_of("viewer").get(link).content.decode())
+        text = listed.text()
+        assert only in text, name
+        assert not any(each.message_id in text for each in found if each.message_id != only)
+        assert heading in text
+        assert any(operation.replace("=", ":") in str(bar.get("value")) for bar in listed.find("input", name="q")), "kept"
+
+
 def test_numbers_link_to_their_messages(sqlite_database: QueueDatabase) -> None:
     page, found = retried(sqlite_database, 3)
     table(sqlite_database, "error").send([acknowledgement(found[0].pk), row("m-1", at=LATER)])

@@ -13,7 +13,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.models import QueueSample
+from sqlqueue_app.models import CheckResult, QueueSample
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
@@ -58,6 +58,28 @@ def test_delayed_and_overdue_messages_are_counted(queue_database: QueueDatabase)
     text = page_of().text()
     assert "Delayed messages" in text
     assert "Sales Overdue" in text
+
+
+def test_growing_queue_is_not_ok(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    instance(threads={"Sales": 2})
+    now = datetime.now(UTC)
+    details = {"waiting": 70, "grown": 30, "threads": 2}
+    found = CheckResult.objects.create(
+        name="sqlqueue.growing", subject="Sales", failing=True, since=now, checked_at=now, details=details
+    )
+
+    def row_and_page() -> list[str]:
+        return [page_of().text(), Markup(client_of("viewer").get(f"{OVERVIEW}Sales/").content.decode()).text()]
+
+    cause = "Growing: messages waiting: 70, 30 more than 10 minutes ago; receiving threads: 2."
+    assert not any(cause in each for each in row_and_page()), "nothing is waiting any more"
+    table(queue_database, "Sales").send([message()])
+    assert all(f"Growing {cause}" in each for each in row_and_page())
+
+    found.muted_until = now + timedelta(hours=1)
+    found.save()
+    assert not any(cause in each for each in row_and_page())
 
 
 def test_rates_of_the_last_minute_are_shown(sqlite_database: QueueDatabase) -> None:

@@ -191,7 +191,7 @@ def test_unpurged_expired_messages_are_an_alert(bench: Bench) -> None:
     put(bench, EXPIRED_LIMIT + 1, lifetime_ms=-1000)
     watching = Watching(bench, 20 * MINUTE)
     watching.run_for(1200)
-    one_alert("expired", "Queue Sales : Sales has had more than 1,000 expired messages for 15 minutes.")
+    one_alert("expired", "Queue Sales : More than 1,000 expired messages have been waiting for 15 minutes.")
     bench.table("Sales").purge()
     assert alerts().are_none, "the page counts them itself"
     watching.run_for(180)

@@ -155,7 +155,7 @@ def test_unpurged_expired_messages_are_reported_until_purged(
             keep_expired()
             worker.step(20)
         worker.until(lambda: fails("purging"), what="messages have been expired for long", meanwhile=keep_expired)
-        one_alert("expired", "Queue Sales : Sales has had more than 10 expired messages for 15 minutes.")
+        one_alert("expired", "Queue Sales : More than 10 expired messages have been waiting for 15 minutes.")
         assert badge("queue") == 1
         worker.until_notified("raised", "sqlqueue.purging: Sales")
         client_of("superuser").post("/admin/sqlqueue_app/queue/Sales/purge-expired/", {"confirmed": "1"})

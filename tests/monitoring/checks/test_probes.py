@@ -136,7 +136,7 @@ def test_long_expired_messages_are_reported(bench: Bench, minutes: int, expired:
     bench.first.run_due()
     assert bool(bench.failing("purging")) == is_late
     if is_late:
-        assert bench.failing("purging") == {"Sales": "Sales has had more than 1,000 expired messages for 15 minutes."}
+        assert bench.failing("purging") == {"Sales": "More than 1,000 expired messages have been waiting for 15 minutes."}
 
 
 def test_expired_messages_are_ignored_without_purging(queue_database: QueueDatabase) -> None:

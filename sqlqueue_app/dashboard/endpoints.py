@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from django.contrib import admin
@@ -15,7 +16,6 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
-from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy
@@ -32,7 +32,6 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, label_o
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
 from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, Instance, Queue, Subscription
-from sqlqueue_app.monitoring.check_results import read_growth
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, gone_instances, managed_alias
 from sqlqueue_app.status import endpoints
@@ -397,11 +396,10 @@ PARTLY_PAUSED: Final = State(Grade.WARNING, gettext_lazy("Partly paused"))
 GROWING: Final = State(Grade.WARNING, gettext_lazy("Growing"))
 
 
-def queue_columns(pages: PageAdmin, instances: Sequence[InstanceStatus]) -> list[TableColumn[QueueStatus]]:
-    """The columns of a list of queues, which these instances may receive from or lease."""
-    growth: dict[str, str] = {}
-    with optional_read(managed_alias(), "read the growth of queues"):
-        growth = read_growth(managed_alias(), timezone.now())
+def queue_columns(
+    pages: PageAdmin, instances: Sequence[InstanceStatus], growth: Mapping[str, str] = MappingProxyType({})
+) -> list[TableColumn[QueueStatus]]:
+    """The columns of a list of queues, which these instances may receive from or lease; `growth` is that of `read_growth`."""
 
     def state(each: QueueStatus) -> SafeString:
         found = queue_state(each, instances, growth)

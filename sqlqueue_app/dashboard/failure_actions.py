@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
 
@@ -93,13 +94,17 @@ def failure_buttons(
     return _buttons(request, pages, statuses, selection.to_query(), left_out)
 
 
-def row_buttons(request: HttpRequest, pages: PageAdmin, message: FailedMessage, back: str) -> list[Button]:
-    """The actions on a message in a list, except delete; they lead back to the URL `back`. No statement."""
-    query = urlencode({"ids": message.pk, "back": back})
-    unreadable = _("This row cannot be read as a failed message.") if message.poison else ""
-    found = _buttons(request, pages, {message.status}, query, {"redirect", "delete"}, unreadable)
-    short = {str(EditFailure.label): _("Edit…")}
-    return [replace(each, label=short.get(each.label, each.label), about=message.message_id) for each in found]
+def row_buttons(request: HttpRequest, pages: PageAdmin, back: str) -> Callable[[FailedMessage], list[Button]]:
+    """The actions on each message of a list, except delete; they lead back to the URL `back`. No statement."""
+    unreadable = _("This row cannot be read as a failed message.")
+    found = cache(lambda status, reason: _buttons(request, pages, {status}, "", {"redirect", "delete"}, reason, is_row=True))
+
+    def buttons(message: FailedMessage) -> list[Button]:
+        query = urlencode({"ids": message.pk, "back": back})
+        offered = found(message.status, unreadable if message.poison else "")
+        return [replace(each, url=f"{each.url}?{query}", about=message.message_id) for each in offered]
+
+    return buttons
 
 
 def group_buttons(request: HttpRequest, pages: PageAdmin, selection: FailureSelection, title: str, back: str) -> list[Button]:
@@ -110,14 +115,15 @@ def group_buttons(request: HttpRequest, pages: PageAdmin, selection: FailureSele
 
 
 def _buttons(
-    request: HttpRequest, pages: PageAdmin, statuses: Collection[int], query: str, left_out: Collection[str], unreadable: str = ""
-) -> list[Button]:
+    request: HttpRequest, pages: PageAdmin, statuses: Collection[int], query: str, left_out: Collection[str],
+    unreadable: str = "", *, is_row: bool = False,
+) -> list[Button]:  # fmt: skip
     refused, no_body = error_queue_refusal(get_settings()) or unreadable, refusal(request, Permission.VIEW_BODY)
-    return [
-        each.button(pages, request, query=query, reason=(refused if each.takes else "") or (no_body if each is EditFailure else ""))
-        for each in _OFFERED
-        if each.name not in left_out and not set(each.statuses).isdisjoint(statuses)
-    ]
+    found = [each for each in _OFFERED if each.name not in left_out and not set(each.statuses).isdisjoint(statuses)]
+    reasons = ((refused if each.takes else "") or (no_body if each is EditFailure else "") for each in found)
+    labels = (_("Edit…") if is_row and each is EditFailure else "" for each in found)
+    made = zip(found, labels, reasons, strict=True)
+    return [each.button(pages, request, query=query, label=label, reason=reason) for each, label, reason in made]
 
 
 def _selection_of(request: HttpRequest, statuses: Collection[int]) -> FailureSelection:

@@ -257,7 +257,7 @@ class FailureAdmin(PageAdmin):
                 TableColumn(_("Last failed"), lambda each: ago_html(each.failed_at)),
                 TableColumn(_("State"), state_of),
             ]
-        columns.append(TableColumn(_("Actions"), lambda each: failure_actions.row_buttons(request, self, each, back)))
+        columns.append(TableColumn(_("Actions"), failure_actions.row_buttons(request, self, back)))
         return table(_("Messages, newest failure first"), columns, messages, lambda each: each.pk)
 
     def message_view(self, request: HttpRequest, unique: UUID) -> HttpResponse:
@@ -301,17 +301,12 @@ class FailureAdmin(PageAdmin):
 
 # Link texts of the classifiers.
 CLASSIFIER_WORDS: Mapping[str, object] = {
-    "exception": gettext_lazy("Exception and stack trace"),
-    "type": gettext_lazy("Message type"),
-    "address": gettext_lazy("Queue"),
-    "instance": gettext_lazy("Instance"),
-    "endpoint": gettext_lazy("Endpoint"),
-}
+    "exception": gettext_lazy("Exception and stack trace"), "type": gettext_lazy("Message type"),
+    "address": gettext_lazy("Queue"), "instance": gettext_lazy("Instance"), "endpoint": gettext_lazy("Endpoint"),
+}  # fmt: skip
 _STATUSES: Final[Mapping[int, Grade]] = {
-    FailureStatus.UNRESOLVED: Grade.ERROR,
-    FailureStatus.RESOLVED: Grade.OK,
-    FailureStatus.GONE: Grade.WARNING,
-}
+    FailureStatus.UNRESOLVED: Grade.ERROR, FailureStatus.RESOLVED: Grade.OK, FailureStatus.GONE: Grade.WARNING,
+}  # fmt: skip
 _PLACES: Final = {RetryPlace.TAKEN: Grade.WARNING, RetryPlace.NO_QUEUE: Grade.ERROR, RetryPlace.UNREADABLE: Grade.ERROR}
 _LONGEST_BAR = 20
 
@@ -334,7 +329,7 @@ def state_of(message: FailedMessage) -> State:
         return State(Grade.ERROR, _("Unreadable"))
     if message.attempts > 1 and message.status == FailureStatus.UNRESOLVED:
         return State(Grade.ERROR, _("Failed again"))
-    return State(_STATUSES.get(message.status, Grade.INFO), capfirst(message.get_status_display()))
+    return State(_STATUSES.get(message.status, Grade.INFO), capfirst(str(FailureStatus(message.status).label)))
 
 
 def _reason(message: FailedMessage, found: RetryLocation) -> State:

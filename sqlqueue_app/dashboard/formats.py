@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from django.utils import timezone
-from django.utils.formats import date_format, number_format
+from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -167,7 +167,7 @@ def iso_utc(instant: datetime) -> str:
 
 def stamp(instant: datetime) -> str:
     """The date and the time in the current time zone."""
-    return date_format(timezone.localtime(_utc(instant)), "Y-m-d H:i:s")
+    return timezone.localtime(_utc(instant)).isoformat(" ", "seconds")[:19]
 
 
 def stamp_html(instant: datetime) -> SafeString:
@@ -179,8 +179,8 @@ def stamp_html(instant: datetime) -> SafeString:
 
 def relative_html(instant: datetime, text: str) -> SafeString:
     """A text such as “5 s ago” as a ``time`` element with the instant as its title, which screen readers get too."""
-    words = '<time datetime="{}" title="{}">{}</time><span class="sq-hidden"> ({})</span>'
-    return format_html(words, iso_utc(instant), stamp(instant), text, stamp(instant))
+    words, local = '<time datetime="{}" title="{}">{}</time><span class="sq-hidden"> ({})</span>', stamp(instant)
+    return format_html(words, iso_utc(instant), local, text, local)
 
 
 def ago_html(instant: datetime) -> SafeString:

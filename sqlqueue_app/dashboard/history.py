@@ -110,10 +110,8 @@ def text_of_event(event: models.Event) -> str:
 # --- Actions of operators ---------------------------------------------------------------------------------------------
 
 _RESULTS: Final[dict[str, Grade]] = {
-    models.ActionResult.DONE: Grade.OK,
-    models.ActionResult.DENIED: Grade.WARNING,
-    models.ActionResult.FAILED: Grade.ERROR,
-}
+    models.ActionResult.DONE: Grade.OK, models.ActionResult.DENIED: Grade.WARNING, models.ActionResult.FAILED: Grade.ERROR,
+}  # fmt: skip
 
 
 class ActionFilter(DaysFilter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.http import HttpRequest
@@ -24,11 +25,12 @@ class InDoubtAdmin(PageAdmin):
         alias = get_settings().database
         with guarded_read(alias, "read the log of distributed transactions"):
             found = InDoubt(alias).pending()
+        queue = partial(self.url_of, Queue, "messages")
         columns: list[TableColumn[PendingTransaction]] = [
             TableColumn(_("Transaction"), lambda each: str(each.id), WIDE),
             TableColumn(_("Since"), lambda each: each.since),
             TableColumn(_("Outcome"), _outcome),
-            TableColumn(_("Queue"), self._queue),
+            TableColumn(_("Queue"), lambda each: each.queue and link_html(queue(path_of(each.queue)), each.queue)),
             TableColumn(_("Databases"), _databases),
         ]
         return self.page(
@@ -40,9 +42,6 @@ class InDoubtAdmin(PageAdmin):
             note=_("Workers commit or roll back each branch. Until then it keeps its locks in its database."),
             **(extra_context or {}),
         )
-
-    def _queue(self, each: PendingTransaction) -> object:
-        return each.queue and link_html(self.url_of(Queue, "messages", path_of(each.queue)), each.queue)
 
 
 def _outcome(each: PendingTransaction) -> State:

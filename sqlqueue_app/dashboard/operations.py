@@ -39,10 +39,8 @@ PAGE_SIZE: Final = 50
 # The kinds that change the status of messages, which then refer to the operation.
 TRACKED: Final = {"retry", "archive", "unarchive", "complete", "delete"}
 _GRADES: Final[dict[str, Grade]] = {
-    OperationState.CANCELLED: Grade.WARNING,
-    OperationState.FAILED: Grade.ERROR,
-    OperationState.COMPLETED: Grade.OK,
-}
+    OperationState.CANCELLED: Grade.WARNING, OperationState.FAILED: Grade.ERROR, OperationState.COMPLETED: Grade.OK,
+}  # fmt: skip
 # The outcomes of a retried message, each with the list that shows it.
 _RESULTS: Final = (
     (FailureStatus.RETRY_ISSUED, gettext_lazy("Pending"), "pending"),

@@ -414,8 +414,7 @@ def _parts(site: AdminSite, request: HttpRequest, app: dict[str, Any]) -> list[d
 def _menu_entry(request: HttpRequest, entry: dict[str, Any], tab: Tab) -> dict[str, Any]:
     # Django's template marks each entry whose URL the path contains; with a query string, an entry is never marked.
     is_above = request.path.startswith(tab.url) and not tab.is_here
-    url = f"{tab.url}?" if is_above else tab.url
-    return {**entry, "name": tab.label, "admin_url": url, "add_url": None, "view_only": True}
+    return {**entry, "name": tab.label, "admin_url": tab.url + "?" * is_above, "add_url": None, "view_only": True}
 
 
 def queue_of_path(path: str, queues: Iterable[KnownQueue]) -> KnownQueue | None:

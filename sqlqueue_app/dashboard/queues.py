@@ -12,6 +12,7 @@ from uuid import UUID
 from django import forms
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
+from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
@@ -32,6 +33,7 @@ from sqlqueue_app.failures.operation_kinds import queue_scope
 from sqlqueue_app.failures.queries import failures_of_rows
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import Endpoint, QueueSample
+from sqlqueue_app.monitoring.check_results import read_growth
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.instances import InstanceStatus, gone_callback_queues, read_instances, remove_callback_queue
 from sqlqueue_app.status.overview import Status, read_status
@@ -295,7 +297,7 @@ class QueueAdmin(PageAdmin):
         callbacks = [each for each in queues if each.queue.kind is QueueKind.CALLBACK]
         others = [each for each in queues if each.queue.kind is QueueKind.OTHER]
         named = [each for each in queues if each.queue.kind not in (QueueKind.CALLBACK, QueueKind.OTHER)]
-        columns = queue_columns(self, status.instances)
+        columns = queue_columns(self, status.instances, _growth())
         heading = _("In and out per second")
         columns.insert(-1, TableColumn(heading, lambda each: " / ".join(map(rate, flows.get(each.name, ()))), NUMBER))
         return self.page(
@@ -345,7 +347,7 @@ class QueueAdmin(PageAdmin):
             live_seconds=period.refresh_seconds,
             title=_("Queue %(name)s") % {"name": queue.name},
             crumbs=(Crumb(queue.name),),
-            facts=facts([*queue_columns(self, instances)[1:], TableColumn(_("Table"), lambda each: each.table)], status),
+            facts=facts([*queue_columns(self, instances, _growth())[1:], TableColumn(_("Table"), lambda each: each.table)], status),
             problem=status.problem,
             charts=queue_charts(queue, instances, period),
             period=period,
@@ -427,6 +429,12 @@ class QueueAdmin(PageAdmin):
     def queue_url(self, queue: KnownQueue, page: str = "messages") -> str:
         """The URL of a page of a queue."""
         return self.url(page, path_of(queue.name))
+
+
+def _growth() -> dict[str, str]:
+    with optional_read(managed_alias(), "read which queues grow"):
+        return read_growth(managed_alias(), timezone.now())
+    return {}
 
 
 def _failures_of(queue: KnownQueue, row_versions: Sequence[int]) -> dict[int, UUID]:

@@ -17,11 +17,9 @@ from sqlqueue_app.models import TaskResult
 
 # By the values of Django's TaskResultStatus.
 TASK_STATES: Final = {
-    "READY": State(Grade.INFO, gettext_lazy("Waiting")),
-    "RUNNING": State(Grade.INFO, gettext_lazy("Running")),
-    "FAILED": State(Grade.ERROR, gettext_lazy("Failed")),
-    "SUCCESSFUL": State(Grade.OK, gettext_lazy("Successful")),
-}
+    "READY": State(Grade.INFO, gettext_lazy("Waiting")), "RUNNING": State(Grade.INFO, gettext_lazy("Running")),
+    "FAILED": State(Grade.ERROR, gettext_lazy("Failed")), "SUCCESSFUL": State(Grade.OK, gettext_lazy("Successful")),
+}  # fmt: skip
 
 
 def task_state(task: TaskResult) -> State:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sqlqueue_app.health_checks import health_check
-    from sqlqueue_app.messages.errors import QueueNotFound, SqlQueueError, Unrecoverable
+    from sqlqueue_app.messages.errors import QueueNotFound, SoftTimeLimitExceeded, SqlQueueError, Unrecoverable
     from sqlqueue_app.messages.types import message_type
     from sqlqueue_app.policies.recoverability import Discard, MoveToError, Retry, RetryLater, RetryNow, default_policy
     from sqlqueue_app.receiving.context import MessageContext
@@ -30,13 +30,13 @@ __all__ = [
     "send", "send_many", "publish", "asend", "asend_many", "apublish", "subscribe", "unsubscribe",
     "handles", "health_check", "message_type", "request",
     "Unrecoverable", "Retry", "RetryNow", "RetryLater", "MoveToError", "Discard", "default_policy",
-    "MessageContext", "SqlQueueError", "QueueNotFound",
+    "MessageContext", "SqlQueueError", "QueueNotFound", "SoftTimeLimitExceeded",
     "pause", "resume", "set_concurrency", "close_callbacks", "forget_subscribers",
 ]  # fmt: skip
 
 _NAMES = {
     "sqlqueue_app.health_checks": ("health_check",),
-    "sqlqueue_app.messages.errors": ("QueueNotFound", "SqlQueueError", "Unrecoverable"),
+    "sqlqueue_app.messages.errors": ("QueueNotFound", "SoftTimeLimitExceeded", "SqlQueueError", "Unrecoverable"),
     "sqlqueue_app.messages.types": ("message_type",),
     "sqlqueue_app.policies.recoverability": ("Discard", "MoveToError", "Retry", "RetryLater", "RetryNow", "default_policy"),
     "sqlqueue_app.receiving.context": ("MessageContext",),

@@ -293,7 +293,7 @@ def test_outermost_layers_are_not_imported(outermost: str) -> None:
 
 # --- the size of the package --------------------------------------------------------------------------------------------------
 
-MAX_FILES = 226
+MAX_FILES = 227
 MAX_LINES = 55_150
 
 

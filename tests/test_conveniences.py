@@ -68,7 +68,6 @@ def test_handler_has_retries_of_its_own(bench: Bench, calls: Calls) -> None:
     assert calls.seen == [1, 2]
 
 
-@missing
 def test_handler_has_time_limits() -> None:
     register: Callable[..., Any] = handles
     register("Test.Message", soft_time_limit=1, hard_time_limit=5)(lambda message, context: None)

@@ -140,6 +140,8 @@ class EndpointSettings:
     recoverability: DottedPath | None = None
     middleware: tuple[DottedPath | Callable[..., object], ...] = ()
     slow_handler_seconds: Seconds = 10.0
+    soft_time_limit_seconds: Annotated[float, seconds(0.1)] | None = None
+    hard_time_limit_seconds: Annotated[float, seconds(0.1)] | None = None
     deduplicate_for_seconds: Seconds | None = None
     error_queue: Address = "error"
     audit_queue: Address | None = None

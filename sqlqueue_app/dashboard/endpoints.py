@@ -455,11 +455,11 @@ def queue_state(each: QueueStatus, instances: Sequence[InstanceStatus], growth: 
         return unreceived_state(each.queue.endpoints, instances, is_waiting=is_waiting)
     if kind is QueueKind.CALLBACK and is_waiting and not is_held:
         return State(Grade.WARNING, _("No receiver"))
+    if is_waiting and each.name in growth:
+        return GROWING
     if problem is not None:
         # It affects non-ASCII letters, or else the speed.
         return State(Grade.INFO if problem.kind is ProblemKind.NON_UNICODE_HEADERS else Grade.WARNING, problem.kind.label)
-    if is_waiting and each.name in growth:
-        return GROWING
     if kind is not QueueKind.CALLBACK:
         return State(Grade.OK, _("OK"))
     if holders and not is_held:

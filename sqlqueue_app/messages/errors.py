@@ -54,6 +54,10 @@ class Unrecoverable(SqlQueueError):
     """Raised by a handler if retries cannot help: the message goes to the error queue immediately."""
 
 
+class SoftTimeLimitExceeded(SqlQueueError, TimeoutError):
+    """Raised in a handler that runs for longer than its soft time limit; it may catch it, clean up and end."""
+
+
 class ReplyLost(SqlQueueError):
     """A request will get no reply, because its process no longer receives from the callback queue of the request."""
 

@@ -37,6 +37,7 @@ from sqlqueue_app.receiving.handlers import (
     takes_tasks,
     task_handlers,
     with_retries,
+    with_time_limits,
 )
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
 from sqlqueue_app.receiving.instances import InstanceLease, lease_instance, managed_alias
@@ -45,6 +46,7 @@ from sqlqueue_app.receiving.processing import ProcessorConfig, SharedFailures
 from sqlqueue_app.receiving.receiver import NewProcessor, QueuePoller, Receiver, ReceiverOptions
 from sqlqueue_app.receiving.recovery import RateLimit
 from sqlqueue_app.receiving.special_queues import CallbackWakeUp, SatelliteProcessor, SatelliteRoutes, callback_processor
+from sqlqueue_app.receiving.time_limits import TimeLimits
 from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal, WakeUp
 from sqlqueue_app.sending.composer import Composer, Routes, sender_identity, utc_now
 from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher, own_delayed_table
@@ -102,8 +104,9 @@ class ReceivingEndpoint:
         middleware = load_middleware(self.config.middleware, setting=setting)
         found = with_retries([*handlers_of(self.config.handlers), *task_handlers(settings, name)], self.config.retries)
         for handler in found:
-            if handler.retry is not None:
-                self._check_retry(handler, handler.retry)
+            self._check_retry(handler, handler.retry)
+        found = with_time_limits(found, self.config.soft_time_limit_seconds, self.config.hard_time_limit_seconds)
+        self._time_limits = TimeLimits(name, found)
         handlers = around(found, middleware, setting=setting)
         self._allowed = allowed_destinations(settings.allowed_destinations, self.book)
         self._composer = Composer(settings, self.book, sender_identity(name, self.book))
@@ -128,8 +131,10 @@ class ReceivingEndpoint:
         self._joined = Dispatcher(self.alias, self.book, endpoint=name)
         self._dispatcher = (self._separate or self._joined) if self.mode is TransactionMode.RECEIVE_ONLY else self._joined
 
-    def _check_retry(self, handler: Handler, retry: Retry) -> None:
+    def _check_retry(self, handler: Handler, retry: Retry | None) -> None:
         """Raise ConfigurationError for a Retry in mode none, where nothing can be retried, or of an error that does not exist."""
+        if retry is None:
+            return
         what = f"handler {handler.path} has a Retry for {handler.message_type!r}"
         if self.mode is TransactionMode.NONE:
             raise ConfigurationError(
@@ -270,8 +275,8 @@ class ReceivingEndpoint:
         return WakeUp(queue.name, queue.table.qualified, stop)
 
     def watching_jobs(self) -> list[BackgroundJob]:
-        """Background jobs that detect slow handlers and delete old ids of handled messages, as configured."""
-        return [*self._slow_handlers.jobs(), *(each.job() for each in self._duplicates.values())]
+        """Background jobs that watch slow handlers and time limits, and delete old ids of handled messages, as configured."""
+        return [*self._slow_handlers.jobs(), *self._time_limits.jobs(), *(each.job() for each in self._duplicates.values())]
 
     def purge_jobs(self, queues: list[ReceivingQueue]) -> list[BackgroundJob]:
         """Background jobs that delete expired messages; none if PURGE_EXPIRED_EVERY is 0."""
@@ -394,6 +399,7 @@ class ReceivingEndpoint:
             policy=self._policy,
             duplicates=self._duplicates_of(queue),
             slow_handlers=self._slow_handlers,
+            time_limits=self._time_limits,
             measures=self.measures,
             rate_limit=RateLimit(queue.name, after) if (after := self.config.rate_limit_after) is not None else None,
             failures=SharedFailures(),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
+import math
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from typing import Any, Final, TypeVar
@@ -28,6 +31,7 @@ from sqlqueue_app.messages.errors import (
     HandlerError,
     MessageTypeError,
     SeveralMessages,
+    SoftTimeLimitExceeded,
     Unrecoverable,
 )
 from sqlqueue_app.messages.headers import CONTENT_TYPE, CONTROL_MESSAGE, ENCLOSED_MESSAGE_TYPES, Intent
@@ -62,6 +66,10 @@ class Handler:
     call: HandlerFunction | None = None
     registered_at: tuple[str, int] = ("", 0)
     retry: Retry | None = None
+    soft_time_limit: float | None = None
+    """Seconds until SoftTimeLimitExceeded is raised in the function; None: never."""
+    hard_time_limit: float | None = None
+    """Seconds until the supervisor ends the process; None: never."""
 
     @property
     def path(self) -> str:
@@ -109,17 +117,24 @@ class HandlerRegistry:
 registry = HandlerRegistry()
 
 
-def handles(*messages: type | str, retry: Retry | None = None) -> Callable[[_Handler], _Handler]:
+def handles(
+    *messages: type | str,
+    retry: Retry | None = None,
+    soft_time_limit: float | timedelta | None = None,
+    hard_time_limit: float | timedelta | None = None,
+) -> Callable[[_Handler], _Handler]:
     """Register a handler `f(message, context)` for classes of a `message_type`, or for type names whose bodies arrive as dicts.
 
     The handler runs inside the receive transaction: its work on the queue's database commits or rolls back with the receive. That
     holds for an `async def` function too: it runs in an event loop of its own, which ends with it, and Django runs the `a…`
     methods of the ORM and thread-sensitive `sync_to_async` in the thread that received the message.
 
-    `retry` replaces the retries of the endpoint for messages that fail in this handler.
+    `retry` replaces the retries of the endpoint for messages that fail in this handler. The time limits, in seconds or as a
+    timedelta, replace SOFT_TIME_LIMIT and HARD_TIME_LIMIT of the endpoint.
 
     Raises HandlerError for an async generator function, for a function that does not take two positional arguments, for a class
-    that is not a message type, for a `retry` that is no `Retry`, and for a bare `@handles`.
+    that is not a message type, for a `retry` that is no `Retry`, for a time limit that is not a positive time, and for a bare
+    `@handles`.
     """
     if not messages:
         raise HandlerError(
@@ -127,6 +142,8 @@ def handles(*messages: type | str, retry: Retry | None = None) -> Callable[[_Han
         )
     if retry is not None and not isinstance(retry, Retry):
         raise HandlerError(f"@handles(…, retry={retry!r}): expected a Retry, as in retry=Retry(delays=[10, 60])")
+    soft = _time_limit("soft_time_limit", soft_time_limit)
+    hard = _time_limit("hard_time_limit", hard_time_limit)
     named = [_named(message) for message in messages]
 
     def register(function: _Handler) -> _Handler:
@@ -134,10 +151,20 @@ def handles(*messages: type | str, retry: Retry | None = None) -> Callable[[_Han
         caller = sys._getframe(1)
         place = (str(caller.f_globals.get("__name__", "")), caller.f_lineno)
         for name, target in named:
-            registry.add(Handler(name, function, target, call, place, retry))
+            registry.add(Handler(name, function, target, call, place, retry, soft, hard))
         return function
 
     return register
+
+
+def _time_limit(name: str, value: Any) -> float | None:
+    """The seconds of a time limit."""
+    found = value.total_seconds() if isinstance(value, timedelta) else value
+    if found is None:
+        return None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < math.inf:
+        raise HandlerError(f"@handles(…, {name}={value!r}): expected a number of seconds above 0, or a timedelta")
+    return float(found)
 
 
 def _named(message: Any) -> tuple[str, type | None]:
@@ -176,7 +203,7 @@ def _checked_call(function: Any) -> HandlerFunction | None:
     """Check a handler; return the function to call instead of an `async def` one."""
     if not callable(function):
         raise HandlerError(f"@handles decorates {function!r}: expected a function that takes (message, context)")
-    call = function if inspect.isroutine(function) else function.__call__
+    call = _called(function)
     if inspect.isasyncgenfunction(call):
         raise HandlerError(
             f"handler {_path(function)} is an async generator, of which nothing would run: write an `async def` without yield"
@@ -185,7 +212,34 @@ def _checked_call(function: Any) -> HandlerFunction | None:
         inspect.signature(function).bind(None, None)
     except TypeError as error:
         raise HandlerError(f"handler {_path(function)} must take (message, context): {error}") from error
-    return async_to_sync(call) if inspect.iscoroutinefunction(call) else None
+    return async_to_sync(_with_timeout(call)) if is_coroutine(function) else None
+
+
+def _called(function: Any) -> Any:
+    return function if inspect.isroutine(function) else function.__call__
+
+
+def is_coroutine(function: Any) -> bool:
+    """Whether a handler is an `async def` function, or an object with an `async def __call__`."""
+    return inspect.iscoroutinefunction(_called(function))
+
+
+def _with_timeout(call: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+    """A coroutine function that is cancelled at the soft time limit of its handler."""
+
+    async def limited(message: Any, context: Any) -> Any:
+        handler: Handler | None = getattr(context, "called", None)
+        if handler is None or handler.soft_time_limit is None:
+            return await call(message, context)
+        try:
+            async with asyncio.timeout(handler.soft_time_limit) as timeout:
+                return await call(message, context)
+        except TimeoutError as error:
+            if not timeout.expired():
+                raise
+            raise SoftTimeLimitExceeded from error
+
+    return limited
 
 
 def _path(function: Any) -> str:
@@ -522,6 +576,21 @@ def with_retries(handlers: Iterable[Handler], retries: Mapping[str, Retry]) -> l
         return list(handlers)
     found = Routes(retries)
     return [replace(handler, retry=found.find(plain_name(handler.message_type)) or handler.retry) for handler in handlers]
+
+
+def with_time_limits(handlers: Iterable[Handler], soft: float | None, hard: float | None) -> list[Handler]:
+    """The handlers with the time limits of the settings where they have none. ConfigurationError if a soft one never counts."""
+    limited = [
+        replace(each, soft_time_limit=each.soft_time_limit or soft, hard_time_limit=each.hard_time_limit or hard)
+        for each in handlers
+    ]
+    for each in limited:
+        if each.hard_time_limit is not None and (each.soft_time_limit or 0) >= each.hard_time_limit:
+            raise ConfigurationError(
+                f"handler {each.path} has a soft time limit of {each.soft_time_limit:g} s and a hard one of "
+                f"{each.hard_time_limit:g} s, which is always first: expected a hard limit above the soft one"
+            )
+    return limited
 
 
 def task_handlers(settings: Settings, endpoint: str) -> list[Handler]:

@@ -14,6 +14,7 @@ import signal
 import struct
 import tempfile
 import threading
+import time
 import zlib
 from collections import deque
 from typing import NamedTuple
@@ -22,6 +23,8 @@ from uuid import UUID
 from sqlqueue_app.messages.errors import ProcessDied
 
 MAX_CRASHES = 3
+# In place of an exit code: the supervisor ended the process because of the row. No process has this code.
+HARD_TIME_LIMIT = 0x7FFF
 # The maximum wait of a suspect for another. The wait protects innocent messages, and must not deadlock with database locks that
 # the other's handler waits for.
 SUSPECT_WAIT_SECONDS = 10.0
@@ -77,6 +80,11 @@ class InFlightRegistry:
         self._memory.hold(slot, row_id.bytes)
         return None
 
+    def set_deadline(self, seconds: float | None) -> None:
+        """Ask the supervisor to end this process if the calling thread still handles its row after this time; None: no longer."""
+        if (slot := self._thread.slot) >= 0:
+            self._memory.set_deadline(slot, 0.0 if seconds is None else time.monotonic() + seconds)
+
     def end(self) -> None:
         """Record that the calling thread survived its rows and their transaction has ended; a no-op without rows."""
         thread = self._thread
@@ -113,6 +121,8 @@ class InFlightRegistry:
 
 def describe_exit(exit_code: int) -> str:
     """Describe an exit code of subprocess, which is negative for a signal."""
+    if exit_code == HARD_TIME_LIMIT:
+        return "its hard time limit"
     if exit_code >= 0:
         return f"exit code {exit_code}"
     try:
@@ -127,15 +137,17 @@ SLOTS = 1024
 MAX_SUSPECTS = 10_000
 
 _ID_BYTES = 16
-_SLOT_BYTES = 32
 _HELD = b"\1"
+_SLOT = struct.Struct("<16sB7xd")
+_DEADLINE = struct.Struct("<d")
+_DEADLINE_AT = _SLOT.size - _DEADLINE.size
 _PAGE = 4096
 _HEADER = struct.Struct("<II")
 _CRASHES = struct.Struct("<hBx")
 _CRASHES_AT = _HEADER.size
 _IDS_AT = _CRASHES_AT + MAX_SUSPECTS * _CRASHES.size
 _SLOTS_AT = -(-(_IDS_AT + MAX_SUSPECTS * _ID_BYTES) // _PAGE) * _PAGE
-_PROCESS_BYTES = SLOTS * _SLOT_BYTES
+_PROCESS_BYTES = SLOTS * _SLOT.size
 
 
 class CrashCount(NamedTuple):
@@ -153,7 +165,8 @@ class InFlightMemory:
         8 bytes                   number of suspects and the checksum of their ids: changes with every new list
         MAX_SUSPECTS × 4 bytes    crash count of each suspect, 0 for a free place, and the exit code of the last one
         MAX_SUSPECTS × 16 bytes   row id of each suspect
-        from a new page on        for each process SLOTS × 32 bytes: the id of a row and 1 while a thread handles it
+        from a new page on        for each process SLOTS × 32 bytes: the id of a row, 1 while a thread handles it, and from byte
+                                  24 on its deadline by the monotonic clock of the machine, 0 for none
 
     Methods on slots are for the process that owns them, `held` and `publish` for the supervisor. No method locks or waits: a read
     during a write fails the checksum or names a row that does not exist, and both are harmless.
@@ -182,7 +195,7 @@ class InFlightMemory:
     def slots(self, process: int) -> range:
         """The slots of a process."""
         start = _SLOTS_AT + process * _PROCESS_BYTES
-        return range(start, start + _PROCESS_BYTES, _SLOT_BYTES)
+        return range(start, start + _PROCESS_BYTES, _SLOT.size)
 
     def hold(self, slot: int, row_id: bytes) -> None:
         """Mark the slot as handling the row."""
@@ -192,6 +205,10 @@ class InFlightMemory:
         """Mark the slot as free."""
         self._mapped[slot + _ID_BYTES] = 0
 
+    def set_deadline(self, slot: int, deadline: float) -> None:
+        """Set the deadline of the row in the slot; 0 for none."""
+        _DEADLINE.pack_into(self._mapped, slot + _DEADLINE_AT, deadline)
+
     def clear(self, process: int) -> None:
         """Release all slots of a process."""
         start = self.slots(process).start
@@ -200,6 +217,12 @@ class InFlightMemory:
     def held(self, process: int) -> list[bytes]:
         """The ids of the rows that a process is handling, or held when it crashed."""
         return [self._mapped[slot : slot + _ID_BYTES] for slot in self.slots(process) if self._mapped[slot + _ID_BYTES] == _HELD[0]]
+
+    def overdue(self, process: int, now: float) -> list[bytes]:
+        """The ids of the rows that a process handles past their deadline."""
+        start = self.slots(process).start
+        slots = _SLOT.iter_unpack(self._mapped[start : start + _PROCESS_BYTES])
+        return [row_id for row_id, held, deadline in slots if held and 0.0 < deadline <= now]
 
     def is_held_by_another(self, row_id: bytes, process: int) -> bool:
         """Whether another process holds the row. Scans all slots, so use it only for suspects."""

@@ -49,6 +49,7 @@ from sqlqueue_app.receiving.handlers import Handler, HandlerTable, is_subscripti
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
 from sqlqueue_app.receiving.measures import Done, Measures, SlowHandlers, done
 from sqlqueue_app.receiving.recovery import RateLimit, Recovery
+from sqlqueue_app.receiving.time_limits import TimeLimits
 from sqlqueue_app.receiving.waiting import BatchTurn
 from sqlqueue_app.sending.composer import Composer
 from sqlqueue_app.sending.dispatcher import Dispatcher
@@ -322,7 +323,11 @@ class MessageProcessor:
             context.called = handler
             if slot is not None:
                 slot.running = handler, incoming, slot.clock(), threading.get_ident()
-            if (result := (handler.call or handler.function)(message, context)) is not None:
+            if handler.soft_time_limit is None and handler.hard_time_limit is None:
+                result = (handler.call or handler.function)(message, context)
+            else:
+                result = self.config.time_limits.call(handler, message, context, self.config.in_flight)
+            if result is not None:
                 refuse_unrun(result, handler)
 
     def check_usable(self) -> None:
@@ -643,6 +648,8 @@ class ProcessorConfig:
     """Drops further copies of handled messages."""
     slow_handlers: SlowHandlers | None = None
     """Logs slow handlers."""
+    time_limits: TimeLimits = field(default_factory=TimeLimits)
+    """Ends handlers at their time limits."""
     mode: TransactionMode = TransactionMode.TRANSACTION_SCOPE
     allowed: AllowedDestinations | None = None
     immediate_dispatcher: Dispatcher | None = None

@@ -276,6 +276,23 @@ class SecondConnections:
             second.close()
 
 
+def cancel_statement(connection: BaseDatabaseWrapper, cursor: Any) -> None:
+    """Cancel the statement that another thread executes with this cursor; it fails there. Raises what the driver raises.
+
+    The method is that of the driver: a second connection that asks for it (psycopg), an interrupt (sqlite3), SQLCancel
+    (mssql-python, whose public interface has none, and pyodbc).
+    """
+    raw: Any = connection.connection
+    if connection.vendor == "postgresql":
+        raw.cancel()
+    elif connection.vendor == "sqlite":
+        raw.interrupt()
+    else:
+        while hasattr(cursor, "cursor"):
+            cursor = cursor.cursor
+        (cursor.cancel if hasattr(cursor, "cancel") else cursor.hstmt._cancel)()
+
+
 def table_exists(connection: BaseDatabaseWrapper, dialect: Dialect, address: QueueAddress) -> bool:
     """Whether the table of this address exists."""
     statement = dialect.statement("table_exists")

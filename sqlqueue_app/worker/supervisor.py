@@ -11,12 +11,19 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from sqlqueue_app.policies.polling import BackOff
-from sqlqueue_app.receiving.in_flight import MAX_SUSPECTS, CrashCount, InFlightMemory, InFlightRegistry, describe_exit
+from sqlqueue_app.receiving.in_flight import (
+    HARD_TIME_LIMIT,
+    MAX_SUSPECTS,
+    CrashCount,
+    InFlightMemory,
+    InFlightRegistry,
+    describe_exit,
+)
 from sqlqueue_app.receiving.waiting import StopSignal
 
 logger = logging.getLogger("sqlqueue.worker")
@@ -25,6 +32,8 @@ logger = logging.getLogger("sqlqueue.worker")
 FINAL_EXIT_CODES = (1, 2)
 RESTART_FIRST_SECONDS = 1.0
 RESTART_CAP_SECONDS = 30.0
+# A hard time limit is noticed at most this much later.
+DEADLINE_CHECK_SECONDS = 1.0
 
 
 def can_supervise() -> bool:
@@ -44,6 +53,8 @@ class _Child:
     process: subprocess.Popen[bytes] | None = None
     pipe: int | None = None
     exit_code: int | None = None
+    overdue: list[bytes] = field(default_factory=list)
+    """The rows whose hard time limit was the reason to end the process."""
     restarts: int = 0
     """The number of `restart()` calls at its start: a greater number means that it runs old code."""
 
@@ -55,6 +66,8 @@ class Supervisor:
     supervisor holds open: it delivers the stop, and when it closes the child ends at once and its messages return to their
     queues. A child that dies is restarted after `restart_seconds`, doubling up to RESTART_CAP_SECONDS; the delay is reset if the
     child has lived that long.
+
+    A child with a message past its hard time limit is killed; only that message counts as having caused the death.
 
     With `reloads` an error of a child is never final: a child that the code has ended is started again at the next `restart()`.
     """
@@ -79,6 +92,7 @@ class Supervisor:
         self._restarts = 0
         self._lock = threading.Lock()
         self._restarted = threading.Condition(self._lock)
+        self._ended = threading.Event()
 
     def run(self) -> int:
         """Run until the stop signal is set and every child has ended, or until all have ended themselves. Returns the exit code.
@@ -91,7 +105,7 @@ class Supervisor:
             threading.Thread(target=self._keep, args=(child, memory, crashes), name=f"supervise-{child.number + 1}")
             for child in self._children
         ]
-        stopper = threading.Thread(target=self._forward_stop, name="supervise-stop")
+        stopper = threading.Thread(target=self._watch, args=(memory,), name="supervise-stop")
         stopper.start()
         try:
             for thread in threads:
@@ -100,6 +114,7 @@ class Supervisor:
                 thread.join()
         finally:
             self._stop.set()
+            self._ended.set()
             stopper.join()
             memory.close()
         codes = [child.exit_code for child in self._children if child.exit_code]
@@ -164,7 +179,10 @@ class Supervisor:
             child.exit_code = max(code, 0)
             return True
         # A process that ends normally holds no rows, which distinguishes it from an exit inside a handler.
-        held = crashes.process_died(child.number, code)
+        held = crashes.process_died(child.number, code, child.overdue)
+        if child.overdue:
+            child.overdue = []
+            child.back_off.reset()
         if child.restarts != self._restarts:
             child.back_off.reset()
             return False
@@ -205,11 +223,31 @@ class Supervisor:
             os.close(child.pipe)
             child.pipe = None
 
-    def _forward_stop(self) -> None:
-        self._stop.wait()
+    def _watch(self, memory: InFlightMemory) -> None:
+        """End children at hard time limits until the stop comes, and pass that on."""
+        while not self._stop.wait(DEADLINE_CHECK_SECONDS):
+            self._end_overdue(memory)
         with self._restarted:
             self._restarted.notify_all()
             self._stop_children()
+        # The messages in progress are finished, within their limits.
+        while not self._ended.wait(DEADLINE_CHECK_SECONDS):
+            self._end_overdue(memory)
+
+    def _end_overdue(self, memory: InFlightMemory) -> None:
+        for child in self._children:
+            process, overdue = child.process, memory.overdue(child.number, self._clock())
+            if not overdue or process is None or process.poll() is not None:
+                continue
+            child.overdue = overdue
+            logger.error(
+                "worker process %s (%s) is ended: a message has exceeded its hard time limit; row %s",
+                child.number + 1,
+                process.pid,
+                ", ".join(str(UUID(bytes=row_id)) for row_id in overdue),
+                extra={"event": "hard_time_limit"},
+            )
+            process.kill()
 
     def _stop_children(self) -> None:
         for child in self._children:
@@ -278,11 +316,15 @@ class CrashCounter:
         self._free: list[int] = []
         self._used = 0
 
-    def process_died(self, process: int, exit_code: int) -> dict[UUID, int]:
-        """Count a crash for the rows that an ended process held, free its slots, and return the crash counts of those rows."""
+    def process_died(self, process: int, exit_code: int, overdue: Sequence[bytes] = ()) -> dict[UUID, int]:
+        """Count a crash for the rows that an ended process held, free its slots, and return the crash counts of those rows.
+
+        If it was ended because rows were `overdue`, only those count.
+        """
+        rows, reason = (overdue, HARD_TIME_LIMIT) if overdue else (self._memory.held(process), exit_code)
         with self._lock:
             self._forget_survived()
-            counted = {UUID(bytes=row_id): self._count(row_id, exit_code) for row_id in set(self._memory.held(process))}
+            counted = {UUID(bytes=row_id): self._count(row_id, reason) for row_id in set(rows)}
             if counted:
                 self._memory.publish(self._used)
             self._memory.clear(process)

@@ -78,6 +78,8 @@ ENDPOINT_DEFAULTS: dict[str, Any] = {
     "RECOVERABILITY": None,
     "MIDDLEWARE": (),
     "SLOW_HANDLER": 10,
+    "SOFT_TIME_LIMIT": None,
+    "HARD_TIME_LIMIT": None,
     "DEDUPLICATE_FOR": None,
     "ERROR_QUEUE": "error",
     "AUDIT_QUEUE": None,

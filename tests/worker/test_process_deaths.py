@@ -19,7 +19,7 @@ from sqlqueue_app import send, send_many
 from sqlqueue_app.models import Instance
 from sqlqueue_app.receiving.in_flight import InFlightMemory
 from sqlqueue_app.receiving.waiting import StopSignal
-from sqlqueue_app.worker.supervisor import SUPERVISOR_VARIABLE, SupervisedProcess, Supervisor, environment_of_child
+from sqlqueue_app.worker.supervisor import SUPERVISOR_VARIABLE, CrashCounter, SupervisedProcess, Supervisor, environment_of_child
 from tests.support.bench import Bench, Calls
 from tests.support.waiting import join_all, poll_until
 from tests.support.worker_app import lines
@@ -255,3 +255,37 @@ def test_restart_pause_grows_and_resets_after_a_long_life(caplog: pytest.LogCapt
         "0.01 s; it was handling nothing",
     ]
     assert "died by exit code 3" in found[0]
+
+
+def test_message_above_its_hard_limit_ends_its_process_and_moves(bench: Bench, tmp_path: Path) -> None:
+    prepare(bench, MAX_CONCURRENCY=1, HARD_TIME_LIMIT=0.2)
+    tries = tmp_path / "tries"
+    body = {"number": 0, "tries": str(tries), "released": str(tmp_path / "never")}
+    send("Worker.Hang", body, to=address(bench, "Sales"))
+    send_many("Worker.Count", [{"number": number} for number in range(1, 4)], to=address(bench, "Sales"))
+
+    assert supervisor(bench, StopSignal(), "--until-empty").run() == 0
+
+    (headers,) = bench.headers("error")
+    text = "the process died 3 times while it handled this message, the last time by its hard time limit"
+    assert headers["NServiceBus.ExceptionInfo.Message"] == text
+    assert lines(str(tries)) == 3
+    assert [number for number, _ in handled(bench)] == [1, 2, 3]
+
+
+def test_only_the_message_above_its_hard_limit_is_blamed() -> None:
+    memory = InFlightMemory.create(1)
+    try:
+        counter = CrashCounter(memory)
+        slots = memory.slots(0)
+        for slot, row in zip(slots, (b"a" * 16, b"b" * 16), strict=False):
+            memory.hold(slot, row)
+        memory.set_deadline(slots[1], 10.0)
+        assert memory.overdue(0, 9.9) == []
+        assert memory.overdue(0, 10.0) == [b"b" * 16]
+        counted = counter.process_died(0, -9, memory.overdue(0, 10.0))
+        assert [each.bytes for each in counted] == [b"b" * 16]
+        assert memory.held(0) == []
+        assert memory.overdue(0, 10.0) == []
+    finally:
+        memory.close()

@@ -18,10 +18,13 @@ from sqlqueue_app.receiving.handlers import Handler, with_time_limits
 from sqlqueue_app.receiving.time_limits import TimeLimits
 from tests.support.bench import Bench, Calls
 
-# A statement that runs for a minute or longer.
+# A statement that runs for much longer than the limit.
 ENDLESS = {
     "postgresql": "SELECT pg_sleep(60)",
-    "sqlserver": "WAITFOR DELAY '00:01:00'",
+    "sqlserver": (
+        "WITH c (n) AS (SELECT CAST(1 AS bigint) UNION ALL SELECT n + 1 FROM c WHERE n < 4000000) "
+        "SELECT COUNT_BIG(*) FROM c OPTION (MAXRECURSION 0)"
+    ),
     "sqlite": "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT count(*) FROM c",
 }
 TOO_LONG = SoftTimeLimitExceeded.__module__ + "." + SoftTimeLimitExceeded.__qualname__
@@ -170,6 +173,6 @@ def test_wrong_limit_is_refused(name: str, value: object) -> None:
 
 
 def test_hard_limit_must_be_above_the_soft_one() -> None:
-    handler = Handler("Test.Message", run_for_ever, None, soft_time_limit=10.0)
+    handler = Handler("Test.Message", lambda message, context: None, None, soft_time_limit=10.0)
     with pytest.raises(ConfigurationError, match="soft time limit of 10 s and a hard one of 5 s, which is always first"):
         with_time_limits([handler], None, 5.0)

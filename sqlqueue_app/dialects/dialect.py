@@ -107,11 +107,21 @@ class Dialect:
         template = self.statements["delay"].template.replace("{rows}", ",\n".join([row] * rows))
         return Statement("delay", template).render(table=table)
 
-    def find_statement(self, name: str, *, texts: Sequence[str], bodies: bool, **more: str) -> Rendered:
-        """The search of a table for any of the texts, bound under these names; with `bodies` also in the bodies."""
+    def find_statement(
+        self, name: str, *, texts: Sequence[str], bodies: bool, by_row_id: bool = False, with_locked: bool = False, **more: str
+    ) -> Rendered:
+        """The search of a table for any of the texts, bound under these names; with `bodies` also in the bodies.
+
+        `by_row_id`: or for the row of this id in a queue. `with_locked`: also rows that other transactions have locked, which the
+        statements of SQL Server skip otherwise.
+        """
         holds = [self.statements[f"holds_in_{place}"].template for place in (("headers", "body") if bodies else ("headers",))]
         any_of = " OR ".join(each.replace(":text", f":{text}") for text in texts for each in holds)
+        if by_row_id and name == "find_in_queue":
+            any_of += " OR " + self.statements["holds_row_id"].template
         template = self.statements[name].template.replace("{holds}", any_of)
+        if with_locked:
+            template = template.replace(sqlserver.SKIP_LOCKED, "")
         return Statement(name, template).render(body=", Body" if bodies else "", **more)
 
     def subscribers_statement(self, table: str, topics: int) -> Rendered:

@@ -22,6 +22,8 @@ from sqlqueue_app.messages.errors import (
 )
 
 DEFAULT_SCHEMA = "dbo"
+# The hints of a query that only reads.
+SKIP_LOCKED = " WITH (READPAST, READCOMMITTEDLOCK)"
 # 2,100 parameters a statement, two of them the driver's own, and 6 values a row; and 1,000 rows a VALUES list.
 ROWS_PER_SEND = 349
 

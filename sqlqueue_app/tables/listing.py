@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -202,21 +202,53 @@ def _lower(found: re.Match[str]) -> str:
     return found[0].lower()
 
 
-def find_rows(alias: str, scans: Sequence[TableScan], *texts: str, limit: int, bodies: bool = False) -> ScanResult:
+def sees_locked_rows(alias: str, addresses: Iterable[QueueAddress]) -> bool:
+    """Whether `find_rows` can read rows in these tables that other transactions have locked, without waiting.
+
+    PostgreSQL and SQLite always can, SQL Server if READ_COMMITTED_SNAPSHOT is on, in the catalog of the connection.
+    """
+    connection = connection_of(alias)
+    dialect = dialect_of_connection(connection)
+    if dialect.name != "sqlserver":
+        return True
+    if {each.catalog for each in addresses} - {None, current_catalog(connection)}:
+        return False
+    with database_errors(dialect, "look up READ_COMMITTED_SNAPSHOT"):
+        return fetch_all(connection, dialect.statement("keeps_row_versions")) == [(1,)]
+
+
+def find_rows(
+    alias: str,
+    scans: Sequence[TableScan],
+    *texts: str,
+    limit: int,
+    bodies: bool = False,
+    row_id: uuid.UUID | None = None,
+    with_locked: bool = False,
+) -> ScanResult:
     """Find rows that contain one of the texts, as encoded in the JSON; at most `limit` per table. Ignores the case of ASCII.
 
     Uses one statement for each hundred tables, which takes and locks nothing and never waits. Headers have no index, so it reads
-    the rows. With `bodies` it also searches the first SEARCHED_BODY_BYTES of each body. Raises DatabaseError if a table is gone.
+    the rows. With `bodies` it also searches the first SEARCHED_BODY_BYTES of each body. With `row_id` it also finds the row of a
+    queue with this id. `with_locked` needs `sees_locked_rows`. Raises DatabaseError if a table is gone.
     """
     values = {f"text_{chr(97 + number)}": _ASCII_CAPITALS.sub(_lower, text) for number, text in enumerate(texts)}
-    encoded = {f"{name}_bytes": text.encode("utf-8", "surrogatepass") for name, text in values.items()}
+    encoded: dict[str, object] = {f"{name}_bytes": text.encode("utf-8", "surrogatepass") for name, text in values.items()}
+    if row_id is not None:
+        encoded["row_id"] = dialect_of_connection(connection_of(alias)).uuid_text(row_id)
     parts = [
         _Part(
             "find_in_delayed" if scan.is_delayed else "find_in_queue",
             scan.address,
             {"rows": scan.rows, "limit": limit, "before": scan.before, "body_limit": SEARCHED_BODY_BYTES, **values, **encoded},
             {"order": "DESC" if scan.from_end else "ASC"},
-            partial(Dialect.find_statement, texts=list(values), bodies=bodies),
+            partial(
+                Dialect.find_statement,
+                texts=list(values),
+                bodies=bodies,
+                by_row_id=row_id is not None,
+                with_locked=with_locked,
+            ),
         )
         for scan in scans
     ]

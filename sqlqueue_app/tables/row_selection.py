@@ -53,6 +53,11 @@ def remove_rows(table: QueueTable, row_versions: Iterable[int]) -> list[int]:
     return sorted(int(number) for (number,) in _each(table, "remove", row_versions))
 
 
+def free_rows(table: QueueTable, row_versions: Iterable[int]) -> set[int]:
+    """Those of the RowVersions whose rows exist and that no other transaction holds; on SQLite all that exist. Locks nothing."""
+    return {int(number) for (number,) in _each(table, "free_rows", row_versions)}
+
+
 def find_ids(table: QueueTable, ids: Collection[uuid.UUID], *, limit: int) -> dict[uuid.UUID, int]:
     """The RowVersions of the existing rows with these ids, at most a thousand ids; one statement, which takes nothing.
 

@@ -61,6 +61,7 @@ EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
         [(TABLE, READ)],
         ("DELETE FROM", "WHERE ROWVERSION IN ( SELECT TOP (", "WHERE EXPIRES <", "= GETUTCDATE ( )"),
     ),
+    "free_rows": ([(TABLE, READ)], ("SELECT ROWVERSION FROM", "WHERE ROWVERSION IN ( 7 , 8 )")),
     "headers_of_rows": ([(TABLE, READ)], ("SELECT ROWVERSION , HEADERS FROM", "WHERE ROWVERSION IN ( 7 , 8 )")),
     "take": (
         RECEIVE_HINTS,
@@ -147,7 +148,7 @@ def rendered(name: str, table: str = TABLE, *, correlation: bool = True, before:
         texts |= {"compared": ">", "order": "ASC"}
     if name == "find_ids":
         texts["ids"] = "'11111111-2222-3333-4444-555555555555'"
-    if name in ("headers_of_rows", "take", "remove"):
+    if name in ("free_rows", "headers_of_rows", "take", "remove"):
         texts["row_versions"] = "7, 8"
     if name == "remove_ranges":
         texts["ranges"] = "(1, 5), (7, 7)"
@@ -197,8 +198,18 @@ def test_snapshot_statements_of_many_tables_are_valid(name: str, bodies: bool) -
     check(f"{one}\nUNION ALL\n{one}", [*hints, *hints], order)
 
 
+@pytest.mark.parametrize("name", ["find_in_queue", "find_in_delayed"])
+def test_search_by_row_id_with_locked_rows_is_valid(name: str) -> None:
+    one = SQLSERVER.find_statement(
+        name, texts=["text_a"], bodies=False, by_row_id=True, with_locked=True, table=TABLE, number="7", order="DESC"
+    ).sql
+    order = ("WHERE CHARINDEX (", "OR HEAD . ID = CAST (") if name == "find_in_queue" else ("WHERE CHARINDEX (",)
+    check(one, [(TABLE, ())] * 2, order)
+
+
 def test_list_of_tables_is_valid() -> None:
     parse(SQLSERVER.statement("list_tables").sql)
+    parse(SQLSERVER.statement("keeps_row_versions").sql)
 
 
 @pytest.mark.parametrize("rows", [1, 3])

@@ -32,3 +32,15 @@ WHERE ctid = ANY (ARRAY(
     FOR UPDATE SKIP LOCKED
 ))
 RETURNING seq;
+
+-- name: free_rows
+-- Those of these row versions that no other transaction has deleted or locked. A transaction, also a prepared one, holds a lock on
+-- its own number, which is in `xmax` of the rows that it deletes.
+SELECT seq
+FROM {table} AS held
+WHERE seq IN ({row_versions})
+    AND NOT EXISTS (
+        SELECT 1 FROM pg_locks
+        WHERE pg_locks.locktype = 'transactionid' AND pg_locks.transactionid = held.xmax
+            AND pg_locks.granted AND pg_locks.pid IS DISTINCT FROM pg_backend_pid()
+    );

@@ -125,3 +125,7 @@ strpos(
     lower(encode(substring(head.body FROM 1 FOR CAST(:body_limit AS integer)), 'escape') COLLATE "C"),
     encode(convert_to(:text, 'UTF8'), 'escape')
 ) > 0;
+
+-- name: holds_row_id
+-- A message without an id in its headers has the id of its row.
+head.id = CAST(:row_id AS uuid);

@@ -27,3 +27,9 @@ RETURNING
 DELETE FROM {table}
 WHERE RowVersion IN ({row_versions})
 RETURNING RowVersion;
+
+-- name: free_rows
+-- A reader sees the last committed rows, also those that the one writer has deleted.
+SELECT RowVersion
+FROM {table}
+WHERE RowVersion IN ({row_versions});

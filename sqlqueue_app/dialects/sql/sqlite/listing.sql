@@ -86,3 +86,6 @@ instr(lower(head.Headers), :text) > 0;
 
 -- name: holds_in_body
 instr(lower(CAST(substr(head.Body, 1, :body_limit) AS text)), :text) > 0;
+
+-- name: holds_row_id
+head.Id = :row_id;

@@ -49,3 +49,9 @@ DELETE FROM message
 OUTPUT deleted.RowVersion;
 IF (@NOCOUNT = 'ON') SET NOCOUNT ON;
 IF (@NOCOUNT = 'OFF') SET NOCOUNT OFF;
+
+-- name: free_rows
+-- Those of these row versions that no other transaction has locked.
+SELECT RowVersion
+FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
+WHERE RowVersion IN ({row_versions});

@@ -125,3 +125,10 @@ CHARINDEX(
     LOWER(CAST(CAST(:text_bytes AS varbinary(8000)) AS varchar(8000))),
     LOWER(CAST(SUBSTRING(head.Body, 1, :body_limit) AS varchar(max)))
 ) > 0;
+
+-- name: holds_row_id
+head.Id = CAST(:row_id AS uniqueidentifier);
+
+-- name: keeps_row_versions
+-- Whether READ_COMMITTED_SNAPSHOT is on: a query without READPAST then reads the committed version of locked rows, without waiting.
+SELECT CAST(is_read_committed_snapshot_on AS int) FROM sys.databases WHERE database_id = DB_ID();

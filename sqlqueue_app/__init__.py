@@ -13,6 +13,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sqlqueue_app.browsing.lookup import (
+        MessageState,
+        MessageStatus,
+        RevokeResult,
+        amessage_status,
+        arevoke,
+        message_status,
+        revoke,
+    )
     from sqlqueue_app.health_checks import health_check
     from sqlqueue_app.messages.errors import QueueNotFound, SoftTimeLimitExceeded, SqlQueueError, Unrecoverable
     from sqlqueue_app.messages.types import message_type
@@ -28,6 +37,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "send", "send_many", "publish", "asend", "asend_many", "apublish", "subscribe", "unsubscribe",
+    "revoke", "arevoke", "RevokeResult", "message_status", "amessage_status", "MessageStatus", "MessageState",
     "handles", "health_check", "message_type", "request",
     "Unrecoverable", "Retry", "RetryNow", "RetryLater", "MoveToError", "Discard", "default_policy",
     "MessageContext", "SqlQueueError", "QueueNotFound", "SoftTimeLimitExceeded",
@@ -35,6 +45,15 @@ __all__ = [
 ]  # fmt: skip
 
 _NAMES = {
+    "sqlqueue_app.browsing.lookup": (
+        "MessageState",
+        "MessageStatus",
+        "RevokeResult",
+        "amessage_status",
+        "arevoke",
+        "message_status",
+        "revoke",
+    ),
     "sqlqueue_app.health_checks": ("health_check",),
     "sqlqueue_app.messages.errors": ("QueueNotFound", "SoftTimeLimitExceeded", "SqlQueueError", "Unrecoverable"),
     "sqlqueue_app.messages.types": ("message_type",),

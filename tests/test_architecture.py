@@ -46,7 +46,7 @@ ALLOWED: dict[str, frozenset[str]] = {
         {"messages", "conf", "dialects", "health_checks", "tables", "models", "installation", "receiving", "status"}
     ),
     "testing": frozenset({"messages", "policies", "conf", "dialects", "tables", "sending", "installation", "receiving", "status"}),
-    "__init__": frozenset({"messages", "policies", "health_checks", "sending", "receiving", "status"}),
+    "__init__": frozenset({"messages", "policies", "health_checks", "sending", "receiving", "status", "browsing"}),
     "failures": frozenset({"messages", "conf", "tables", "models", "sending", "receiving", "status", "browsing"}),
     "urls": frozenset({"messages", "conf", "monitoring"}),
     "dashboard": frozenset(
@@ -293,8 +293,8 @@ def test_outermost_layers_are_not_imported(outermost: str) -> None:
 
 # --- the size of the package --------------------------------------------------------------------------------------------------
 
-MAX_FILES = 227
-MAX_LINES = 55_150
+MAX_FILES = 229
+MAX_LINES = 55_500
 
 
 def test_package_has_few_files() -> None:

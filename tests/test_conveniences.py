@@ -110,7 +110,6 @@ def test_signal_is_sent_when_a_message_is_handled() -> None:
     assert {"message_sent", "message_handled", "message_failed", "message_moved_to_error"} <= set(dir(signals))
 
 
-@missing
 def test_waiting_message_is_revoked(bench: Bench) -> None:
     bench.configure(routes={"Test.*": "Sales"})
     message_id = send("Test.Message", {})

@@ -467,7 +467,7 @@ def rest_of(places: Sequence[TableScan], result: ScanResult, limit: int) -> dict
 def scan_rows(settings: Settings, wanted: RowSearch) -> tuple[list[ScannedRow], ScanExtent, tuple[str, ...]]:
     """The matching rows of all tables, how far they were scanned, and problems. Raises ConnectionLost."""
     try:
-        queues = _tables(settings, read_callback_queues())
+        queues = tables_to_search(settings, read_callback_queues())
     except AddressError as error:
         return [], ScanExtent(), (str(error),)
     if wanted.queue:
@@ -493,15 +493,19 @@ def scan_rows(settings: Settings, wanted: RowSearch) -> tuple[list[ScannedRow], 
         except DatabaseError as error:
             return found, replace(extent, longer=longer), (str(error),)
         longer |= {here[number][0].name: rest for number, rest in sorted(rest_of(part, result, limit).items())}
-        scanned = (
-            ScannedRow(*here[row.scan], row.row_version, str(row.id or ""), _read(row.headers), instant_of(row.due))
-            for row in result.rows
-        )
-        found += [row for row in scanned if wanted.fits(row.headers)]
+        found += [row for row in scanned_rows(here, result) if wanted.fits(row.headers)]
     return found, replace(extent, longer=longer), ()
 
 
-def _tables(settings: Settings, holders: Sequence[CallbackQueue]) -> list[tuple[KnownQueue, bool]]:
+def scanned_rows(tables: Sequence[tuple[KnownQueue, bool]], result: ScanResult) -> list[ScannedRow]:
+    """The rows that a scan of these tables has found."""
+    return [
+        ScannedRow(*tables[row.scan], row.row_version, str(row.id or ""), _read(row.headers), instant_of(row.due))
+        for row in result.rows
+    ]
+
+
+def tables_to_search(settings: Settings, holders: Sequence[CallbackQueue]) -> list[tuple[KnownQueue, bool]]:
     """All queues of the database (False) and all tables of delayed messages (True)."""
     listed = listed_tables(settings.database)
     known = known_queues(settings, holders)

@@ -66,6 +66,10 @@ class ProcessDied(SqlQueueError):
     """Processes died while handling the message. Only recorded as the reason in the error queue, never raised."""
 
 
+class TaskRevoked(SqlQueueError):
+    """The message of a Django task was cancelled by `revoke()`. Only recorded as the error of the task, never raised."""
+
+
 class WorkerFailed(SqlQueueError):
     """A worker stopped because of an internal error; it may work after a restart."""
 

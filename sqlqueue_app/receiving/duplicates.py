@@ -23,6 +23,21 @@ FORGET_BATCH = 5_000
 _QUEUE_CHARACTERS = 255
 
 
+def handled_key(address: str, message_id: str) -> uuid.UUID:
+    """The key of a handled message of the queue with this canonical address."""
+    return _key(_digest_of(address), message_id)
+
+
+def _digest_of(address: str) -> hashlib.blake2b:
+    # Senders choose message ids, so use 128 bits of a cryptographic digest, which prevents collisions for ids of any length.
+    return hashlib.blake2b(address.encode() + b"\0", digest_size=16)
+
+
+def _key(digest: hashlib.blake2b, message_id: str) -> uuid.UUID:
+    digest.update(message_id.encode("utf-8", "surrogatepass"))
+    return uuid.UUID(bytes=digest.digest())
+
+
 class Duplicates:
     """The remembered ids of one queue, kept for at least `seconds`. Shared by its threads."""
 
@@ -30,8 +45,7 @@ class Duplicates:
         self._table = table
         self._endpoint = endpoint
         self._queue = queue
-        # Senders choose message ids, so use 128 bits of a cryptographic digest, which prevents collisions for ids of any length.
-        self._digest = hashlib.blake2b(address.encode() + b"\0", digest_size=16)
+        self._digest = _digest_of(address)
         self._seconds = seconds
         self._lock = threading.Lock()
         self.count = 0
@@ -39,9 +53,7 @@ class Duplicates:
 
     def is_first(self, incoming: IncomingMessage) -> bool:
         """Remember the message in the thread's transaction. Returns False if a copy of it was handled before."""
-        digest = self._digest.copy()
-        digest.update(incoming.message_id.encode("utf-8", "surrogatepass"))
-        return self._table.remember(uuid.UUID(bytes=digest.digest()), self._queue[:_QUEUE_CHARACTERS])
+        return self._table.remember(_key(self._digest.copy(), incoming.message_id), self._queue[:_QUEUE_CHARACTERS])
 
     def dropped(self, incoming: IncomingMessage) -> None:
         """Count and log a dropped copy, after the commit."""

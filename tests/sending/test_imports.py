@@ -46,6 +46,15 @@ def test_star_import_gives_exactly_all() -> None:
 
 
 def test_names_are_the_original_objects() -> None:
+    from sqlqueue_app.browsing.lookup import (
+        MessageState,
+        MessageStatus,
+        RevokeResult,
+        amessage_status,
+        arevoke,
+        message_status,
+        revoke,
+    )
     from sqlqueue_app.health_checks import health_check
     from sqlqueue_app.messages.errors import QueueNotFound, SqlQueueError, Unrecoverable
     from sqlqueue_app.messages.types import message_type
@@ -66,6 +75,8 @@ def test_names_are_the_original_objects() -> None:
         "resume": resume, "set_concurrency": set_concurrency, "close_callbacks": close_callbacks,
         "forget_subscribers": forget_subscribers,
         "Discard": Discard, "MoveToError": MoveToError, "RetryLater": RetryLater, "RetryNow": RetryNow,
+        "revoke": revoke, "arevoke": arevoke, "RevokeResult": RevokeResult, "message_status": message_status,
+        "amessage_status": amessage_status, "MessageStatus": MessageStatus, "MessageState": MessageState,
         "default_policy": default_policy, "request": request, "health_check": health_check,
     }  # fmt: skip
     assert {name: getattr(sqlqueue_app, name) for name in sqlqueue_app.__all__} == expected

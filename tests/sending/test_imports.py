@@ -56,7 +56,7 @@ def test_names_are_the_original_objects() -> None:
         revoke,
     )
     from sqlqueue_app.health_checks import health_check
-    from sqlqueue_app.messages.errors import QueueNotFound, SqlQueueError, Unrecoverable
+    from sqlqueue_app.messages.errors import QueueNotFound, SoftTimeLimitExceeded, SqlQueueError, Unrecoverable
     from sqlqueue_app.messages.types import message_type
     from sqlqueue_app.policies.recoverability import Discard, MoveToError, Retry, RetryLater, RetryNow, default_policy
     from sqlqueue_app.receiving.context import MessageContext
@@ -67,7 +67,7 @@ def test_names_are_the_original_objects() -> None:
     from sqlqueue_app.status.control import pause, resume, set_concurrency
 
     expected = {
-        "Retry": Retry,
+        "Retry": Retry, "SoftTimeLimitExceeded": SoftTimeLimitExceeded,
         "Unrecoverable": Unrecoverable, "handles": handles, "message_type": message_type, "send": send, "send_many": send_many,
         "asend": asend, "asend_many": asend_many, "apublish": apublish,
         "publish": publish, "subscribe": subscribe, "unsubscribe": unsubscribe,

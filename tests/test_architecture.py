@@ -293,8 +293,8 @@ def test_outermost_layers_are_not_imported(outermost: str) -> None:
 
 # --- the size of the package --------------------------------------------------------------------------------------------------
 
-MAX_FILES = 229
-MAX_LINES = 55_500
+MAX_FILES = 231
+MAX_LINES = 56_000
 
 
 def test_package_has_few_files() -> None:

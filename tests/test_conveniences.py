@@ -79,7 +79,6 @@ def test_messages_of_one_key_are_handled_one_at_a_time() -> None:
     register("Test.Message", key=lambda message: message["customer"])(lambda message, context: None)
 
 
-@missing
 def test_message_is_enqueued_once_for_its_key(bench: Bench) -> None:
     bench.configure(routes={"Test.*": "Sales"})
     call: Callable[..., str] = send

@@ -30,6 +30,7 @@ from sqlqueue_app.models.cluster import (
     ScheduleTick,
     TaskResult,
     TwoPhaseCoordinator,
+    UniqueMessage,
 )
 from sqlqueue_app.models.failures import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, Redirect
 from sqlqueue_app.models.lake import (
@@ -118,6 +119,7 @@ __all__ = [
     "Subscription",
     "TaskResult",
     "TwoPhaseCoordinator",
+    "UniqueMessage",
     "UsageDay",
     "managed_models",
     "queue_model",

@@ -301,6 +301,29 @@ class HandledMessage(models.Model):
         return f"{self.queue}: {self.id}"
 
 
+class UniqueMessage(models.Model):
+    """The message that was last sent under a key, so that another is not sent (`send(…, unique_key=…)`).
+
+    Written in the transaction of the message, so the table is in the database of the queues. The id is a digest of the
+    destination and the key.
+    """
+
+    id = models.UUIDField("id", primary_key=True)
+    key = models.CharField("key", max_length=255, help_text="its first characters")
+    queue = models.CharField("queue", max_length=255)
+    message_id = models.TextField("message id")
+    sent_at = UtcInstantField("sent at", help_text="by the clock of the database")
+    unique_until = UtcInstantField("unique until", db_index=True, help_text="and for as long as the message waits")
+
+    class Meta:
+        verbose_name = "unique message"
+        verbose_name_plural = "unique messages"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.queue}: {self.key}"
+
+
 class TaskResult(models.Model):
     """A task of Django's Tasks framework and its outcome.
 

@@ -73,6 +73,8 @@ class DelayOptions(ManyOptions, total=False):
     """The options of `send()`."""
 
     message_id: str | None
+    unique_key: str | None
+    unique_for: timedelta | float | None
 
 
 class ContextOptions(Options, total=False):

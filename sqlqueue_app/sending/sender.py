@@ -32,6 +32,7 @@ from sqlqueue_app.sending.composer import (
     sender_identity,
 )
 from sqlqueue_app.sending.dispatcher import Dispatcher, missing_queue_hint
+from sqlqueue_app.sending.unique import Unique, claim
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection, on_settings_changed
 from sqlqueue_app.tables.listing import current_catalog
 from sqlqueue_app.tables.queue import all_or_none, queue_table
@@ -59,6 +60,8 @@ def send(
     delay: timedelta | float | None = None,
     deliver_at: datetime | None = None,
     message_id: str | None = None,
+    unique_key: str | None = None,
+    unique_for: timedelta | float | None = None,
 ) -> str:
     """Send a message, given as an object of a `message_type` or as a type name with its body, and return its id.
 
@@ -69,14 +72,20 @@ def send(
     aware datetime) the message waits in the delayed table of the sending endpoint until a worker that knows this endpoint moves
     it. A process that is not an endpoint uses the table of SEND_AS, or of the first endpoint in the settings.
 
+    With `unique_key` nothing is sent if a message with this key was sent to the same queue within `unique_for` (seconds or a
+    timedelta), or still waits there: the id of that one is returned. The key is recorded in the transaction of the message.
+
     Raises MessageTypeError (unknown type, no route), AddressError, MessageBodyError, QueueNotFound, WireFormatError (an argument
     of the wrong type, a time after the year 9999) or ConfigurationError (a delay without any endpoint, two of `delay`,
-    `deliver_at` and `time_to_be_received`). Nothing is sent after an error.
+    `deliver_at` and `time_to_be_received`, a `unique_key` where the message cannot be sent at once). Nothing is sent after an
+    error.
     """
     handled = current_handling()
     chosen = _sender_in(handled)
     options = SendOptions(to, headers, time_to_be_received, as_delay(delay), deliver_at, message_id)
     outgoing = chosen.composer.compose(message, body, options, incoming=handled.incoming if handled is not None else None)
+    if unique_key is not None or unique_for is not None:
+        return chosen.write_once(outgoing, unique_key, unique_for)
     chosen.write([outgoing])
     return outgoing.message_id or ""
 
@@ -289,6 +298,26 @@ class Sender:
             handled.collect(messages)
         else:
             self.when_possible(partial(self.dispatcher.dispatch, messages))
+
+    def write_once(self, message: OutgoingMessage, key: object, kept_for: object) -> str:
+        """Write the message unless one with this key was sent before; return the id of the one that was sent."""
+        unique = Unique.of(key, kept_for)
+        handled = current_handling()
+        if handled is not None and handled.collect is not None:
+            raise ConfigurationError(
+                "send(unique_key=…) in a handler of mode 'receive_only', whose messages are sent after it has ended: leave out "
+                "unique_key, or choose another TRANSACTION_MODE"
+            )
+        if (other := self._other_alias_in_transaction()) is not None:
+            raise ConfigurationError(
+                f"send(unique_key=…) while only database {other!r} is in atomic(), after whose commit the message would be sent: "
+                f"open transaction.atomic(using={self.alias!r}) around both"
+            )
+        with all_or_none(self.alias):
+            first = claim(self.alias, self.dispatcher.book, unique, message, self.dispatcher.endpoint)
+            if first is None:
+                self.write([message])
+        return first or message.message_id or ""
 
     def when_possible(self, write: Callable[[], object]) -> None:
         """Call `write` now, in the transaction of the queue's alias if one is open; if only another has one, after its commit.

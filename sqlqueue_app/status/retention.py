@@ -22,12 +22,15 @@ from sqlqueue_app.models import (
     NotificationDelivery,
     Operation,
     OperatorAction,
+    UniqueMessage,
 )
 from sqlqueue_app.models.operations import OPEN
 
 OPERATIONS_KEPT: Final = timedelta(days=90)
 # Year-end audits need the record of actions.
 ACTIONS_KEPT: Final = timedelta(days=400)
+# How long a message that waits longer than its key holds still keeps another from being sent.
+UNIQUE_KEPT: Final = timedelta(days=14)
 ROLLUPS_KEPT: Final = {60: timedelta(days=2), 3600: timedelta(days=92)}
 """Retention of rollups by the seconds of their interval; daily ones are kept forever."""
 
@@ -42,6 +45,9 @@ def delete_old_rows(alias: str, now: datetime) -> None:
     delete_in_chunks(Operation.objects.using(alias).filter(**old).exclude(state__in=OPEN).order_by("requested_at"))
     delete_in_chunks(OperatorAction.objects.using(alias).filter(at__lt=now - ACTIONS_KEPT).order_by("at"))
     delete_old_rollups(alias, now)
+    # Its message may still wait.
+    records = UniqueMessage.objects.using(alias).filter(unique_until__lt=now - UNIQUE_KEPT)
+    delete_in_chunks(records.order_by("unique_until"))
 
 
 def delete_old_rollups(alias: str, now: datetime) -> int:

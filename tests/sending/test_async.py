@@ -32,6 +32,16 @@ def test_messages_are_sent_with_all_options(desk: Desk) -> None:
     assert [each["NServiceBus.MessageId"] for each in desk.headers("Billing")] == [second]
 
 
+def test_message_with_a_key_is_sent_once(desk: Desk) -> None:
+    async def work() -> list[str]:
+        return [await asend(PlaceOrder("1"), unique_key="order-1", unique_for=60) for _ in range(2)]
+
+    first, second = async_to_sync(work)()
+
+    assert first == second
+    assert len(desk.headers()) == 1
+
+
 def test_coroutines_send_beside_each_other(desk: Desk) -> None:
     async def work() -> list[str]:
         return list(await asyncio.gather(*(asend(PlaceOrder(str(number))) for number in range(20))))

@@ -1,0 +1,108 @@
+"""Sending a message only once: the record of the message that was last sent under a key."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from django.apps import apps
+from django.db import IntegrityError, router, transaction
+
+from sqlqueue_app.messages.addresses import AddressBook
+from sqlqueue_app.messages.envelope import OutgoingMessage
+from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, WireFormatError
+from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, table_exists
+from sqlqueue_app.tables.installation import delayed_address
+from sqlqueue_app.tables.listing import TableScan, find_rows
+
+MAX_KEY_LENGTH: Final = 1_000
+# The rows of each table that are searched for a message whose time is over; beyond them it counts as still waiting.
+SEARCHED_ROWS: Final = 100_000
+# The record that was in the way may be gone at the next look.
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """A key of messages, and how long another one is not sent after one was sent."""
+
+    key: str
+    kept_for: timedelta
+
+    @classmethod
+    def of(cls, key: object, kept_for: object) -> Unique:
+        """The arguments of `send()`. WireFormatError for wrong ones."""
+        if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_LENGTH:
+            raise WireFormatError(f"unique_key is {key!r:.60}; expected a text of 1 to {MAX_KEY_LENGTH:,} characters")
+        seconds = timedelta(seconds=kept_for) if _is_seconds(kept_for) else kept_for  # type: ignore[arg-type]
+        if not isinstance(seconds, timedelta) or not timedelta(0) <= seconds <= timedelta(days=3650):
+            text = f"unique_for is {kept_for!r:.60}; expected how long the key {key!r:.60} holds: seconds or a timedelta"
+            raise WireFormatError(f"{text}, at most ten years")
+        return cls(key, seconds)
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 86_400 * 3650
+
+
+def claim(alias: str, book: AddressBook, unique: Unique, message: OutgoingMessage, delayed_by: str | None) -> str | None:
+    """Record the message as the one of its key, in the open transaction; or return the id of the one that was sent before.
+
+    A transaction that claims the same key at the same time is waited for. `delayed_by`: the endpoint in whose table delayed
+    messages of this sender wait. Raises ConfigurationError if the table of records is missing or in another database, and
+    DatabaseError.
+    """
+    model = apps.get_model("sqlqueue_app", "UniqueMessage")
+    if (kept_in := router.db_for_write(model)) != alias:
+        raise ConfigurationError(
+            f"unique_key needs the tables of sqlqueue_app in the database of the queues, {alias!r}, but the routers keep them in "
+            f'{kept_in!r}: add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS'
+        )
+    queue = book.canonical(message.destination)
+    digest = hashlib.blake2b(f"{queue}\0{unique.key}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    now = database_now(alias)
+    values = {
+        "key": unique.key[:255].replace("\0", "\N{REPLACEMENT CHARACTER}"),
+        "queue": queue[:255],
+        "message_id": message.message_id or "",
+        "sent_at": now,
+        "unique_until": now + unique.kept_for,
+    }
+    with database_errors(dialect_of_connection(connection_of(alias)), f"look for a message with the key {unique.key!r}"):
+        return _claim(model, alias, uuid.UUID(bytes=digest), values, lambda known: _waits(alias, book, known, message, delayed_by))
+
+
+def _claim(model: Any, alias: str, key: uuid.UUID, values: dict[str, Any], waits: Callable[[str], bool]) -> str | None:
+    records = model.objects.using(alias)
+    for _ in range(_TRIES):
+        known = records.select_for_update().filter(pk=key).first()
+        if known is None:
+            try:
+                with transaction.atomic(using=alias):
+                    records.create(pk=key, **values)
+            except IntegrityError:
+                continue  # another transaction has sent one and committed since
+            return None
+        if known.unique_until > values["sent_at"] or waits(known.message_id):
+            return str(known.message_id)
+        records.filter(pk=key).update(**values)
+        return None
+    raise DatabaseError(f"the record of the key {values['key']!r} appears and disappears, because others roll back: try again")
+
+
+def _waits(alias: str, book: AddressBook, message_id: str, message: OutgoingMessage, delayed_by: str | None) -> bool:
+    """Whether the message of this id is still in the queue, or waits for its time or for its next retry."""
+    connection = connection_of(alias)
+    dialect = dialect_of_connection(connection)
+    endpoints = dict.fromkeys(name for name in (delayed_by, message.destination.table) if name)
+    delayed = dict.fromkeys(delayed_address(book, name) for name in endpoints)
+    scans: Sequence[TableScan] = [
+        TableScan(message.destination, SEARCHED_ROWS),
+        *(TableScan(each, SEARCHED_ROWS, is_delayed=True) for each in delayed if table_exists(connection, dialect, each)),
+    ]
+    found = find_rows(alias, scans, message_id, limit=1)
+    return bool(found.rows or found.longer)

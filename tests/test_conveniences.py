@@ -116,7 +116,6 @@ def test_waiting_message_is_revoked(bench: Bench) -> None:
     assert bench.rows("Sales") == []
 
 
-@missing
 def test_body_above_the_limit_is_refused(bench: Bench) -> None:
     bench.configure(routes={"Test.*": "Sales"})
     with transaction.atomic(using=bench.database.alias), pytest.raises(sqlqueue_app.SqlQueueError, match="16 MiB"):

@@ -241,6 +241,7 @@ class Settings:
     endpoints: Mapping[QueueName, EndpointSettings] = field(default_factory=_empty)
     body_names: BodyNames = "as_is"
     serializer: Serializer = "json"
+    max_body_size: Count | None = 16 << 20
     error_queue_owner: ErrorQueueOwner = "sqlqueue"
     allowed_destinations: tuple[QueuePattern, ...] | None = None
     install_after_migrate: Flag = True

@@ -320,9 +320,19 @@ class Composer:
         spelling = self._spelling(known)
         # Only XML names the types in the body.
         write = writer_for(spelling, CONTENT_TYPES["xml" if as_xml else "json"], resolve_enclosed(enclosed) if as_xml else ())
-        if known is None or spelling == AS_IS or not typing.is_typeddict(known.cls):
-            return write
-        return lambda payload: write(pascal_keys(payload, known.cls))
+        most, what = self._settings.max_body_size, known.name if known is not None else enclosed
+        is_spelled = known is not None and spelling != AS_IS and typing.is_typeddict(known.cls)
+
+        def checked(payload: typing.Any) -> bytes:
+            data = write(pascal_keys(payload, known.cls) if is_spelled else payload)  # type: ignore[union-attr]
+            if most is not None and len(data) > most:
+                raise MessageBodyError(
+                    f'the body of a {what} has {len(data):,} bytes, more than the {_mebibytes(most)} of SQLQUEUE["MAX_BODY_SIZE"]: '
+                    "store the data and send a reference to it, or raise the limit"
+                )
+            return data
+
+        return checked
 
     def reply_address(self, incoming: IncomingMessage) -> str | None:
         """The address for replies to a message; None if the message names none. AddressError for a bad one.
@@ -432,6 +442,10 @@ class Routes(typing.Generic[Target]):
         if message_type in self._exact:
             return self._exact[message_type]
         return next((endpoint for start, endpoint in self._patterns if message_type.startswith(start)), None)
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size >> 20:,} MiB" if size % (1 << 20) == 0 else f"{size:,} bytes"
 
 
 _GUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

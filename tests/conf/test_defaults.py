@@ -29,6 +29,7 @@ DEFAULTS: dict[str, Any] = {
     "ENDPOINTS": {},
     "BODY_NAMES": "as_is",
     "SERIALIZER": "json",
+    "MAX_BODY_SIZE": 16 << 20,
     "ERROR_QUEUE_OWNER": "sqlqueue",
     "ALLOWED_DESTINATIONS": None,
     "INSTALL_AFTER_MIGRATE": True,

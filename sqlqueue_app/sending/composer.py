@@ -320,15 +320,15 @@ class Composer:
         spelling = self._spelling(known)
         # Only XML names the types in the body.
         write = writer_for(spelling, CONTENT_TYPES["xml" if as_xml else "json"], resolve_enclosed(enclosed) if as_xml else ())
-        most, what = self._settings.max_body_size, known.name if known is not None else enclosed
+        limit, what = self._settings.max_body_size, known.name if known is not None else enclosed
         is_spelled = known is not None and spelling != AS_IS and typing.is_typeddict(known.cls)
 
         def checked(payload: typing.Any) -> bytes:
             data = write(pascal_keys(payload, known.cls) if is_spelled else payload)  # type: ignore[union-attr]
-            if most is not None and len(data) > most:
+            if limit is not None and len(data) > limit:
                 raise MessageBodyError(
-                    f'the body of a {what} has {len(data):,} bytes, more than the {_mebibytes(most)} of SQLQUEUE["MAX_BODY_SIZE"]: '
-                    "store the data and send a reference to it, or raise the limit"
+                    f"the body of a {what} has {len(data):,} bytes, more than the {_mebibytes(limit)} of "
+                    'SQLQUEUE["MAX_BODY_SIZE"]: store the data and send a reference to it, or raise the limit'
                 )
             return data
 

@@ -16,7 +16,7 @@ from sqlqueue_app import Unrecoverable, handles, message_type, send, send_many
 from sqlqueue_app.messages import parse_time
 from sqlqueue_app.messages.types import registry as message_types
 from sqlqueue_app.tables.rows import NewRow
-from tests.support.bench import Bench, Calls, write_instance, written
+from tests.support.bench import FAST, Bench, Calls, write_instance, written
 
 
 @dataclass
@@ -328,6 +328,7 @@ def test_empty_body_is_consumed_without_a_call(bench: Bench, counting: object, c
 
 def test_body_of_64_mib_is_handled(bench: Bench, calls: Calls) -> None:
     handles("Test.Message")(lambda message, context: calls.add(len(message["text"])))
+    bench.database.configure(ENDPOINTS={"Sales": FAST}, MAX_BODY_SIZE=None)
     send("Test.Message", {"text": "x" * (64 * 1024 * 1024)}, to=bench_address(bench, "Sales"))
     bench.run()
     assert calls.seen == [64 * 1024 * 1024]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -18,6 +22,7 @@ from sqlqueue_app.status.retention import UNIQUE_KEPT, delete_old_rows
 from sqlqueue_app.tables.connections import database_now
 from tests.support.bench import Bench, Calls
 from tests.support.databases import QueueDatabase
+from tests.support.worker_processes import wait_until_released
 
 HOUR = timedelta(hours=1)
 
@@ -157,6 +162,43 @@ def test_concurrent_senders_send_one(bench: Bench) -> None:
     assert len(ids) == 80
     assert len(set(ids)) == 10
     assert len(bench.rows("Sales")) == 10
+
+
+SENDER = """
+import itertools, sys
+import django
+django.setup()
+from django.db import transaction
+from sqlqueue_app import send
+for number in itertools.count(int(sys.argv[2])):
+    with transaction.atomic(using=sys.argv[1]):
+        send("Test.Message", {"n": number}, unique_key=str(number), unique_for=3600)
+    print(number, flush=True)
+"""
+
+
+def test_killed_senders_send_each_key_once(bench: Bench) -> None:
+    chosen = random.Random()
+    committed: set[int] = set()
+    command = [sys.executable, "-W", "error", "-c", SENDER, bench.database.alias]
+    for first in range(0, 1000, 100):
+        senders = [
+            subprocess.Popen([*command, str(first)], env=bench.database.child_environment(), stdout=subprocess.PIPE, text=True)
+            for _ in range(3)
+        ]
+        try:
+            for process in senders:
+                assert process.stdout is not None
+                committed.update(int(process.stdout.readline()) for _ in range(chosen.randint(1, 60)))
+                process.kill()
+        finally:
+            for process in senders:
+                process.kill()
+                process.communicate(timeout=60)
+    wait_until_released(bench)
+    sent = [json.loads(row.body or b"")["n"] for row in bench.rows("Sales")]
+    assert sorted(sent) == sorted(set(sent)), "a key was sent twice"
+    assert committed <= set(sent)
 
 
 @pytest.mark.parametrize(

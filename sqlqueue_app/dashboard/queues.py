@@ -289,15 +289,15 @@ class QueueAdmin(PageAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """All queue tables of the database, and the tables of delayed messages."""
         status = read_status(others=True, with_schedules=False)
-        flows = recent_rates(status)
+        flows, growth = recent_rates(status), _growth()
         if wanted_format(request):
-            return export(request, "queues", _queue_file_columns(status, flows), status.queues)
+            return export(request, "queues", _queue_file_columns(status, flows, growth), status.queues)
         only_expired = "expired" in request.GET
         queues = [each for each in status.queues if not only_expired or (each.depth is not None and each.depth.expired)]
         callbacks = [each for each in queues if each.queue.kind is QueueKind.CALLBACK]
         others = [each for each in queues if each.queue.kind is QueueKind.OTHER]
         named = [each for each in queues if each.queue.kind not in (QueueKind.CALLBACK, QueueKind.OTHER)]
-        columns = queue_columns(self, status.instances, _growth())
+        columns = queue_columns(self, status.instances, growth)
         heading = _("In and out per second")
         columns.insert(-1, TableColumn(heading, lambda each: " / ".join(map(rate, flows.get(each.name, ()))), NUMBER))
         return self.page(
@@ -500,11 +500,11 @@ MESSAGE_COLUMNS: Final[FileColumns] = {
 }  # fmt: skip
 
 
-def _queue_file_columns(status: Status, flows: Mapping[str, tuple[float, float]]) -> FileColumns:
+def _queue_file_columns(status: Status, flows: Mapping[str, tuple[float, float]], growth: Mapping[str, str]) -> FileColumns:
     return {
         "queue": "name", "kind": "queue.kind.value", "table": "table",
         "endpoints": lambda each: ", ".join(each.queue.endpoints),
-        "state": lambda each: str(queue_state(each, status.instances).word),
+        "state": lambda each: str(queue_state(each, status.instances, growth).word),
         "messages": "depth.waiting", "exact": "depth.exact", "expiring": "depth.expiring", "expired": "depth.expired",
         "head_age_seconds": "head_age_seconds", "threads": status.threads_of,
         "in_per_second": lambda each: flows.get(each.name, (None, None))[0],

@@ -76,6 +76,8 @@ def test_growing_queue_is_not_ok(queue_database: QueueDatabase) -> None:
     assert not any(cause in each for each in row_and_page()), "nothing is waiting any more"
     table(queue_database, "Sales").send([message()])
     assert all(f"Growing {cause}" in each for each in row_and_page())
+    exported = csv.DictReader(io.StringIO(text_of(client_of("writer").get(f"{OVERVIEW}?format=csv"))))
+    assert {each["queue"]: each["state"] for each in exported}["Sales"] == "Growing"
 
     found.muted_until = now + timedelta(hours=1)
     found.save()

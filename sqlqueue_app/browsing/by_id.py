@@ -29,7 +29,6 @@ from sqlqueue_app.browsing.conversations import (
     tables_to_search,
 )
 from sqlqueue_app.browsing.lookup import MessageState, MessageStatus, RevokeResult
-from sqlqueue_app.browsing.search import json_texts
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.lake.data_files import LakeEngineMissing, LakeError
 from sqlqueue_app.lake.search import SearchQuery, search
@@ -38,7 +37,6 @@ from sqlqueue_app.messages.errors import ConfigurationError, TaskRevoked, WireFo
 from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.models import HandledMessage, TaskResult
 from sqlqueue_app.models.failures import fitting
-from sqlqueue_app.receiving.duplicates import handled_key
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.sender import current_handling
 from sqlqueue_app.status.delayed import known_delayed_tables
@@ -48,6 +46,7 @@ from sqlqueue_app.tables import delayed as delayed_tables, row_selection
 from sqlqueue_app.tables.connections import Table, guarded_read, missing_table, optional_read
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.listing import TABLES_PER_STATEMENT, TableScan, find_rows, sees_locked_rows
+from sqlqueue_app.tables.managed import key_of
 from sqlqueue_app.tables.queue import queue_table
 
 # Copies of a message in one table, such as several retries of a failure in an error queue.
@@ -144,16 +143,12 @@ def _find(settings: Settings, tables: _Tables, message_id: str, limit: int) -> _
     alias = settings.database
     addresses = [each.address for each, _ in tables]
     wanted = guid_of(message_id)
-    texts = [
-        f'"{names.MESSAGE_ID}":{space}"{text}"'
-        for text in json_texts(message_id)
-        if "\0" not in text and text.isprintable()
-        for space in ("", " ")
-    ]
     scans = [TableScan(each.address, limit, is_delayed, from_end=not is_delayed) for each, is_delayed in tables]
     with guarded_read(alias, f"look for a message in {len(tables)} tables"):
         with_locked = sees_locked_rows(alias, addresses)
-        result = find_rows(alias, scans, *texts, limit=_MAX_COPIES, row_id=wanted, with_locked=with_locked)
+        result = find_rows(
+            alias, scans, *names.message_id_texts(message_id), limit=_MAX_COPIES, row_id=wanted, with_locked=with_locked
+        )
     rows = scanned_rows(tables, result)
 
     def fits(row: ScannedRow) -> bool:
@@ -264,7 +259,7 @@ def _remembered(settings: Settings, message_id: str) -> list[MessageStatus]:
     queues = chain.from_iterable(
         each.receiving_queue_names() for each in settings.endpoints.values() if each.deduplicate_for_seconds
     )
-    keys = {handled_key(book.canonical(book.of_queue(name)), message_id): name for name in queues}
+    keys = {key_of(book.canonical(book.of_queue(name)), message_id): name for name in queues}
     alias = router.db_for_read(HandledMessage)
     with optional_read(alias, "look for a handled message"):
         found = HandledMessage.objects.using(alias).filter(pk__in=list(keys)).values_list("pk", flat=True) if keys else []

@@ -8,7 +8,6 @@ result describes what was searched and where to continue.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -35,7 +34,7 @@ from sqlqueue_app.conf import Settings
 from sqlqueue_app.lake.data_files import LakeEngineMissing, LakeError
 from sqlqueue_app.lake.search import FoundMessage, Results, SearchQuery, search
 from sqlqueue_app.messages.failure_groups import guid_of, unique_message_id
-from sqlqueue_app.messages.headers import write_headers
+from sqlqueue_app.messages.headers import json_texts
 from sqlqueue_app.models import TaskResult
 from sqlqueue_app.models.failures import fitting
 from sqlqueue_app.receiving.instances import managed_alias
@@ -118,18 +117,6 @@ def search_messages(
         return SearchResult(_grouped(messages), extent, problems)
     archive, archived = _search_archive(settings, text, bodies=bodies, end=begun + SECONDS, clock=clock)
     return SearchResult(_grouped([*messages, *archived]), extent, problems, _tasks(settings, text, bodies=bodies), archive)
-
-
-def json_texts(text: str) -> tuple[str, ...]:
-    """The forms of the text in JSON: unchanged, and as our headers, Python and .NET escape it."""
-    in_dotnet = re.sub(r"""[^ -~]|["&'+<>`]""", lambda found: "".join(f"\\u{unit}" for unit in _utf16(found[0])), text)
-    in_headers = write_headers({"": text})[len('{"":"') : -len('"}')]
-    return tuple(dict.fromkeys((text, in_headers, json.dumps(text)[1:-1], in_dotnet)))
-
-
-def _utf16(character: str) -> list[str]:
-    raw = character.encode("utf-16-be", "replace").hex()
-    return [raw[start : start + 4] for start in range(0, len(raw), 4)]
 
 
 def _by_id(text: str) -> Q:

@@ -96,12 +96,11 @@ def failure_buttons(
 
 def row_buttons(request: HttpRequest, pages: PageAdmin, back: str) -> Callable[[FailedMessage], list[Button]]:
     """The actions on each message of a list, except delete; they lead back to the URL `back`. No statement."""
-    unreadable = _("This row cannot be read as a failed message.")
     found = cache(lambda status, reason: _buttons(request, pages, {status}, "", {"redirect", "delete"}, reason, is_row=True))
 
     def buttons(message: FailedMessage) -> list[Button]:
         query = urlencode({"ids": message.pk, "back": back})
-        offered = found(message.status, unreadable if message.poison else "")
+        offered = found(message.status, _("This row cannot be read as a failed message.") if message.poison else "")
         return [replace(each, url=f"{each.url}?{query}", about=message.message_id) for each in offered]
 
     return buttons
@@ -118,12 +117,14 @@ def _buttons(
     request: HttpRequest, pages: PageAdmin, statuses: Collection[int], query: str, left_out: Collection[str],
     unreadable: str = "", *, is_row: bool = False,
 ) -> list[Button]:  # fmt: skip
-    refused, no_body = error_queue_refusal(get_settings()) or unreadable, refusal(request, Permission.VIEW_BODY)
-    found = [each for each in _OFFERED if each.name not in left_out and not set(each.statuses).isdisjoint(statuses)]
-    reasons = ((refused if each.takes else "") or (no_body if each is EditFailure else "") for each in found)
-    labels = (_("Edit…") if is_row and each is EditFailure else "" for each in found)
-    made = zip(found, labels, reasons, strict=True)
-    return [each.button(pages, request, query=query, label=label, reason=reason) for each, label, reason in made]
+    refused = error_queue_refusal(get_settings()) or unreadable
+    no_body: dict[Any, str] = {EditFailure: refusal(request, Permission.VIEW_BODY)}
+    edit: dict[Any, str] = {EditFailure: _("Edit…")} if is_row else {}
+    return [
+        each.button(pages, request, query=query, label=edit.get(each, ""), reason=(each.takes and refused) or no_body.get(each, ""))
+        for each in _OFFERED
+        if each.name not in left_out and not set(each.statuses).isdisjoint(statuses)
+    ]
 
 
 def _selection_of(request: HttpRequest, statuses: Collection[int]) -> FailureSelection:

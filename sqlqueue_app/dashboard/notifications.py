@@ -455,10 +455,10 @@ def _delivery_state(delivery: NotificationDelivery) -> State:
 
 
 def _delivery_notes(delivery: NotificationDelivery) -> SafeString:
-    following = ""
-    if delivery.state == DeliveryState.WAITING and delivery.attempts and delivery.next_attempt_at:
+    state, following = _delivery_state(delivery), ""
+    if state == _STATES[_RETRYING] and delivery.next_attempt_at:
         following = format_html("{} {}", _("next attempt:"), stamp_html(delivery.next_attempt_at))
-    return with_notes(_delivery_state(delivery), delivery.finished_at, following, delivery.error)
+    return with_notes(state, delivery.finished_at, following, delivery.error)
 
 
 def _last_result(rule: NotificationRule) -> SafeString | None:

@@ -317,3 +317,21 @@ class Intent(StrEnum):
 
 
 _INTENTS: Final = {key: intent for number, intent in enumerate(Intent) for key in (intent.value.lower(), str(number)) if key}
+
+
+def json_texts(text: str) -> tuple[str, ...]:
+    """The forms of the text in JSON: unchanged, and as our headers, Python and .NET escape it."""
+    in_dotnet = re.sub(r"""[^ -~]|["&'+<>`]""", lambda found: "".join(f"\\u{unit}" for unit in _utf16(found[0])), text)
+    in_headers = write_headers({"": text})[len('{"":"') : -len('"}')]
+    return tuple(dict.fromkeys((text, in_headers, json.dumps(text)[1:-1], in_dotnet)))
+
+
+def _utf16(character: str) -> list[str]:
+    raw = character.encode("utf-16-be", "replace").hex()
+    return [raw[start : start + 4] for start in range(0, len(raw), 4)]
+
+
+def message_id_texts(message_id: str) -> list[str]:
+    """The texts one of which the headers of the message with this id contain, whoever has written them."""
+    texts = (text for text in json_texts(message_id) if "\0" not in text and text.isprintable())
+    return [f'"{MESSAGE_ID}":{space}"{text}"' for text in texts for space in ("", " ")]

@@ -6,36 +6,19 @@ messages are remembered. If two copies are handled at the same time, the second 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
-import uuid
 
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, TransientError
 from sqlqueue_app.receiving.background import BackgroundJob
-from sqlqueue_app.tables.managed import HandledTable
+from sqlqueue_app.tables.managed import HandledTable, key_of
 
 logger = logging.getLogger("sqlqueue.receive")
 
 FORGET_EVERY_SECONDS = 60.0
 FORGET_BATCH = 5_000
 _QUEUE_CHARACTERS = 255
-
-
-def handled_key(address: str, message_id: str) -> uuid.UUID:
-    """The key of a handled message of the queue with this canonical address."""
-    return _key(_digest_of(address), message_id)
-
-
-def _digest_of(address: str) -> hashlib.blake2b:
-    # Senders choose message ids, so use 128 bits of a cryptographic digest, which prevents collisions for ids of any length.
-    return hashlib.blake2b(address.encode() + b"\0", digest_size=16)
-
-
-def _key(digest: hashlib.blake2b, message_id: str) -> uuid.UUID:
-    digest.update(message_id.encode("utf-8", "surrogatepass"))
-    return uuid.UUID(bytes=digest.digest())
 
 
 class Duplicates:
@@ -45,7 +28,7 @@ class Duplicates:
         self._table = table
         self._endpoint = endpoint
         self._queue = queue
-        self._digest = _digest_of(address)
+        self._address = address
         self._seconds = seconds
         self._lock = threading.Lock()
         self.count = 0
@@ -53,7 +36,7 @@ class Duplicates:
 
     def is_first(self, incoming: IncomingMessage) -> bool:
         """Remember the message in the thread's transaction. Returns False if a copy of it was handled before."""
-        return self._table.remember(_key(self._digest.copy(), incoming.message_id), self._queue[:_QUEUE_CHARACTERS])
+        return self._table.remember(key_of(self._address, incoming.message_id), self._queue[:_QUEUE_CHARACTERS])
 
     def dropped(self, incoming: IncomingMessage) -> None:
         """Count and log a dropped copy, after the commit."""

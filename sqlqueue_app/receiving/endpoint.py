@@ -20,7 +20,7 @@ from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, PermissionDenied, QueueNotFound, TransientError, counted
 from sqlqueue_app.models import DistributedTransaction, HandledMessage, Instance, TwoPhaseCoordinator
-from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, Retry, TransactionMode, default_policy
+from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, TransactionMode, default_policy
 from sqlqueue_app.receiving.auditing import Auditing, Forwarding
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver
@@ -104,7 +104,7 @@ class ReceivingEndpoint:
         middleware = load_middleware(self.config.middleware, setting=setting)
         found = with_retries([*handlers_of(self.config.handlers), *task_handlers(settings, name)], self.config.retries)
         for handler in found:
-            self._check_retry(handler, handler.retry)
+            self._check_retry(handler)
         found = with_time_limits(found, self.config.soft_time_limit_seconds, self.config.hard_time_limit_seconds)
         self._time_limits = TimeLimits(name, found)
         handlers = around(found, middleware, setting=setting)
@@ -131,9 +131,9 @@ class ReceivingEndpoint:
         self._joined = Dispatcher(self.alias, self.book, endpoint=name)
         self._dispatcher = (self._separate or self._joined) if self.mode is TransactionMode.RECEIVE_ONLY else self._joined
 
-    def _check_retry(self, handler: Handler, retry: Retry | None) -> None:
+    def _check_retry(self, handler: Handler) -> None:
         """Raise ConfigurationError for a Retry in mode none, where nothing can be retried, or of an error that does not exist."""
-        if retry is None:
+        if (retry := handler.retry) is None:
             return
         what = f"handler {handler.path} has a Retry for {handler.message_type!r}"
         if self.mode is TransactionMode.NONE:

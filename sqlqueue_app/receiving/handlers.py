@@ -70,6 +70,8 @@ class Handler:
     """Seconds until SoftTimeLimitExceeded is raised in the function; None: never."""
     hard_time_limit: float | None = None
     """Seconds until the supervisor ends the process; None: never."""
+    is_coroutine: bool = False
+    """Whether it is an `async def` function, whose soft limit is that of its event loop."""
 
     @property
     def path(self) -> str:
@@ -151,7 +153,7 @@ def handles(
         caller = sys._getframe(1)
         place = (str(caller.f_globals.get("__name__", "")), caller.f_lineno)
         for name, target in named:
-            registry.add(Handler(name, function, target, call, place, retry, soft, hard))
+            registry.add(Handler(name, function, target, call, place, retry, soft, hard, is_coroutine=call is not None))
         return function
 
     return register
@@ -203,7 +205,7 @@ def _checked_call(function: Any) -> HandlerFunction | None:
     """Check a handler; return the function to call instead of an `async def` one."""
     if not callable(function):
         raise HandlerError(f"@handles decorates {function!r}: expected a function that takes (message, context)")
-    call = _called(function)
+    call = function if inspect.isroutine(function) else function.__call__
     if inspect.isasyncgenfunction(call):
         raise HandlerError(
             f"handler {_path(function)} is an async generator, of which nothing would run: write an `async def` without yield"
@@ -212,16 +214,7 @@ def _checked_call(function: Any) -> HandlerFunction | None:
         inspect.signature(function).bind(None, None)
     except TypeError as error:
         raise HandlerError(f"handler {_path(function)} must take (message, context): {error}") from error
-    return async_to_sync(_with_timeout(call)) if is_coroutine(function) else None
-
-
-def _called(function: Any) -> Any:
-    return function if inspect.isroutine(function) else function.__call__
-
-
-def is_coroutine(function: Any) -> bool:
-    """Whether a handler is an `async def` function, or an object with an `async def __call__`."""
-    return inspect.iscoroutinefunction(_called(function))
+    return async_to_sync(_with_timeout(call)) if inspect.iscoroutinefunction(call) else None
 
 
 def _with_timeout(call: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:

@@ -17,6 +17,7 @@ import threading
 import time
 import zlib
 from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple
 from uuid import UUID
 
@@ -216,13 +217,15 @@ class InFlightMemory:
 
     def held(self, process: int) -> list[bytes]:
         """The ids of the rows that a process is handling, or held when it crashed."""
-        return [self._mapped[slot : slot + _ID_BYTES] for slot in self.slots(process) if self._mapped[slot + _ID_BYTES] == _HELD[0]]
+        return [row_id for row_id, is_held, _deadline in self._read_slots(process) if is_held]
 
     def overdue(self, process: int, now: float) -> list[bytes]:
         """The ids of the rows that a process handles past their deadline."""
+        return [row_id for row_id, is_held, deadline in self._read_slots(process) if is_held and 0.0 < deadline <= now]
+
+    def _read_slots(self, process: int) -> Iterator[tuple[bytes, int, float]]:
         start = self.slots(process).start
-        slots = _SLOT.iter_unpack(self._mapped[start : start + _PROCESS_BYTES])
-        return [row_id for row_id, held, deadline in slots if held and 0.0 < deadline <= now]
+        return _SLOT.iter_unpack(self._mapped[start : start + _PROCESS_BYTES])
 
     def is_held_by_another(self, row_id: bytes, process: int) -> bool:
         """Whether another process holds the row. Scans all slots, so use it only for suspects."""

@@ -8,7 +8,6 @@ with half an answer. A hard limit is a deadline in the memory that the process s
 from __future__ import annotations
 
 import ctypes
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -21,11 +20,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.messages.errors import SoftTimeLimitExceeded
 from sqlqueue_app.receiving.background import BackgroundJob
-from sqlqueue_app.receiving.handlers import Handler, is_coroutine
+from sqlqueue_app.receiving.handlers import Handler
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
 from sqlqueue_app.tables.connections import cancel_statement
-
-logger = logging.getLogger("sqlqueue.receive")
 
 # A limit is noticed at most this much later, or after a tenth of the limit if that is shorter.
 MAX_PROBE_SECONDS: Final = 1.0
@@ -115,9 +112,7 @@ class TimeLimits:
         self, endpoint: str = "", handlers: Iterable[Handler] = (), *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._endpoint = endpoint
-        self._soft = [
-            each.soft_time_limit for each in handlers if each.soft_time_limit is not None and not is_coroutine(each.function)
-        ]
+        self._soft = [each.soft_time_limit for each in handlers if each.soft_time_limit is not None and not each.is_coroutine]
         self._clock = clock
         self._calls: dict[int, _Call] = {}
 
@@ -143,7 +138,7 @@ class TimeLimits:
         if hard is not None and in_flight is not None:
             in_flight.set_deadline(hard)
         try:
-            if soft is None or is_coroutine(handler.function):
+            if soft is None or handler.is_coroutine:
                 return run(message, context)
             return self._call_watched(partial(run, message, context), soft)
         except SoftTimeLimitExceeded as error:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -15,9 +15,12 @@ from django.db import IntegrityError, router, transaction
 from sqlqueue_app.messages.addresses import AddressBook
 from sqlqueue_app.messages.envelope import OutgoingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, WireFormatError
+from sqlqueue_app.messages.headers import message_id_texts
+from sqlqueue_app.messages.times import as_delay
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, table_exists
 from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.listing import TableScan, find_rows
+from sqlqueue_app.tables.managed import key_of
 
 MAX_KEY_LENGTH: Final = 1_000
 # The rows of each table that are searched for a message whose time is over; beyond them it counts as still waiting.
@@ -38,15 +41,13 @@ class Unique:
         """The arguments of `send()`. WireFormatError for wrong ones."""
         if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_LENGTH:
             raise WireFormatError(f"unique_key is {key!r:.60}; expected a text of 1 to {MAX_KEY_LENGTH:,} characters")
-        seconds = timedelta(seconds=kept_for) if _is_seconds(kept_for) else kept_for  # type: ignore[arg-type]
-        if not isinstance(seconds, timedelta) or not timedelta(0) <= seconds <= timedelta(days=3650):
+        found = None
+        with suppress(WireFormatError):
+            found = as_delay(kept_for)
+        if found is None or not timedelta(0) <= found <= timedelta(days=3650):
             text = f"unique_for is {kept_for!r:.60}; expected how long the key {key!r:.60} holds: seconds or a timedelta"
             raise WireFormatError(f"{text}, at most ten years")
-        return cls(key, seconds)
-
-
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 86_400 * 3650
+        return cls(key, found)
 
 
 def claim(alias: str, book: AddressBook, unique: Unique, message: OutgoingMessage, delayed_by: str | None) -> str | None:
@@ -63,7 +64,6 @@ def claim(alias: str, book: AddressBook, unique: Unique, message: OutgoingMessag
             f'{kept_in!r}: add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS'
         )
     queue = book.canonical(message.destination)
-    digest = hashlib.blake2b(f"{queue}\0{unique.key}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
     now = database_now(alias)
     values = {
         "key": unique.key[:255].replace("\0", "\N{REPLACEMENT CHARACTER}"),
@@ -73,7 +73,9 @@ def claim(alias: str, book: AddressBook, unique: Unique, message: OutgoingMessag
         "unique_until": now + unique.kept_for,
     }
     with database_errors(dialect_of_connection(connection_of(alias)), f"look for a message with the key {unique.key!r}"):
-        return _claim(model, alias, uuid.UUID(bytes=digest), values, lambda known: _waits(alias, book, known, message, delayed_by))
+        return _claim(
+            model, alias, key_of(queue, unique.key), values, lambda known: _waits(alias, book, known, message, delayed_by)
+        )
 
 
 def _claim(model: Any, alias: str, key: uuid.UUID, values: dict[str, Any], waits: Callable[[str], bool]) -> str | None:
@@ -104,5 +106,5 @@ def _waits(alias: str, book: AddressBook, message_id: str, message: OutgoingMess
         TableScan(message.destination, SEARCHED_ROWS),
         *(TableScan(each, SEARCHED_ROWS, is_delayed=True) for each in delayed if table_exists(connection, dialect, each)),
     ]
-    found = find_rows(alias, scans, message_id, limit=1)
+    found = find_rows(alias, scans, *message_id_texts(message_id), limit=1)
     return bool(found.rows or found.longer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import threading
 import uuid
@@ -25,6 +26,12 @@ _DECISION_MILLISECONDS: Final = "1000"
 def uuid_value(connection: BaseDatabaseWrapper, value: uuid.UUID) -> str:
     """A UUID as Django writes it into a UUIDField: plain digits if the database has no such type."""
     return str(value) if connection.features.has_native_uuid_field else value.hex
+
+
+def key_of(address: str, text: str) -> uuid.UUID:
+    """The key of a message of the queue with this canonical address, by its id or by the key that its sender has given it."""
+    # Senders choose both, so use 128 bits of a cryptographic digest, which prevents collisions for texts of any length.
+    return uuid.UUID(bytes=hashlib.blake2b(f"{address}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest())
 
 
 class _NotRecorded(Exception):

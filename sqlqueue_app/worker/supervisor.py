@@ -321,9 +321,9 @@ class CrashCounter:
 
         If it was ended because rows were `overdue`, only those count.
         """
-        rows, reason = (overdue, HARD_TIME_LIMIT) if overdue else (self._memory.held(process), exit_code)
         with self._lock:
             self._forget_survived()
+            rows, reason = (overdue, HARD_TIME_LIMIT) if overdue else (self._memory.held(process), exit_code)
             counted = {UUID(bytes=row_id): self._count(row_id, reason) for row_id in set(rows)}
             if counted:
                 self._memory.publish(self._used)

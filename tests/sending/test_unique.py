@@ -63,6 +63,17 @@ def test_handled_message_counts_until_its_time_is_over(bench: Bench, counting: C
     assert len(calls.seen) == 2
 
 
+def test_message_that_names_the_handled_one_is_not_that_one(bench: Bench) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        context.send_local("Test.Later", {}, delay=3600)
+
+    first = once()
+    bench.run()
+    expire(bench)
+    assert once() != first, "a message with its id in RelatedTo waits, and not itself"
+
+
 def test_waiting_message_counts_after_its_time_too(bench: Bench) -> None:
     first = once()
     expire(bench)

@@ -293,8 +293,9 @@ def test_outermost_layers_are_not_imported(outermost: str) -> None:
 
 # --- the size of the package --------------------------------------------------------------------------------------------------
 
-MAX_FILES = 231
-MAX_LINES = 56_000
+# Sagas, keys, priorities, schedules in the database, hooks and claim checks are subjects of their own, so they need files.
+MAX_FILES = 250
+MAX_LINES = 62_000
 
 
 def test_package_has_few_files() -> None:

@@ -196,7 +196,7 @@ def read_conversation(settings: Settings, conversation: str) -> ConversationResu
         return found is not None and conversation in (found, fitting("conversation_id", found))
 
     failures = failures_where(Q(conversation_id=fitting("conversation_id", conversation)))
-    rows, extent, problems = scan_rows(settings, RowSearch((needle_of(conversation),), fits=fits))
+    rows, extent, problems = scan_rows(settings, RowSearch((needle_of(conversation),), fits=fits, match_case=True))
     lake = read_lake(settings, conversation, limit=MAX_MESSAGES)
     again = {
         unique: each for unique, each in failures.items() if unique not in lake.again or each.status == FailureStatus.UNRESOLVED
@@ -428,13 +428,15 @@ class ScannedRow:
 class RowSearch:
     """A search for rows: the database finds those that hold one of the texts, `fits` checks their headers.
 
-    `bodies`: also search bodies. `limit`: the maximum number of rows to return from each table. `queue`: search only this one,
-    from the RowVersion `before` back. `in_time`: whether there is time for another statement.
+    `bodies`: also search bodies; `match_case`: only headers, as they are written, which is faster. `limit`: the maximum number
+    of rows to return from each table. `queue`: search only this one, from the RowVersion `before` back. `in_time`: whether there
+    is time for another statement.
     """
 
     texts: tuple[str, ...]
     fits: Callable[[Headers], bool] = lambda _headers: True
     bodies: bool = False
+    match_case: bool = False
     limit: Callable[[int], int] = lambda _tables: SCAN_ROWS_PER_AUDIT_QUEUE
     queue: str = ""
     before: int = LAST_ROW_VERSION
@@ -487,7 +489,9 @@ def scan_rows(settings: Settings, wanted: RowSearch) -> tuple[list[ScannedRow], 
         try:
             with guarded_read(settings.database, f"look for messages in {len(here)} tables"):
                 part = places[start : start + at_once]
-                result = find_rows(settings.database, part, *wanted.texts, limit=limit, bodies=wanted.bodies)
+                result = find_rows(
+                    settings.database, part, *wanted.texts, limit=limit, bodies=wanted.bodies, match_case=wanted.match_case
+                )
         except ConnectionLost:
             raise
         except DatabaseError as error:

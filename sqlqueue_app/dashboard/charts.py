@@ -142,7 +142,8 @@ def line_chart(
 
 def _line(series: Series, path: str, scale: Scale, times: Sequence[datetime], *, is_over: bool) -> ChartLine:
     known = dict(series.points)
-    values = _SEPARATOR.join(scale.text(known.get(at)) for at in times)
+    texts = {value: scale.text(value) for value in {None, *known.values()}}
+    values = _SEPARATOR.join(texts[known.get(at)] for at in times)
     last = "" if is_over or not series.points else scale.text(series.points[-1][1])
     return ChartLine(series.name, path, values, _summary(series, scale, is_over=is_over), last)
 
@@ -261,7 +262,7 @@ def spark_times(begin: datetime, step: timedelta, count: int) -> str:
 
 
 # The page of endpoints has the others; those with failures and the longest queues come first.
-MAX_ENDPOINTS: Final = 30
+MAX_ENDPOINTS: Final = 20
 
 
 def traffic_table(

@@ -22,7 +22,7 @@ from sqlqueue_app.failures.index import catch_up_for_page
 from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, Queue, Search
 
 # The number of messages in a diagram and on one page of the table.
-MAX_DRAWN: Final = 100
+MAX_DRAWN: Final = 50
 MAX_ID_LENGTH: Final = 400
 _GRADES: Final = {MessageOutcome.HANDLED: Grade.OK, MessageOutcome.FAILED: Grade.ERROR, MessageOutcome.GONE: Grade.WARNING}
 OUTCOME_STATES: Final = {each: State(_GRADES.get(each, Grade.INFO), each.label) for each in MessageOutcome}

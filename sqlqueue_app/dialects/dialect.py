@@ -108,14 +108,23 @@ class Dialect:
         return Statement("delay", template).render(table=table)
 
     def find_statement(
-        self, name: str, *, texts: Sequence[str], bodies: bool, by_row_id: bool = False, with_locked: bool = False, **more: str
+        self,
+        name: str,
+        *,
+        texts: Sequence[str],
+        bodies: bool,
+        match_case: bool = False,
+        by_row_id: bool = False,
+        with_locked: bool = False,
+        **more: str,
     ) -> Rendered:
         """The search of a table for any of the texts, bound under these names; with `bodies` also in the bodies.
 
-        `by_row_id`: or for the row of this id in a queue. `with_locked`: also rows that other transactions have locked, which the
-        statements of SQL Server skip otherwise.
+        `match_case`: in the headers as they are written. `by_row_id`: or for the row of this id in a queue. `with_locked`: also
+        rows that other transactions have locked, which the statements of SQL Server skip otherwise.
         """
-        holds = [self.statements[f"holds_in_{place}"].template for place in (("headers", "body") if bodies else ("headers",))]
+        conditions = ["holds_exactly_in_headers" if match_case else "holds_in_headers", *(["holds_in_body"] if bodies else [])]
+        holds = [self.statements[condition].template for condition in conditions]
         any_of = " OR ".join(each.replace(":text", f":{text}") for text in texts for each in holds)
         if by_row_id and name == "find_in_queue":
             any_of += " OR " + self.statements["holds_row_id"].template

@@ -223,16 +223,19 @@ def find_rows(
     *texts: str,
     limit: int,
     bodies: bool = False,
+    match_case: bool = False,
     row_id: uuid.UUID | None = None,
     with_locked: bool = False,
 ) -> ScanResult:
-    """Find rows that contain one of the texts, as encoded in the JSON; at most `limit` per table. Ignores the case of ASCII.
+    """Find rows that contain one of the texts, as encoded in the JSON; at most `limit` per table. Ignores the case of ASCII,
+    unless `match_case`, which takes less than half the time and is for headers alone.
 
     Uses one statement for each hundred tables, which takes and locks nothing and never waits. Headers have no index, so it reads
     the rows. With `bodies` it also searches the first SEARCHED_BODY_BYTES of each body. With `row_id` it also finds the row of a
     queue with this id. `with_locked` needs `sees_locked_rows`. Raises DatabaseError if a table is gone.
     """
-    values = {f"text_{chr(97 + number)}": _ASCII_CAPITALS.sub(_lower, text) for number, text in enumerate(texts)}
+    wanted = texts if match_case else [_ASCII_CAPITALS.sub(_lower, text) for text in texts]
+    values = {f"text_{chr(97 + number)}": text for number, text in enumerate(wanted)}
     encoded: dict[str, object] = {f"{name}_bytes": text.encode("utf-8", "surrogatepass") for name, text in values.items()}
     if row_id is not None:
         encoded["row_id"] = dialect_of_connection(connection_of(alias)).uuid_text(row_id)
@@ -246,6 +249,7 @@ def find_rows(
                 Dialect.find_statement,
                 texts=list(values),
                 bodies=bodies,
+                match_case=match_case,
                 by_row_id=row_id is not None,
                 with_locked=with_locked,
             ),

@@ -75,6 +75,13 @@ def test_search_ignores_letter_case(queue: QueueTable) -> None:
     assert [each.row_version for each in several.rows] == [2]
 
 
+def test_search_matches_the_letter_case_on_request(queue: QueueTable) -> None:
+    queue.send([row({"Order": "ABC-42 Zoë"}, b"null"), row({"Order": "abd"}, b"null")])
+    scans = [TableScan(queue.address, 9)]
+    for text, found in (("ABC-42", [1]), ("abc-42", []), ("abd", [2]), ("Abd", [])):
+        assert [each.row_version for each in find_rows(queue.alias, scans, text, limit=9, match_case=True).rows] == found
+
+
 @pytest.mark.parametrize(
     ("body", "text", "is_found"),
     [

@@ -144,8 +144,8 @@ def test_many_endpoints_add_no_statements(postgresql_database: QueueDatabase) ->
     with CaptureQueriesContext(postgresql_database.connection) as own:
         html = client.get(DASHBOARD).content.decode()
     assert len(own) <= 15
-    assert html.count('data-plot="Endpoint.') == 30
-    assert "30 endpoints without failures and with fewer messages are not shown." in Markup(html).text()
+    assert html.count('data-plot="Endpoint.') == 20
+    assert "40 endpoints without failures and with fewer messages are not shown." in Markup(html).text()
 
 
 def test_page_without_a_worker_takes_few_statements(postgresql_database: QueueDatabase) -> None:

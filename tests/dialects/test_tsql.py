@@ -207,6 +207,14 @@ def test_search_by_row_id_with_locked_rows_is_valid(name: str) -> None:
     check(one, [(TABLE, ())] * 2, order)
 
 
+def test_search_that_matches_the_letter_case_is_valid() -> None:
+    one = SQLSERVER.find_statement(
+        "find_in_queue", texts=["text_a"], bodies=False, match_case=True, table=TABLE, number="7", order="DESC"
+    ).sql
+    hints, order = VIEWS["find_in_queue"]
+    check(one, hints, order)
+
+
 def test_list_of_tables_is_valid() -> None:
     parse(SQLSERVER.statement("list_tables").sql)
     parse(SQLSERVER.statement("keeps_row_versions").sql)

@@ -119,6 +119,10 @@ FROM (SELECT 1 FROM {table} ORDER BY due {order} LIMIT 1 OFFSET CAST(:rows AS in
 -- Ignores the case of ASCII letters only, which is the same in every locale, and much faster than the rules of a locale.
 strpos(lower(head.headers COLLATE "C"), :text) > 0;
 
+-- name: holds_exactly_in_headers
+-- Reads a row in less than half the time, because it makes no copy of the headers.
+strpos(head.headers COLLATE "C", :text) > 0;
+
 -- name: holds_in_body
 -- A body may contain bytes that are not text. encode() escapes them, so the search text is escaped too.
 strpos(

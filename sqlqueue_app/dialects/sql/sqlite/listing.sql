@@ -84,6 +84,9 @@ FROM (SELECT 1 FROM {table} ORDER BY Due {order} LIMIT 1 OFFSET :rows) AS rest;
 -- name: holds_in_headers
 instr(lower(head.Headers), :text) > 0;
 
+-- name: holds_exactly_in_headers
+instr(head.Headers, :text) > 0;
+
 -- name: holds_in_body
 instr(lower(CAST(substr(head.Body, 1, :body_limit) AS text)), :text) > 0;
 

@@ -119,6 +119,9 @@ FROM (
 -- name: holds_in_headers
 CHARINDEX(LOWER(CAST(:text AS nvarchar(4000))), LOWER(head.Headers)) > 0;
 
+-- name: holds_exactly_in_headers
+CHARINDEX(CAST(:text AS nvarchar(4000)) COLLATE Latin1_General_BIN2, head.Headers) > 0;
+
 -- name: holds_in_body
 -- Compares UTF-8 bytes, read on both sides in the code page of the database: bodies are UTF-8, but text cast to varchar is not.
 CHARINDEX(

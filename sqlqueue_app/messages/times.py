@@ -11,8 +11,7 @@ from typing import Final
 
 from sqlqueue_app.messages.errors import ConfigurationError, WireFormatError
 
-_LENGTH: Final = 28
-_FIELDS: Final = (slice(0, 4), slice(5, 7), slice(8, 10), slice(11, 13), slice(14, 16), slice(17, 19), slice(20, 26))
+_TIME: Final = re.compile(r"([0-9]{4}).([0-9]{2}).([0-9]{2}).([0-9]{2}).([0-9]{2}).([0-9]{2}).([0-9]{6})..", re.DOTALL)
 
 # TimeSpan counts 100 ns in 64 bits: more days do not fit. The last fraction is 0.4775807 s.
 _MAX_TIMESPAN: Final = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477580)
@@ -45,14 +44,12 @@ def parse_time(text: str) -> datetime:
     Follows the rule of core 8 and later: exactly 28 characters, ASCII digits by position, separators ignored. Raises
     :class:`WireFormatError` (a ``ValueError``) otherwise, and for an invalid date.
     """
-    if len(text) == _LENGTH:
-        fields = [text[field] for field in _FIELDS]
-        if all(field.isascii() and field.isdigit() for field in fields):
-            year, month, day, hour, minute, second, microsecond = map(int, fields)
-            try:
-                return datetime(year, month, day, hour, minute, second, microsecond, UTC)
-            except ValueError as error:
-                raise WireFormatError(f"the time {text!r} does not exist: {error}") from None
+    if found := _TIME.fullmatch(text):
+        year, month, day, hour, minute, second, microsecond = map(int, found.groups())
+        try:
+            return datetime(year, month, day, hour, minute, second, microsecond, UTC)
+        except ValueError as error:
+            raise WireFormatError(f"the time {text!r} does not exist: {error}") from None
     raise WireFormatError(f"the time {text!r} is not like '2026-04-29 21:56:55:590807 Z'")
 
 

@@ -144,7 +144,7 @@ def _line(series: Series, path: str, scale: Scale, times: Sequence[datetime], *,
     known = dict(series.points)
     texts = {value: scale.text(value) for value in {None, *known.values()}}
     values = _SEPARATOR.join(texts[known.get(at)] for at in times)
-    last = "" if is_over or not series.points else scale.text(series.points[-1][1])
+    last = "" if is_over or not series.points else texts[series.points[-1][1]]
     return ChartLine(series.name, path, values, _summary(series, scale, is_over=is_over), last)
 
 
@@ -195,9 +195,8 @@ def _ticks(begin: datetime, end: datetime, step: timedelta, zone: tzinfo) -> lis
 
 
 def _time_of(length: timedelta, step: timedelta, zone: tzinfo) -> Callable[[datetime], str]:
-    form = "Y-m-d H:i" if length > _SHOWN_BY_TIME else "H:i" if step.seconds % 60 == 0 else "H:i:s"
-    if step >= _DAY:
-        form = "Y-m-d"
+    by_time = "Y-m-d H:i" if length > _SHOWN_BY_TIME else "H:i" if step.seconds % 60 == 0 else "H:i:s"
+    form = "Y-m-d" if step >= _DAY else by_time
     return lambda at: date_format(at.astimezone(zone), form)
 
 

@@ -18,14 +18,30 @@ from typing import Any
 # When started as a file, Python searches the folder of the file instead of this one.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import affinity, announcing, backlog, delayed, idle, memory, processes, receive, sending, several, stages
+from benchmarks import (
+    affinity,
+    announcing,
+    backlog,
+    delayed,
+    idle,
+    memory,
+    priorities,
+    processes,
+    receive,
+    sending,
+    several,
+    stages,
+)
 from benchmarks.databases import Database, PostgreSQL, SQLite
 from benchmarks.goals import verdicts
 from benchmarks.report import as_json, machine, markdown
 from benchmarks.series import Plan, Section, take_turns
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PARTS = ("receive", "processes", "affinity", "backlog", "several", "idle", "announcing", "memory", "send", "delayed", "profile")
+PARTS = (
+    "receive", "processes", "affinity", "backlog", "several", "priorities",
+    "idle", "announcing", "memory", "send", "delayed", "profile",
+)  # fmt: skip
 PROCESSES_FACTOR = 3
 """Factor for the number of messages if two processes do not start at the same moment."""
 _DURABILITIES = {"durable": [True], "not-durable": [False], "both": [True, False]}
@@ -121,6 +137,7 @@ class Bench:
             "announcing": lambda: [announcing.plan(main, rows=messages)],
             "processes": lambda: [processes.plan(main, messages=messages * PROCESSES_FACTOR)],
             "affinity": lambda: [affinity.plan(main, messages=messages * PROCESSES_FACTOR)],
+            "priorities": lambda: [priorities.plan(each, messages=messages) for each in everywhere],
             "several": lambda: [several.plan(main, messages=messages)],
             "backlog": lambda: [backlog.plan(main, messages=messages, depths=depths, dead_rows=options.dead_rows)],
         }

@@ -87,7 +87,6 @@ def test_message_is_enqueued_once_for_its_key(bench: Bench) -> None:
     assert len(bench.rows("Sales")) == 1
 
 
-@missing
 def test_message_has_a_priority(bench: Bench, calls: Calls) -> None:
     handles("Test.Message")(lambda message, context: calls.add(message["n"]))
     bench.configure(routes={"Test.*": "Sales"}, PRIORITIES=True)

@@ -67,6 +67,7 @@ from sqlqueue_app.conf.validation import (
 )
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.policies.priorities import PRIORITY_SUFFIXES
 
 TransactionMode = Literal["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"]
 ConcurrencyModel = Literal["fixed", "adaptive", "monitor"]
@@ -120,6 +121,7 @@ class EndpointSettings:
     concurrency_model: ConcurrencyModel = "adaptive"
     max_concurrency: Count | None = None
     batch_size: Count | Literal["auto"] = 1
+    priorities: Flag = False
     wake_up: Flag | None = None
     callbacks: Flag | Literal["on_request"] = "on_request"
     callback_concurrency: Count = 1
@@ -159,7 +161,11 @@ class EndpointSettings:
 
     def receiving_queue_names(self) -> tuple[str, ...]:
         """The tables that all instances of the endpoint receive from: its own and its satellites'; literal names."""
-        return (self.name, *dict.fromkeys((*self.legacy_satellite_names(), *self.satellites)))
+        return (self.name, *self.priority_queue_names(), *dict.fromkeys((*self.legacy_satellite_names(), *self.satellites)))
+
+    def priority_queue_names(self) -> tuple[str, ...]:
+        """The queues of the other priorities, highest first; the threads of the main queue also receive from them."""
+        return tuple(self.name + suffix for suffix in PRIORITY_SUFFIXES.values()) if self.priorities else ()
 
     def legacy_satellite_names(self) -> tuple[str, ...]:
         """The drained satellites of transports 1.x to 3.x (docs/internals/endpoints.md#queues-of-an-endpoint)."""
@@ -239,6 +245,7 @@ class Settings:
     routes: Mapping[TypePattern, QueueName] = field(default_factory=_empty)
     send_as: QueueName | None = None
     endpoints: Mapping[QueueName, EndpointSettings] = field(default_factory=_empty)
+    priority_endpoints: tuple[QueueName, ...] = ()
     body_names: BodyNames = "as_is"
     serializer: Serializer = "json"
     max_body_size: Count | None = 16 << 20

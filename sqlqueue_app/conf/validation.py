@@ -402,8 +402,8 @@ def _schemas_and_catalogs_fit_database(settings: Settings, dialect: str | None) 
                 yield Problem(at, message, "remove the key where the queues are on SQLite", Code.SCHEMA_ON_SQLITE)
 
 
-def _local_endpoints_have_no_schema(settings: Settings, _: str | None) -> Iterator[Problem]:
-    """NServiceBus also rejects these."""
+def _others_are_not_local(settings: Settings, _: str | None) -> Iterator[Problem]:
+    """Settings for other endpoints; NServiceBus also rejects a schema of its own."""
     for kind in ("SCHEMA", "CATALOG"):
         key = f"{kind}_FOR_ENDPOINT"
         for name in getattr(settings, key.lower()):
@@ -411,6 +411,11 @@ def _local_endpoints_have_no_schema(settings: Settings, _: str | None) -> Iterat
                 at = ROOT / key / name
                 message = f'{at} names an endpoint of this process (SQLQUEUE["ENDPOINTS"]), expected another one'
                 yield Problem(at, message, f"use {kind}_FOR_QUEUE for its queue", Code.LOCAL_ENDPOINT)
+    for number, name in enumerate(settings.priority_endpoints):
+        if name in settings.endpoints:
+            at = ROOT / "PRIORITY_ENDPOINTS" / number
+            message = f'{at} names an endpoint of this process (SQLQUEUE["ENDPOINTS"]), expected another one'
+            yield Problem(at, message, "set PRIORITIES of the endpoint to True instead", Code.LOCAL_ENDPOINT)
 
 
 def _queues_are_not_shared(settings: Settings, dialect: str | None) -> Iterator[Problem]:
@@ -434,6 +439,8 @@ def _queues(settings: Settings) -> Iterator[tuple[KeyPath, str, str]]:
     for name, endpoint in settings.endpoints.items():
         at = ROOT / "ENDPOINTS" / name
         yield at, f"{name}.Delayed", f"the table of delayed messages of endpoint {name!r}"
+        for queue in endpoint.priority_queue_names():
+            yield at / "PRIORITIES", queue, f"the queue {queue!r} for a priority of endpoint {name!r}"
         for place, satellite in _satellites(endpoint, at):
             yield place, satellite, f"the satellite {satellite!r} of endpoint {name!r}"
         if endpoint.instance is not None:
@@ -442,7 +449,7 @@ def _queues(settings: Settings) -> Iterator[tuple[KeyPath, str, str]]:
 
 
 def _satellites(endpoint: EndpointSettings, at: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    for queue in endpoint.receiving_queue_names()[1:]:
+    for queue in dict.fromkeys((*endpoint.legacy_satellite_names(), *endpoint.satellites)):
         yield at / "SATELLITES" / queue if queue in endpoint.satellites else at / "LEGACY_SATELLITES", queue
 
 
@@ -451,7 +458,8 @@ def _names_fit(settings: Settings, dialect: str | None) -> Iterator[Problem]:
         return
     for name, endpoint in settings.endpoints.items():
         at = ROOT / "ENDPOINTS" / name
-        for place, queue in [(at, name), *_satellites(endpoint, at)]:
+        levels = [(at / "PRIORITIES", queue) for queue in endpoint.priority_queue_names()]
+        for place, queue in [(at, name), *levels, *_satellites(endpoint, at)]:
             try:
                 check_name(queue, dialect)
             except AddressError as error:
@@ -510,5 +518,5 @@ def _is_woken_in_time(endpoint: EndpointSettings, at: KeyPath, dialect: str | No
         yield Problem(place, message, "remove the key", Code.WAKE_UP_ON_SQLSERVER)
 
 
-_RULES: Final = (_schemas_and_catalogs_fit_database, _local_endpoints_have_no_schema, _queues_are_not_shared, _names_fit)
+_RULES: Final = (_schemas_and_catalogs_fit_database, _others_are_not_local, _queues_are_not_shared, _names_fit)
 _ENDPOINT_RULES: Final = (_targets_are_other_queues, _fits_transaction_mode, _is_woken_in_time)

@@ -67,6 +67,9 @@ SCHEDULE: Final = "SqlQueue.Schedule"
 SCHEDULED_FOR: Final = "SqlQueue.ScheduledFor"
 RUN_BY_HAND: Final = "SqlQueue.RunByHand"
 
+# The priority that the sender chose, "high" or "low": specific to sqlqueue.
+PRIORITY: Final = "SqlQueue.Priority"
+
 # Failures (docs/internals/wire.md#error-queue-headers) and retries.
 FAILED_QUEUE: Final = "NServiceBus.FailedQ"
 TIME_OF_FAILURE: Final = "NServiceBus.TimeOfFailure"

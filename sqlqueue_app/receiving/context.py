@@ -16,6 +16,7 @@ from sqlqueue_app.messages.errors import MessageTypeError, Unrecoverable
 from sqlqueue_app.messages.headers import Intent, whole_number
 from sqlqueue_app.messages.times import as_delay
 from sqlqueue_app.messages.types import Body
+from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.receiving.destinations import AllowedDestinations
 from sqlqueue_app.sending.composer import Composer, ContextOptions, Options, SendOptions
 from sqlqueue_app.sending.replies import in_event_loop, return_code_headers, return_code_of
@@ -99,15 +100,16 @@ class MessageContext:
         time_to_be_received: timedelta | None = None,
         delay: timedelta | float | None = None,
         deliver_at: datetime | None = None,
+        priority: Priority | None = None,
         immediate: bool = False,
     ) -> str:
         """Send by route, or to an address, when the receive transaction commits, and return the message id.
 
         `immediate` sends at once, in its own transaction, even if the handled message fails (on SQLite, which has one writer,
-        right after the receive transaction ends). `delay` and `deliver_at` work as in `send()`. Raises MessageTypeError for a
-        type without a route, AddressError for a bad address, MessageBodyError for a bad body.
+        right after the receive transaction ends). `delay`, `deliver_at` and `priority` work as in `send()`. Raises
+        MessageTypeError for a type without a route, AddressError for a bad address, MessageBodyError for a bad body.
         """
-        options = SendOptions(to, headers, time_to_be_received, as_delay(delay), deliver_at)
+        options = SendOptions(to, headers, time_to_be_received, as_delay(delay), deliver_at, priority=priority)
         return self._send(message, body, options, immediate=immediate)
 
     @overload
@@ -125,10 +127,12 @@ class MessageContext:
         time_to_be_received: timedelta | None = None,
         delay: timedelta | float | None = None,
         deliver_at: datetime | None = None,
+        priority: Priority | None = None,
         immediate: bool = False,
     ) -> str:
         """Send as `send`, but to the queue of the handling endpoint, regardless of routes."""
-        options = SendOptions(self._composer.identity.reply_to, headers, time_to_be_received, as_delay(delay), deliver_at)
+        to = self._composer.identity.reply_to
+        options = SendOptions(to, headers, time_to_be_received, as_delay(delay), deliver_at, priority=priority)
         return self._send(message, body, options, immediate=immediate)
 
     def _send(self, message: object, body: object, options: SendOptions, *, immediate: bool) -> str:
@@ -180,7 +184,7 @@ class MessageContext:
     def reply(self, message: object, *, headers: Mapping[str, str | None] | None = None) -> str: ...
 
     def reply(self, message: object, body: object = None, *, headers: Mapping[str, str | None] | None = None) -> str:
-        """Reply to the message's reply-to address, and return the message id.
+        """Reply to the message's reply-to address, with its priority if that endpoint has PRIORITIES, and return the message id.
 
         The reply is a message, or an int or an Enum of ints for a requester that expects a return code. Raises MessageTypeError
         if the message names no reply-to address; ConfigurationError if ALLOWED_DESTINATIONS forbids it; WireFormatError for a
@@ -199,7 +203,8 @@ class MessageContext:
             code_headers = return_code_headers(code, headers)
             outgoing = self._composer.control(address, code_headers, incoming=self._incoming, intent=Intent.REPLY)
         else:
-            options = SendOptions(to=address, headers=headers)
+            priority = self._composer.priority_of_reply(address, self._incoming)
+            options = SendOptions(to=address, headers=headers, priority=priority)
             outgoing = self._composer.compose(message, body, options, incoming=self._incoming, intent=Intent.REPLY)
         self.outgoing.append(outgoing)
         return outgoing.message_id or ""
@@ -207,9 +212,12 @@ class MessageContext:
     def forward(self, to: str) -> None:
         """Forward the message, with the same id, headers and body, to the queue of an address.
 
-        Values that only the columns of its row held go into the headers. A header counts the forwards: Unrecoverable after 50.
+        It keeps its priority if that endpoint has PRIORITIES. Values that only the columns of its row held go into the headers.
+        A header counts the forwards: Unrecoverable after 50.
         """
         destination = self._composer.destination(to)
+        if self._composer.priorities:
+            destination = self._composer.priorities.kept(destination, self._incoming.headers.get(names.PRIORITY))
         forwards = whole_number(self._incoming.headers.get(names.FORWARDS))
         if forwards >= names.MAX_FORWARDS:
             raise Unrecoverable(

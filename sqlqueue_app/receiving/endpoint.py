@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from django.db import connections, router
 
@@ -42,8 +42,9 @@ from sqlqueue_app.receiving.handlers import (
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
 from sqlqueue_app.receiving.instances import InstanceLease, lease_instance, managed_alias
 from sqlqueue_app.receiving.measures import Measures, SlowHandlers
+from sqlqueue_app.receiving.priority_poller import LevelPoller, PriorityPoller, PriorityWakeUp
 from sqlqueue_app.receiving.processing import ProcessorConfig, SharedFailures
-from sqlqueue_app.receiving.receiver import NewProcessor, QueuePoller, Receiver, ReceiverOptions
+from sqlqueue_app.receiving.receiver import NewProcessor, Poller, QueuePoller, Receiver, ReceiverOptions
 from sqlqueue_app.receiving.recovery import RateLimit
 from sqlqueue_app.receiving.special_queues import CallbackWakeUp, SatelliteProcessor, SatelliteRoutes, callback_processor
 from sqlqueue_app.receiving.time_limits import TimeLimits
@@ -70,6 +71,8 @@ class ReceivingQueue:
     is_callback_queue: bool = False
     is_drained: bool = False
     follows_endpoint: bool = True
+    shares_threads: bool = False
+    """Whether the threads of the main queue receive from it, because it holds messages of another priority."""
 
     @property
     def name(self) -> str:
@@ -201,6 +204,8 @@ class ReceivingEndpoint:
     def receiving_queues(self, callback_queue: str | None) -> list[ReceivingQueue]:
         """The queues to receive from: the main one, the satellites, this process's callback queue."""
         queues = [ReceivingQueue(self._table(self.name), self.concurrency)]
+        levels = self.config.priority_queue_names()
+        queues += [ReceivingQueue(self._table(name), 0, follows_endpoint=False, shares_threads=True) for name in levels]
         drained = self.config.legacy_satellite_names()
         queues += [
             ReceivingQueue(
@@ -209,7 +214,7 @@ class ReceivingEndpoint:
                 is_drained=name in drained,
                 follows_endpoint=not self.config.has_own_concurrency(name),
             )
-            for name in self.config.receiving_queue_names()[1:]
+            for name in self.config.receiving_queue_names()[1 + len(levels) :]
         ]
         if callback_queue is not None:
             number = self.config.callback_concurrency
@@ -225,21 +230,8 @@ class ReceivingEndpoint:
         in_flight: InFlightRegistry | None = None,
     ) -> Receiver:
         """The receiver of one queue, not started."""
-        config = self.processor_config(queue, in_flight)
-        processor = self._processor_class(queue)
-
-        def new_poller() -> QueuePoller:
-            return QueuePoller(
-                queue.table,
-                config,
-                stop=stop,
-                empty=empty,
-                # A thread of the monitor's pool may idle for a while, and would hold its rows.
-                # Callbacks of requests run after the commit, before the next receive may begin.
-                receives_ahead=self.model != "monitor" and not queue.is_callback_queue,
-                new_processor=processor,
-            )
-
+        levels = self.config.priority_queue_names() if queue.name == self.name else ()
+        new_poller = self._new_poller(queue, stop, empty, in_flight)
         options = ReceiverOptions(
             maximum=queue.maximum,
             new_poller=new_poller,
@@ -247,10 +239,37 @@ class ReceivingEndpoint:
             name=f"sqlqueue-{self.name}-{queue.name}",
             circuit_breaker_seconds=self.config.circuit_breaker_seconds,
             wake_up=self._wake_up(queue, stop, empty),
+            levels=levels,
         )
         if self.model == "monitor":
             return MonitorReceiver(queue.name, options, peek_delay_seconds=self.config.peek_delay_seconds)
         return (FixedReceiver if self.model == "fixed" else AdaptiveReceiver)(queue.name, options)
+
+    def _new_poller(
+        self, queue: ReceivingQueue, stop: StopSignal, empty: EmptyQueues | None, in_flight: InFlightRegistry | None
+    ) -> Callable[[], Poller]:
+        """The function that creates the poller of a thread."""
+        options: dict[str, Any] = {
+            "stop": stop,
+            "empty": empty,
+            # A thread of the monitor's pool may idle for a while, and would hold its rows.
+            # Callbacks of requests run after the commit, before the next receive may begin.
+            "receives_ahead": self.model != "monitor" and not queue.is_callback_queue,
+            "new_processor": self._processor_class(queue),
+        }
+        config = self.processor_config(queue, in_flight)
+        if not (self.config.priorities and queue.name == self.name):
+            return lambda: QueuePoller(queue.table, config, **options)
+        # The queues are one in three parts: too many failures limit all of them.
+        levels = [
+            (level, replace(self.processor_config(level, in_flight), rate_limit=config.rate_limit)) for level in self._levels(queue)
+        ]
+        return lambda: PriorityPoller([LevelPoller(level.table, its, **options) for level, its in levels])
+
+    def _levels(self, main: ReceivingQueue) -> list[ReceivingQueue]:
+        """The queues of all priorities, in the order of PRIORITIES."""
+        high, low = (replace(main, table=self._table(name)) for name in self.config.priority_queue_names())
+        return [high, main, low]
 
     def _processor_class(self, queue: ReceivingQueue) -> NewProcessor | None:
         """The processor of a special queue; None for an ordinary one."""
@@ -272,6 +291,8 @@ class ReceivingEndpoint:
             return CallbackWakeUp(queue.name, queue.table.qualified, stop, listens=listens)
         if not listens:
             return None
+        if self.config.priorities and queue.name == self.name:
+            return PriorityWakeUp([level.table for level in self._levels(queue)], stop)
         return WakeUp(queue.name, queue.table.qualified, stop)
 
     def watching_jobs(self) -> list[BackgroundJob]:

@@ -321,8 +321,12 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Renew the row, then apply its desired state. Raises DatabaseError; a lock timeout is left to the next beat."""
-        busy = {receiver.queue: receiver.busy_threads for receiver in self._receivers}
-        threads = {receiver.queue: receiver.live_threads for receiver in self._receivers}
+        threads: dict[str, int] = {}
+        busy: dict[str, int] = {}
+        for receiver in self._receivers:
+            live_here, busy_here = receiver.threads_by_queue()
+            threads |= live_here
+            busy |= busy_here
         try:
             with database_errors(dialect_of_connection(connection_of(self._lease.alias)), "write the heartbeat"):
                 # One transaction, to keep idle workers cheap for the server.

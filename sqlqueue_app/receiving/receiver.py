@@ -37,10 +37,17 @@ CIRCUIT_BREAKER_SECONDS = 30.0
 class Poller(Protocol):
     """The work of one receive thread; created, used and closed only there. Other threads may read its attributes."""
 
-    handling: bool
-    """Whether a message is being handled."""
-    received: int
-    """The number of messages received."""
+    @property
+    def handling(self) -> bool:
+        """Whether a message is being handled."""
+
+    @property
+    def received(self) -> int:
+        """The number of messages received."""
+
+    @property
+    def queue(self) -> str:
+        """The queue that is being polled."""
 
     def poll(self, received: Callable[[bool], None] | None = None) -> bool:
         """Receive and process a batch of messages; True if there was one. DatabaseError if the database cannot be queried.
@@ -76,6 +83,7 @@ class QueuePoller:
     ) -> None:
         self.handling = False
         self.received = 0
+        self.queue = config.queue
         self._table = table
         self._config = config
         self._stop = stop
@@ -291,6 +299,8 @@ class ReceiverOptions:
     circuit_breaker_seconds: float = CIRCUIT_BREAKER_SECONDS
     clock: Callable[[], float] = time.monotonic
     wake_up: WakeUp | None = None
+    levels: tuple[str, ...] = ()
+    """The queues of other priorities, from which its threads also receive."""
 
 
 class Receiver(ABC):
@@ -302,6 +312,7 @@ class Receiver(ABC):
         self._new_poller = options.new_poller
         self._stop = options.stop
         self._name = options.name
+        self._levels = options.levels
         self._lock = threading.Lock()
         self._budget = ThreadBudget(options.maximum)
         self._threads: set[threading.Thread] = set()
@@ -331,6 +342,19 @@ class Receiver(ABC):
         """The number of receive threads that are handling a message."""
         with self._lock:
             return sum(poller.handling for poller in self._pollers)
+
+    def threads_by_queue(self) -> tuple[dict[str, int], dict[str, int]]:
+        """The live threads and the busy ones of each queue; a thread for several counts where it is busy, else for the main one."""
+        if not self._levels:
+            return {self.queue: self.live_threads}, {self.queue: self.busy_threads}
+        busy = dict.fromkeys((self.queue, *self._levels), 0)
+        with self._lock:
+            for poller in self._pollers:
+                if poller.handling:
+                    busy[poller.queue] += 1
+            live = self._budget.live - self._paused_threads
+        elsewhere = {queue: busy[queue] for queue in self._levels}
+        return {self.queue: max(0, live - sum(elsewhere.values())), **elsewhere}, busy
 
     @property
     def received(self) -> int:

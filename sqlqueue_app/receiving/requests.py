@@ -17,6 +17,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import new_message_id
 from sqlqueue_app.messages.errors import ConfigurationError, ReplyLost
 from sqlqueue_app.messages.types import Body
+from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.sending.composer import RequestOptions, SendOptions
 from sqlqueue_app.sending.replies import Request, check_returns, in_event_loop, pending, read_reply
 from sqlqueue_app.sending.sender import current_handling, sender_as
@@ -51,6 +52,7 @@ def request(
     headers: Mapping[str, str | None] | None = None,
     time_to_be_received: timedelta | None = None,
     message_id: str | None = None,
+    priority: Priority | None = None,
     returns: type | None = None,
 ) -> Request[Any]:
     """Send a message and return a future for the reply, which arrives in this process: `request(…).result(timeout=5)`.
@@ -71,7 +73,7 @@ def request(
     kind = message if isinstance(message, str) else type(message).__qualname__
     chosen_id = message_id or new_message_id()
     waiting: Request[Any] = Request(pending, message_id=chosen_id, what=f"message {chosen_id!r} ({kind})")
-    options = SendOptions(to, dict(headers or {}), time_to_be_received, message_id=chosen_id)
+    options = SendOptions(to, dict(headers or {}), time_to_be_received, message_id=chosen_id, priority=priority)
     send = partial(_send, waiting, message, body, options, returns)
     if in_event_loop():
         # Keep a reference: the event loop holds tasks weakly.

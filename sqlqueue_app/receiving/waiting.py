@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -280,6 +280,8 @@ class WakeUp:
         self._empty_since: float | None = None
         self._keeps_time = False
         self._waiting = 0
+        self.channels: Sequence[Woken] = (self,)
+        """What to listen for; several for a receiver of several queues."""
         stop.subscribe(self._stopped)
 
     @property
@@ -535,7 +537,7 @@ def listening(alias: str, wake_ups: Iterable[WakeUp | None], stop: StopSignal, *
 
     The stop must be set before it ends.
     """
-    known: list[Woken] = [each for each in wake_ups if each is not None and each.listens]
+    known = [channel for each in wake_ups if each is not None and each.listens for channel in each.channels]
     # On SQLite every change of the file would wake those, too.
     if known and connection_of(alias).vendor != "sqlite":
         known += also

@@ -36,6 +36,8 @@ from sqlqueue_app.messages.serializers import CONTENT_TYPES, Writer, is_xml, wri
 from sqlqueue_app.messages.times import check_delay, delay_milliseconds, deliver_at_header, due_time
 from sqlqueue_app.messages.type_hints import AS_IS, is_mappable, pascal_keys
 from sqlqueue_app.messages.types import MessageType, registry, resolve_enclosed
+from sqlqueue_app.policies.priorities import Priority
+from sqlqueue_app.sending.priority_queues import Priorities, checked_priority
 from sqlqueue_app.sending.subscribers import Subscribers, subscribers_of
 from sqlqueue_app.sending.tracing import OPENTELEMETRY, tracing
 from sqlqueue_app.tables.rows import NewRow
@@ -58,6 +60,7 @@ class RequestOptions(Options, total=False):
     """The options of `request()`."""
 
     to: str | None
+    priority: Priority | None
     message_id: str | None
 
 
@@ -65,6 +68,7 @@ class ManyOptions(Options, total=False):
     """The options of `send_many()`."""
 
     to: str | None
+    priority: Priority | None
     delay: timedelta | float | None
     deliver_at: datetime | None
 
@@ -80,6 +84,7 @@ class DelayOptions(ManyOptions, total=False):
 class ContextOptions(Options, total=False):
     """The options of `context.send_local()`."""
 
+    priority: Priority | None
     delay: timedelta | float | None
     deliver_at: datetime | None
     immediate: bool
@@ -95,6 +100,7 @@ class SendOptions:
     delay: timedelta | None = None
     deliver_at: datetime | None = None
     message_id: str | None = None
+    priority: Priority | None = None
 
 
 NO_OPTIONS = SendOptions()
@@ -153,6 +159,7 @@ class Composer:
         self._settings = settings
         self._book = book
         self._now = now
+        self.priorities = Priorities(settings, book)
         routes = Routes(settings.routes)
         # Settings do not change while the composer lives.
         self._routed = lru_cache(_REMEMBERED)(lambda type_name: book.of_endpoint(routes.endpoint_for(type_name)))
@@ -179,6 +186,8 @@ class Composer:
             self.check_delay(options)
         payload = payload_of(message, body)
         form = self.form_of(message)
+        if options.priority is not None:
+            options = self.with_priority(form, options)
         destination = self.destination_of(form, options)
         headers = self.headers_of(form, options, incoming=incoming, intent=intent, sent_to=destination.table)
         data = self.body_writer(form, options)(payload)
@@ -267,6 +276,23 @@ class Composer:
     def destination_of(self, form: TypeForm, options: SendOptions) -> QueueAddress:
         """The destination of a message: the caller's address, else the route. Raises AddressError, MessageTypeError."""
         return self._routed(form.name) if options.to is None else self.destination(options.to)
+
+    def with_priority(self, form: TypeForm, options: SendOptions) -> SendOptions:
+        """The options that send to the queue of their priority, with its header. Raises as `destination_of`, ConfigurationError if
+        the destination has no queues for priorities, WireFormatError for another value.
+        """
+        if (priority := checked_priority(options.priority)) == "normal":
+            return options
+        queue = self.priorities.queue(self.destination_of(form, options), priority)
+        headers = {names.PRIORITY: priority, **(options.headers or {})}
+        return replace(options, to=self._book.canonical(queue), headers=headers)
+
+    def priority_of_reply(self, address: str, incoming: IncomingMessage) -> Priority | None:
+        """The priority of the message that is replied to; None unless the endpoint at this address has a queue for it."""
+        if not self.priorities:
+            return None
+        main, priority = self.destination(address), incoming.headers.get(names.PRIORITY)
+        return None if self.priorities.kept(main, priority) == main else checked_priority(priority)
 
     def destination(self, address: str) -> QueueAddress:
         """The queue of an address text, resolved; AddressError for bad text."""
@@ -580,6 +606,8 @@ def compose_rows(
 def _template(composer: Composer, message: object, options: SendOptions, incoming: IncomingMessage | None) -> _Template:
     mark = new_message_id()
     form = composer.form_of(message)
+    if options.priority is not None:
+        options = composer.with_priority(form, options)
     destination = composer.destination_of(form, options)
     marked = replace(options, message_id=mark)
     headers = composer.headers_of(form, marked, incoming=incoming, intent=Intent.SEND, sent_to=destination.table, for_many=True)

@@ -21,6 +21,7 @@ from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError, QueueNotFound
 from sqlqueue_app.messages.times import as_delay
 from sqlqueue_app.messages.types import Body, registry
+from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.sending.composer import (
     Composer,
     DelayOptions,
@@ -60,6 +61,7 @@ def send(
     delay: timedelta | float | None = None,
     deliver_at: datetime | None = None,
     message_id: str | None = None,
+    priority: Priority | None = None,
     unique_key: str | None = None,
     unique_for: timedelta | float | None = None,
 ) -> str:
@@ -72,17 +74,19 @@ def send(
     aware datetime) the message waits in the delayed table of the sending endpoint until a worker that knows this endpoint moves
     it. A process that is not an endpoint uses the table of SEND_AS, or of the first endpoint in the settings.
 
+    With `priority` it goes to the queue of this priority of its endpoint: "high" and "low" need PRIORITIES of that endpoint.
+
     With `unique_key` nothing is sent if a message with this key was sent to the same queue within `unique_for` (seconds or a
     timedelta), or still waits there: the id of that one is returned. The key is recorded in the transaction of the message.
 
     Raises MessageTypeError (unknown type, no route), AddressError, MessageBodyError, QueueNotFound, WireFormatError (an argument
     of the wrong type, a time after the year 9999) or ConfigurationError (a delay without any endpoint, two of `delay`,
-    `deliver_at` and `time_to_be_received`, a `unique_key` where the message cannot be sent at once). Nothing is sent after an
-    error.
+    `deliver_at` and `time_to_be_received`, a `priority` for an endpoint without PRIORITIES, a `unique_key` where the message
+    cannot be sent at once). Nothing is sent after an error.
     """
     handled = current_handling()
     chosen = _sender_in(handled)
-    options = SendOptions(to, headers, time_to_be_received, as_delay(delay), deliver_at, message_id)
+    options = SendOptions(to, headers, time_to_be_received, as_delay(delay), deliver_at, message_id, priority)
     outgoing = chosen.composer.compose(message, body, options, incoming=handled.incoming if handled is not None else None)
     if unique_key is not None or unique_for is not None:
         return chosen.write_once(outgoing, unique_key, unique_for)
@@ -99,6 +103,7 @@ def send_many(
     time_to_be_received: timedelta | None = None,
     delay: timedelta | float | None = None,
     deliver_at: datetime | None = None,
+    priority: Priority | None = None,
 ) -> list[str]:
     """Send many messages, all or none, with a few hundred rows or more per statement, and return their ids in order.
 
@@ -115,7 +120,7 @@ def send_many(
     rows = compose_rows(
         chosen.composer,
         _pairs(messages, source),
-        SendOptions(to, headers, time_to_be_received, as_delay(delay), deliver_at),
+        SendOptions(to, headers, time_to_be_received, as_delay(delay), deliver_at, priority=priority),
         what=what,
         incoming=handled.incoming if handled is not None else None,
     )
@@ -314,7 +319,8 @@ class Sender:
                 f"open transaction.atomic(using={self.alias!r}) around both"
             )
         with all_or_none(self.alias):
-            first = claim(self.alias, self.dispatcher.book, unique, message, self.dispatcher.endpoint)
+            queues = self.composer.priorities.all_of(message.destination)
+            first = claim(self.alias, self.dispatcher.book, unique, message, queues, self.dispatcher.endpoint)
             if first is None:
                 self.write([message])
         return first or message.message_id or ""

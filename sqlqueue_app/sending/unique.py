@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.apps import apps
 from django.db import IntegrityError, router, transaction
 
-from sqlqueue_app.messages.addresses import AddressBook
+from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.envelope import OutgoingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, WireFormatError
 from sqlqueue_app.messages.headers import message_id_texts
@@ -50,12 +50,19 @@ class Unique:
         return cls(key, found)
 
 
-def claim(alias: str, book: AddressBook, unique: Unique, message: OutgoingMessage, delayed_by: str | None) -> str | None:
+def claim(
+    alias: str,
+    book: AddressBook,
+    unique: Unique,
+    message: OutgoingMessage,
+    queues: Sequence[QueueAddress],
+    delayed_by: str | None,
+) -> str | None:
     """Record the message as the one of its key, in the open transaction; or return the id of the one that was sent before.
 
-    A transaction that claims the same key at the same time is waited for. `delayed_by`: the endpoint in whose table delayed
-    messages of this sender wait. Raises ConfigurationError if the table of records is missing or in another database, and
-    DatabaseError.
+    A transaction that claims the same key at the same time is waited for. The key belongs to all `queues` of the destination, the
+    main one first. `delayed_by`: the endpoint in whose table delayed messages of this sender wait. Raises ConfigurationError if
+    the table of records is missing or in another database, and DatabaseError.
     """
     model = apps.get_model("sqlqueue_app", "UniqueMessage")
     if (kept_in := router.db_for_write(model)) != alias:
@@ -63,7 +70,7 @@ def claim(alias: str, book: AddressBook, unique: Unique, message: OutgoingMessag
             f"unique_key needs the tables of sqlqueue_app in the database of the queues, {alias!r}, but the routers keep them in "
             f'{kept_in!r}: add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS'
         )
-    queue = book.canonical(message.destination)
+    queue = book.canonical(queues[0])
     now = database_now(alias)
     values = {
         "key": unique.key[:255].replace("\0", "\N{REPLACEMENT CHARACTER}"),
@@ -73,9 +80,7 @@ def claim(alias: str, book: AddressBook, unique: Unique, message: OutgoingMessag
         "unique_until": now + unique.kept_for,
     }
     with database_errors(dialect_of_connection(connection_of(alias)), f"look for a message with the key {unique.key!r}"):
-        return _claim(
-            model, alias, key_of(queue, unique.key), values, lambda known: _waits(alias, book, known, message, delayed_by)
-        )
+        return _claim(model, alias, key_of(queue, unique.key), values, lambda known: _waits(alias, book, known, queues, delayed_by))
 
 
 def _claim(model: Any, alias: str, key: uuid.UUID, values: dict[str, Any], waits: Callable[[str], bool]) -> str | None:
@@ -96,14 +101,14 @@ def _claim(model: Any, alias: str, key: uuid.UUID, values: dict[str, Any], waits
     raise DatabaseError(f"the record of the key {values['key']!r} appears and disappears, because others roll back: try again")
 
 
-def _waits(alias: str, book: AddressBook, message_id: str, message: OutgoingMessage, delayed_by: str | None) -> bool:
+def _waits(alias: str, book: AddressBook, message_id: str, queues: Sequence[QueueAddress], delayed_by: str | None) -> bool:
     """Whether the message of this id is still in the queue, or waits for its time or for its next retry."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
-    endpoints = dict.fromkeys(name for name in (delayed_by, message.destination.table) if name)
+    endpoints = dict.fromkeys(name for name in (delayed_by, queues[0].table) if name)
     delayed = dict.fromkeys(delayed_address(book, name) for name in endpoints)
     scans: Sequence[TableScan] = [
-        TableScan(message.destination, SEARCHED_ROWS),
+        *(TableScan(each, SEARCHED_ROWS) for each in queues),
         *(TableScan(each, SEARCHED_ROWS, is_delayed=True) for each in delayed if table_exists(connection, dialect, each)),
     ]
     found = find_rows(alias, scans, *message_id_texts(message_id), limit=1)

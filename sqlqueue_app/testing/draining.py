@@ -14,6 +14,7 @@ from django.db import Error as DjangoDatabaseError
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.messages.errors import DoomedTransaction, PoisonMessage
+from sqlqueue_app.policies.priorities import PriorityTurns
 from sqlqueue_app.policies.recoverability import (
     Action,
     Discard,
@@ -98,12 +99,10 @@ def _drain(
 class _Drain:
     def __init__(self, settings: Settings, endpoint: str | None, drained: Drained, raises: bool) -> None:
         self._drained = drained
-        self._queues = [
-            _Queue(each, queue, drained, raises)
+        self._sources = [
+            _Source([_Queue(each, queue, drained, raises) for queue in queues])
             for each in endpoints_of(settings, None if endpoint is None else [endpoint])
-            for queue in each.receiving_queues(None)
-            # Satellites of old peers contain nothing for handlers.
-            if not queue.is_drained
+            for queues in _of_sources(each.receiving_queues(None))
         ]
         self._due = [due for due in due_messages_of(settings) if due.delayed.exists()]
         self.handling = "nothing"
@@ -120,13 +119,13 @@ class _Drain:
                 raise AssertionError(f"{done} messages are handled and more are waiting: do two handlers send to each other?")
 
     def _received(self, with_delayed: bool) -> Iterator[tuple[_Queue, list[ReceivedRow]]]:
-        """One message of each queue in turn; due delayed messages when the queues are empty."""
+        """One message of each queue in turn, of those by priority the next; due delayed messages when the queues are empty."""
         while True:
             found = False
-            for queue in self._queues:
-                if rows := queue.processor.receive():
+            for source in self._sources:
+                if (received := source.receive()) is not None:
                     found = True
-                    yield queue, rows
+                    yield received
             if not found and not self._move_due() and not (with_delayed and self._wait_for_the_next()):
                 return
 
@@ -144,6 +143,30 @@ class _Drain:
     def _bring_nearer(self, time: timedelta) -> None:
         for due in self._due:
             due.delayed.bring_nearer(time)
+
+
+def _of_sources(queues: list[ReceivingQueue]) -> Iterator[list[ReceivingQueue]]:
+    """The queues of all priorities together, in the order of PRIORITIES; each other queue alone."""
+    main, others = queues[0], [queue for queue in queues[1:] if queue.shares_threads]
+    yield [others[0], main, others[1]] if others else [main]
+    # Satellites of old peers contain nothing for handlers.
+    yield from ([queue] for queue in queues[1:] if not queue.shares_threads and not queue.is_drained)
+
+
+class _Source:
+    """One queue, or those of all priorities, which take turns as in a worker."""
+
+    def __init__(self, queues: list[_Queue]) -> None:
+        self._queues = queues
+        self._turns = PriorityTurns()
+
+    def receive(self) -> tuple[_Queue, list[ReceivedRow]] | None:
+        """The next message and its queue; None if there is none."""
+        for level in self._turns.order() if len(self._queues) > 1 else (0,):
+            if rows := self._queues[level].processor.receive():
+                self._turns.took(level)
+                return self._queues[level], rows
+        return None
 
 
 class _Queue:

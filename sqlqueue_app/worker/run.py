@@ -92,15 +92,16 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         if empty is not None:
             mover.report_to(empty)
         parts = {each.name: PartOfStop(stop) for each in endpoints}
-        receivers = {each.name: _receivers(each, queues[each.name], stop, parts[each.name], empty, in_flight) for each in endpoints}
-        listeners = WorkerReplyListeners([(each, receivers[each.name], queues[each.name], parts[each.name]) for each in endpoints])
-        jobs = [_heartbeat(each, lease, receivers[each.name], queues[each.name], listeners) for each, lease in leases]
+        own = {name: [queue for queue in owned if not queue.shares_threads] for name, owned in queues.items()}
+        receivers = {each.name: _receivers(each, own[each.name], stop, parts[each.name], empty, in_flight) for each in endpoints}
+        listeners = WorkerReplyListeners([(each, receivers[each.name], own[each.name], parts[each.name]) for each in endpoints])
+        jobs = [_heartbeat(each, lease, receivers[each.name], own[each.name], listeners) for each, lease in leases]
         for each in endpoints:
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs(), *service_control_jobs(each)]
-        own = ProcessChecks(settings.database, _connections_needed(endpoints, queues))
+        checks = ProcessChecks(settings.database, _connections_needed(endpoints, own))
         notifications = Notifications(settings, stop)
         jobs.append(BackgroundJob("activity", ACTIVITY_SECONDS, Activity(endpoints).report, uses_database=False))
-        jobs += [measuring.job(), notifications.job(), *_jobs_for_all(settings, endpoints, own, stop)]
+        jobs += [measuring.job(), notifications.job(), *_jobs_for_all(settings, endpoints, checks, stop)]
         # The leases' threads must end before the connections of this thread close.
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)

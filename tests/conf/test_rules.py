@@ -30,6 +30,8 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
     ("sqlserver", endpoints(WAKE_UP=True), "W004", f"{S}[\"WAKE_UP\"] is True, but the queues are on SQL Server, which cannot wake receivers: they are polled"),
     ("sqlserver", {**endpoints(), "SCHEMA_FOR_ENDPOINT": {"Sales": "s"}}, "E016", 'SQLQUEUE["SCHEMA_FOR_ENDPOINT"]["Sales"] names an endpoint of this process (SQLQUEUE["ENDPOINTS"]), expected another one'),
     ("sqlserver", {**endpoints(), "CATALOG_FOR_ENDPOINT": {"Sales": "c"}}, "E016", 'SQLQUEUE["CATALOG_FOR_ENDPOINT"]["Sales"] names an endpoint of this process (SQLQUEUE["ENDPOINTS"]), expected another one'),
+    ("sqlite", {**endpoints(), "PRIORITY_ENDPOINTS": ["Sales"]}, "E016", 'SQLQUEUE["PRIORITY_ENDPOINTS"][0] names an endpoint of this process (SQLQUEUE["ENDPOINTS"]), expected another one'),
+    ("sqlite", endpoints(PRIORITIES=True, SATELLITES={"Sales.Low": {}}), "E017", f"{S}[\"SATELLITES\"][\"Sales.Low\"] uses the queue 'Sales.Low', which is the queue 'Sales.Low' for a priority of endpoint 'Sales' already"),
     ("postgresql", endpoints("Billing", SATELLITES={"Billing": {}}), "E017", f"{S}[\"SATELLITES\"][\"Billing\"] uses the queue 'Billing', which is the queue of endpoint 'Billing' already"),
     ("postgresql", endpoints(SATELLITES={"Sales": {}}), "E017", f"{S}[\"SATELLITES\"][\"Sales\"] uses the queue 'Sales', which is the queue of endpoint 'Sales' already"),
     ("postgresql", {"ENDPOINTS": {"Sales": {"SATELLITES": {"Fast": {}}}, "Billing": {"SATELLITES": {"Fast": {}}}}}, "E017", "SQLQUEUE[\"ENDPOINTS\"][\"Billing\"][\"SATELLITES\"][\"Fast\"] uses the queue 'Fast', which is the satellite 'Fast' of endpoint 'Sales' already"),

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, connections, transaction
 
-from sqlqueue_app import handles
+from sqlqueue_app import handles, send_many
 from sqlqueue_app.models import DistributedTransaction
+from sqlqueue_app.policies.priorities import PRIORITIES
 from sqlqueue_app.status.in_doubt import InDoubt
 from tests.distributed.conftest import OtherDatabase, reasons
 from tests.support.bench import Bench, Calls, write_instance, written
@@ -51,6 +52,22 @@ def test_two_other_databases_may_join(bench: Bench, second: OtherDatabase, third
     bench.put_message("Test.Message")
     bench.run()
     assert (second.effects(), third.effects()) == (["two"], ["three"])
+
+
+def test_work_joins_messages_of_every_priority(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
+    """The receive transactions of all priorities use one connection of the other database in turn."""
+    bench.configure(routes={"Test.*": "Sales"}, PRIORITIES=True, IMMEDIATE_RETRIES=1)
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        second.write(message["text"])
+        if context.attempt == 1:
+            raise ValueError("not yet")
+
+    for priority in PRIORITIES:
+        send_many("Test.Message", [{"text": f"{priority} {number}"} for number in range(3)], priority=priority)
+    bench.run(max_concurrency=1)
+    assert sorted(second.effects()) == sorted(f"{priority} {number}" for priority in PRIORITIES for number in range(3))
 
 
 def test_ended_transactions_are_deleted_from_the_log(bench: Bench, second: OtherDatabase) -> None:

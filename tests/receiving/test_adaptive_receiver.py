@@ -21,6 +21,7 @@ class Script:
 
     handling = False
     received = 0
+    queue = "Sales"
 
     def __init__(self, poll: Callable[[], bool], *, in_message: Callable[[], None] = lambda: None) -> None:
         self._poll = poll

@@ -208,6 +208,7 @@ class Queue:
 
     handling = False
     received = 0
+    queue = "Sales"
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

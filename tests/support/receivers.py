@@ -34,6 +34,7 @@ class Script:
 
     handling = False
     received = 0
+    queue = "Sales"
 
     def __init__(self, messages: int = 0, *, seen: int | None = None, work: Callable[[], None] = lambda: None) -> None:
         self._lock = threading.Lock()

@@ -30,6 +30,7 @@ from django.utils.module_loading import import_string
 from sqlqueue_app.conf import TASK_MESSAGE, Code, TaskBackend, TaskQueue, get_settings
 from sqlqueue_app.messages.envelope import OutgoingMessage, new_message_id
 from sqlqueue_app.messages.errors import ConfigurationError, DoomedTransaction, Unrecoverable
+from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.sending.composer import SendOptions
 from sqlqueue_app.sending.sender import current_handling, sender
@@ -70,17 +71,17 @@ class SqlQueueBackend(BaseTaskBackend):
     supports_defer = True
     supports_async_task = True
     supports_get_result = True
-    # A queue is first in, first out: urgent tasks use a separate queue.
-    supports_priority = False
+    # Where the endpoint has PRIORITIES: above 0 is high, below 0 is low.
+    supports_priority = True
 
     def validate_task(self, task: Task[..., Any]) -> None:
         """Raise InvalidTask for a task that this backend cannot run."""
-        if task.priority != DEFAULT_PRIORITY:
-            raise InvalidTask(
-                f"Backend does not support setting priority of tasks. {task.module_path} has {task.priority!r}: put urgent "
-                "tasks into another queue with queue_name= and receive from it with a separate endpoint or satellite"
-            )
         super().validate_task(task)
+        if task.priority != DEFAULT_PRIORITY and (reason := self._priority_refused(task)):
+            raise InvalidTask(
+                f"Backend does not support setting priority of tasks. {task.module_path} has {task.priority!r}: {reason}, or put "
+                "urgent tasks into another queue with queue_name= and receive from it with a separate endpoint"
+            )
 
     def enqueue(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[Any]:
         """Store a result and send its message, both or neither, in the caller's transaction if there is one.
@@ -132,6 +133,15 @@ class SqlQueueBackend(BaseTaskBackend):
             return []
         message = f'TASKS["{self.alias}"] names the backend of sqlqueue_app, which is not in INSTALLED_APPS'
         return [checks.Error(message, hint='add "sqlqueue_app" to INSTALLED_APPS and run migrate', id=str(Code.TASKS_WITHOUT_APP))]
+
+    def _priority_refused(self, task: Task[..., Any]) -> str | None:
+        """What to do before a task of this queue may have a priority; None if it may."""
+        place = self._place_of(task)
+        if place.queue != place.endpoint:
+            return f"the satellite {place.queue!r} has no queues for priorities; use the queue of endpoint {place.endpoint!r}"
+        if get_settings().endpoints[place.endpoint].priorities:
+            return None
+        return f'set "PRIORITIES": True of endpoint {place.endpoint!r} in SQLQUEUE["ENDPOINTS"]'
 
     def _place_of(self, task: Task[..., Any]) -> TaskQueue:
         entry = settings_of(self.alias)
@@ -307,7 +317,7 @@ class TaskPost:
         Otherwise it is committed on return, or when the `atomic()` of another database commits. `written` is called then. In a
         handler of mode receive_only both are in the receive transaction, because a worker must find the row of its message.
         """
-        message = self.compose(row, SendOptions(message_id=row.id, deliver_at=deliver_at))
+        message = self.compose(row, SendOptions(message_id=row.id, deliver_at=deliver_at, priority=_level_of(row.priority)))
 
         def write() -> None:
             with all_or_none(self._sender.alias):
@@ -319,7 +329,12 @@ class TaskPost:
 
     def again(self, row: Row, delay: timedelta) -> None:
         """Run the task again later, in the caller's transaction."""
-        self._sender.dispatcher.dispatch([self.compose(row, SendOptions(delay=delay))], begun=True)
+        options = SendOptions(delay=delay, priority=_level_of(row.priority))
+        self._sender.dispatcher.dispatch([self.compose(row, options)], begun=True)
+
+
+def _level_of(priority: int) -> Priority | None:
+    return None if not priority else "high" if priority > 0 else "low"
 
 
 def rows() -> QuerySet[Row]:
@@ -335,6 +350,7 @@ def new_row(result: TaskResult[Any], enqueued_at: datetime) -> Row:
         backend=result.backend,
         task=result.task.module_path,
         queue_name=result.task.queue_name,
+        priority=result.task.priority,
         run_after=result.task.run_after,
         args=result.args,
         kwargs=json_of(result.kwargs),
@@ -370,7 +386,7 @@ def task_of(row: Row) -> Task[..., Any]:
     found = import_string(row.task)
     if not isinstance(found, Task):
         raise InvalidTask(f"{row.task!r} is {type(found).__name__}, expected a task: was the decorator @task removed?")
-    return found.using(priority=0, queue_name=row.queue_name, run_after=row.run_after, backend=row.backend)
+    return found.using(priority=row.priority, queue_name=row.queue_name, run_after=row.run_after, backend=row.backend)
 
 
 def json_of(value: Any) -> Any:

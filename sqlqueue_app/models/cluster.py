@@ -335,6 +335,7 @@ class TaskResult(models.Model):
     backend = models.CharField("backend", max_length=255, help_text="its alias in TASKS")
     task = models.TextField("task", help_text="dotted path of its function")
     queue_name = models.CharField("queue", max_length=255, help_text="as the task names it")
+    priority = models.SmallIntegerField("priority", default=0, db_default=0)
     run_after = models.DateTimeField("run after", null=True, blank=True)
     args = JsonTextField("positional arguments")
     kwargs = JsonTextField("keyword arguments")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -29,7 +30,7 @@ def test_backend_reports_its_features(office: Office) -> None:
     assert backend.supports_defer
     assert backend.supports_async_task
     assert backend.supports_get_result
-    assert not backend.supports_priority
+    assert backend.supports_priority
     assert list(backend.check()) == []
 
 
@@ -213,8 +214,34 @@ def test_the_framework_logs_a_failure_with_its_traceback(office: Office, caplog:
 
 
 def test_priority_is_refused_with_the_alternative(office: Office) -> None:
-    with pytest.raises(InvalidTask, match=r"Backend does not support setting priority of tasks\. .*queue_name="):
+    with pytest.raises(InvalidTask, match=r"Backend does not support setting priority of tasks\. .*PRIORITIES.*queue_name="):
         work.add.using(priority=10)
+
+
+def test_priority_chooses_the_queue(office: Office) -> None:
+    office.endpoints(default={"PRIORITIES": True})
+    for priority, queue in ((100, "default.High"), (0, "default"), (-1, "default.Low")):
+        result = work.add.using(priority=priority).enqueue(1)
+        assert [json.loads(row.body or b"")["result_id"] for row in office.rows(queue)] == [result.id]
+        assert work.add.get_result(result.id).task.priority == priority
+    office.run()
+    assert office.rows("default.High") == office.rows("default") == office.rows("default.Low") == []
+
+
+def test_task_that_failed_keeps_its_priority(office: Office) -> None:
+    office.endpoints(default={"PRIORITIES": True})
+    office.tasks(RETRIES=1, RETRY_DELAY=0)
+    result = work.fail.using(priority=5).enqueue()
+    office.run()
+    assert office.row(result.id).priority == 5
+    assert len(office.row(result.id).errors) == 2
+
+
+def test_satellite_has_no_priorities(office: Office) -> None:
+    office.tasks(queues=["default", "Slow"])
+    office.endpoints(default={"PRIORITIES": True, "SATELLITES": {"Slow": {}}})
+    with pytest.raises(InvalidTask, match="the satellite 'Slow' has no queues for priorities"):
+        work.add.using(queue_name="Slow", priority=1)
 
 
 def test_a_queue_that_is_not_in_queues_is_refused(office: Office) -> None:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from sqlqueue_app.receiving.context import MessageContext
     from sqlqueue_app.receiving.handlers import handles
     from sqlqueue_app.receiving.requests import close_callbacks, request
+    from sqlqueue_app.sagas.marks import continues, on_timeout, starts
+    from sqlqueue_app.sagas.model import Saga
+    from sqlqueue_app.sagas.saga_admin import SagaAdmin
     from sqlqueue_app.sending.sender import apublish, asend, asend_many, publish, send, send_many, subscribe, unsubscribe
     from sqlqueue_app.sending.subscribers import forget_subscribers
     from sqlqueue_app.status.control import pause, resume, set_concurrency
@@ -41,6 +44,7 @@ __all__ = [
     "handles", "health_check", "message_type", "request",
     "Unrecoverable", "Retry", "RetryNow", "RetryLater", "MoveToError", "Discard", "default_policy",
     "MessageContext", "SqlQueueError", "QueueNotFound", "SoftTimeLimitExceeded",
+    "Saga", "starts", "continues", "on_timeout", "SagaAdmin",
     "pause", "resume", "set_concurrency", "close_callbacks", "forget_subscribers",
 ]  # fmt: skip
 
@@ -61,6 +65,9 @@ _NAMES = {
     "sqlqueue_app.receiving.context": ("MessageContext",),
     "sqlqueue_app.receiving.handlers": ("handles",),
     "sqlqueue_app.receiving.requests": ("close_callbacks", "request"),
+    "sqlqueue_app.sagas.marks": ("continues", "on_timeout", "starts"),
+    "sqlqueue_app.sagas.model": ("Saga",),
+    "sqlqueue_app.sagas.saga_admin": ("SagaAdmin",),
     "sqlqueue_app.sending.sender": ("apublish", "asend", "asend_many", "publish", "send", "send_many", "subscribe", "unsubscribe"),
     "sqlqueue_app.sending.subscribers": ("forget_subscribers",),
     "sqlqueue_app.status.control": ("pause", "resume", "set_concurrency"),

@@ -59,3 +59,7 @@ class SqlQueueConfig(AppConfig):
         from sqlqueue_app.dashboard.registration import register_tables  # noqa: PLC0415
 
         register_tables(admin.site)
+        if "sqlqueue_app.sagas.model" in sys.modules:
+            from sqlqueue_app.sagas.saga_admin import register_sagas  # noqa: PLC0415
+
+            register_sagas(admin.site)

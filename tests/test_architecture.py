@@ -46,7 +46,8 @@ ALLOWED: dict[str, frozenset[str]] = {
         {"messages", "conf", "dialects", "health_checks", "tables", "models", "installation", "receiving", "status"}
     ),
     "testing": frozenset({"messages", "policies", "conf", "dialects", "tables", "sending", "installation", "receiving", "status"}),
-    "__init__": frozenset({"messages", "policies", "health_checks", "sending", "receiving", "status", "browsing"}),
+    "sagas": frozenset({"messages", "policies", "conf", "models", "receiving", "status"}),
+    "__init__": frozenset({"messages", "policies", "health_checks", "sending", "receiving", "status", "browsing", "sagas"}),
     "failures": frozenset({"messages", "conf", "tables", "models", "sending", "receiving", "status", "browsing"}),
     "urls": frozenset({"messages", "conf", "monitoring"}),
     "dashboard": frozenset(
@@ -71,7 +72,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     ),
     "admin": frozenset({"dashboard"}),
     "templatetags": frozenset({"dashboard"}),
-    "apps": frozenset({"models", "sending", "installation", "checks", "dashboard", "testing"}),
+    "apps": frozenset({"models", "sending", "installation", "checks", "sagas", "dashboard", "testing"}),
     "management": frozenset(
         {
             "messages",

@@ -121,6 +121,5 @@ def test_body_above_the_limit_is_refused(bench: Bench) -> None:
         send("Test.Message", {"text": "x" * (17 << 20)})
 
 
-@missing
 def test_saga_is_a_model() -> None:
     assert inspect.isclass(public("Saga"))

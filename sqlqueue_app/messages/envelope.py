@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import ClassVar, Final
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
@@ -36,6 +36,8 @@ class IncomingMessage:
     value, else the header. ``None`` without any. ``reply_address`` is the same without the callback queue.
     """
 
+    # A class attribute, which costs nothing where no saga handles the message.
+    saga_headers: ClassVar[Headers | None] = None
     row_id: uuid.UUID
     headers: Headers
     body: bytes
@@ -86,6 +88,19 @@ class IncomingMessage:
     def is_control_message(self) -> bool:
         """Whether the message is for the infrastructure and has no body (docs/internals/wire.md#control-messages)."""
         return names.CONTROL_MESSAGE in self.headers
+
+
+class SagaMessage(IncomingMessage):
+    """A received message while a saga handles it: what the saga sends names it (docs/internals/wire.md#sagas)."""
+
+    saga_headers: Headers  # type: ignore[misc]
+
+    def __init__(self, incoming: IncomingMessage, *, saga_id: str, saga_type: str) -> None:
+        IncomingMessage.__init__(
+            self, incoming.row_id, incoming.headers, incoming.body, incoming.correlation_id, incoming.reply_address
+        )
+        headers: Headers = {names.ORIGINATING_SAGA_ID: saga_id, names.ORIGINATING_SAGA_TYPE: saga_type}
+        object.__setattr__(self, "saga_headers", headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +217,8 @@ def outgoing_headers(
         ours[names.RELATED_TO] = incoming.message_id
         ours[names.CONVERSATION_ID] = incoming.conversation_id or conversation_id or message_id
         ours[names.CORRELATION_ID] = incoming.correlation_id or incoming.message_id
+        if incoming.saga_headers is not None:
+            ours |= incoming.saga_headers
     if time_to_be_received is not None:
         ours[names.TIME_TO_BE_RECEIVED] = format_timespan(time_to_be_received)
     ours |= shared

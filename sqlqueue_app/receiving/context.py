@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Unpack, overload
@@ -11,7 +12,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage, complete_headers
+from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage, SagaMessage, complete_headers
 from sqlqueue_app.messages.errors import MessageTypeError, Unrecoverable
 from sqlqueue_app.messages.headers import Intent, whole_number
 from sqlqueue_app.messages.times import as_delay
@@ -20,6 +21,7 @@ from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.receiving.destinations import AllowedDestinations
 from sqlqueue_app.sending.composer import Composer, ContextOptions, Options, SendOptions
 from sqlqueue_app.sending.replies import in_event_loop, return_code_headers, return_code_of
+from sqlqueue_app.sending.sender import current_handling
 
 if TYPE_CHECKING:
     from sqlqueue_app.receiving.handlers import Handler
@@ -58,6 +60,11 @@ class MessageContext:
         """Set by the caller of the handlers."""
         self.connection = connection
         """Django's connection of the receive transaction; None in mode none, where there is none."""
+
+    @property
+    def incoming(self) -> IncomingMessage:
+        """The message as it was received."""
+        return self._incoming
 
     @cached_property
     def headers(self) -> dict[str, str | None]:
@@ -190,13 +197,19 @@ class MessageContext:
         if the message names no reply-to address; ConfigurationError if ALLOWED_DESTINATIONS forbids it; WireFormatError for a
         return code above 32 bits. If the queue does not exist, the handled message fails when its handlers are done.
         """
-        code = return_code_of(message, body)
         address = self._composer.reply_address(self._incoming)
         if not address:
             raise MessageTypeError(
                 f"message {self.message_id!r} has no reply-to address: its sender does not wait for a reply "
                 "(it is not an endpoint and has no SEND_AS)"
             )
+        if names.ORIGINATING_SAGA_ID in self._incoming.headers:
+            headers = {**_saga_asking(self._incoming), **(headers or {})}
+        return self.reply_at(address, message, body, headers)
+
+    def reply_at(self, address: str, message: object, body: object, headers: Mapping[str, str | None] | None) -> str:
+        """Reply to an address; otherwise as `reply`."""
+        code = return_code_of(message, body)
         if self._allowed is not None:
             self._allowed.check(self._composer.destination(address), message_id=self.message_id, what="a reply")
         if code is not None:
@@ -208,6 +221,20 @@ class MessageContext:
             outgoing = self._composer.compose(message, body, options, incoming=self._incoming, intent=Intent.REPLY)
         self.outgoing.append(outgoing)
         return outgoing.message_id or ""
+
+    @contextmanager
+    def in_saga(self, saga_id: str, saga_type: str) -> Iterator[None]:
+        """Name a saga in the headers of all messages that are sent in the block, by this context or by `send()`."""
+        plain, handled = self._incoming, current_handling()
+        self._incoming = SagaMessage(plain, saga_id=saga_id, saga_type=saga_type)
+        if handled is not None:
+            handled.incoming = self._incoming
+        try:
+            yield
+        finally:
+            self._incoming = plain
+            if handled is not None:
+                handled.incoming = plain
 
     def forward(self, to: str) -> None:
         """Forward the message, with the same id, headers and body, to the queue of an address.
@@ -232,3 +259,10 @@ class MessageContext:
             reply_to=incoming.reply_address,
         )
         self.outgoing.append(OutgoingMessage(destination, complete | {names.FORWARDS: str(forwards + 1)}, incoming.body))
+
+
+def _saga_asking(incoming: IncomingMessage) -> dict[str, str | None]:
+    """The headers by which the saga that has sent the message finds itself again when it gets the reply."""
+    header = incoming.headers.get
+    found = {names.SAGA_ID: header(names.ORIGINATING_SAGA_ID), names.SAGA_TYPE: header(names.ORIGINATING_SAGA_TYPE)}
+    return {name: value for name, value in found.items() if value}

@@ -107,7 +107,7 @@ class ReceivingEndpoint:
         middleware = load_middleware(self.config.middleware, setting=setting)
         found = with_retries([*handlers_of(self.config.handlers), *task_handlers(settings, name)], self.config.retries)
         for handler in found:
-            self._check_retry(handler)
+            self._check_handler(handler)
         found = with_time_limits(found, self.config.soft_time_limit_seconds, self.config.hard_time_limit_seconds)
         self._time_limits = TimeLimits(name, found)
         handlers = around(found, middleware, setting=setting)
@@ -134,8 +134,10 @@ class ReceivingEndpoint:
         self._joined = Dispatcher(self.alias, self.book, endpoint=name)
         self._dispatcher = (self._separate or self._joined) if self.mode is TransactionMode.RECEIVE_ONLY else self._joined
 
-    def _check_retry(self, handler: Handler) -> None:
-        """Raise ConfigurationError for a Retry in mode none, where nothing can be retried, or of an error that does not exist."""
+    def _check_handler(self, handler: Handler) -> None:
+        """Raise ConfigurationError for a handler that cannot run here, and for a Retry in mode none or of an unknown error."""
+        if handler.check is not None:
+            handler.check(self.name, self.alias, self.mode)
         if (retry := handler.retry) is None:
             return
         what = f"handler {handler.path} has a Retry for {handler.message_type!r}"
@@ -155,9 +157,9 @@ class ReceivingEndpoint:
 
     @property
     def events(self) -> list[str]:
-        """The types handled as events, sorted: all except commands, types that ROUTES sends here, and tasks."""
-        routes = Routes(self.settings.routes)
-        return [name for name in self.handlers.message_types if name != TASK_MESSAGE and routes.find(name) != self.name]
+        """The types handled as events, sorted: all except commands, types that ROUTES sends here, tasks and timeouts."""
+        routes, others = Routes(self.settings.routes), self.handlers.timeout_types | {TASK_MESSAGE}
+        return [name for name in self.handlers.message_types if name not in others and routes.find(name) != self.name]
 
     def queue_exists(self, name: str) -> bool:
         """Whether the table of a literal queue name exists."""

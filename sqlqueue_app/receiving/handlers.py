@@ -39,7 +39,7 @@ from sqlqueue_app.messages.serializers import body_reader, deserialize_element, 
 from sqlqueue_app.messages.type_hints import backtracking_budget
 from sqlqueue_app.messages.types import plain_name, registry as message_types, resolve_enclosed
 from sqlqueue_app.messages.xml import Element, messages_in
-from sqlqueue_app.policies.recoverability import Retry
+from sqlqueue_app.policies.recoverability import Retry, TransactionMode
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.destinations import AllowedDestinations, Destinations, Unroutable
 from sqlqueue_app.sending.composer import Routes
@@ -72,6 +72,10 @@ class Handler:
     """Seconds until the supervisor ends the process; None: never."""
     is_coroutine: bool = False
     """Whether it is an `async def` function, whose soft limit is that of its event loop."""
+    is_timeout: bool = False
+    """Whether it handles only timeouts, which an endpoint sends to itself: it does not subscribe to them."""
+    check: Callable[[str, str, TransactionMode], None] | None = None
+    """Raises ConfigurationError if an endpoint cannot call it: its name, the alias of its queues and its mode."""
 
     @property
     def path(self) -> str:
@@ -144,9 +148,9 @@ def handles(
         )
     if retry is not None and not isinstance(retry, Retry):
         raise HandlerError(f"@handles(…, retry={retry!r}): expected a Retry, as in retry=Retry(delays=[10, 60])")
-    soft = _time_limit("soft_time_limit", soft_time_limit)
-    hard = _time_limit("hard_time_limit", hard_time_limit)
-    named = [_named(message) for message in messages]
+    soft = time_limit("soft_time_limit", soft_time_limit)
+    hard = time_limit("hard_time_limit", hard_time_limit)
+    named = [named_type(message) for message in messages]
 
     def register(function: _Handler) -> _Handler:
         call = _checked_call(function)
@@ -159,27 +163,27 @@ def handles(
     return register
 
 
-def _time_limit(name: str, value: Any) -> float | None:
-    """The seconds of a time limit."""
+def time_limit(name: str, value: Any, *, where: str = "@handles") -> float | None:
+    """The seconds of a time limit. `where`: the decorator that it is given to."""
     found = value.total_seconds() if isinstance(value, timedelta) else value
     if found is None:
         return None
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < math.inf:
-        raise HandlerError(f"@handles(…, {name}={value!r}): expected a number of seconds above 0, or a timedelta")
+        raise HandlerError(f"{where}(…, {name}={value!r}): expected a number of seconds above 0, or a timedelta")
     return float(found)
 
 
-def _named(message: Any) -> tuple[str, type | None]:
-    """The type name and the class for an argument of `@handles`. Checked at registration, so that mistakes surface early."""
+def named_type(message: Any, *, where: str = "@handles") -> tuple[str, type | None]:
+    """The type name and the class for an argument of a decorator. Checked at registration, so that mistakes surface early."""
     if inspect.isroutine(message) or (inspect.isclass(message) and "__call__" in vars(message)):
         raise HandlerError(
-            f"@handles decorates {_path(message)} without a message type: "
-            "write @handles(PlaceOrder) for a message class, or @handles('Sales.PlaceOrder') for a type name"
+            f"{where} decorates {_path(message)} without a message type: "
+            f"write {where}(PlaceOrder) for a message class, or {where}('Sales.PlaceOrder') for a type name"
         )
     if not isinstance(message, str):
         return message_types.of(message).name, message
     if not message.strip():
-        raise HandlerError(f"@handles({message!r}): expected a message type name, as in @handles('Sales.PlaceOrder')")
+        raise HandlerError(f"{where}({message!r}): expected a message type name, as in {where}('Sales.PlaceOrder')")
     return message.strip(), None
 
 
@@ -214,10 +218,10 @@ def _checked_call(function: Any) -> HandlerFunction | None:
         inspect.signature(function).bind(None, None)
     except TypeError as error:
         raise HandlerError(f"handler {_path(function)} must take (message, context): {error}") from error
-    return async_to_sync(_with_timeout(call)) if inspect.iscoroutinefunction(call) else None
+    return async_to_sync(with_timeout(call)) if inspect.iscoroutinefunction(call) else None
 
 
-def _with_timeout(call: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+def with_timeout(call: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
     """A coroutine function that is cancelled at the soft time limit of its handler."""
 
     async def limited(message: Any, context: Any) -> Any:
@@ -293,6 +297,11 @@ class HandlerTable:
         """The types that have a handler, sorted; type arguments as written, because .NET topics spell them so."""
         names = {handler.message_type for handlers in self._by_type.values() for handler in handlers}
         return sorted({name if "[" in name else plain_name(name) for name in names})
+
+    @property
+    def timeout_types(self) -> frozenset[str]:
+        """The types of which every handler takes only timeouts."""
+        return frozenset(name for name, handlers in self._by_type.items() if all(each.is_timeout for each in handlers))
 
     def _plan(self, incoming: IncomingMessage) -> _Plan:
         # A native sender may omit the header and name the type in the body (docs/internals/wire.md#native-senders).

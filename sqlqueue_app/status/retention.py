@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ OPERATIONS_KEPT: Final = timedelta(days=90)
 ACTIONS_KEPT: Final = timedelta(days=400)
 # How long a message that waits longer than its key holds still keeps another from being sent.
 UNIQUE_KEPT: Final = timedelta(days=14)
+MORE: Final[list[Callable[[str, datetime], object]]] = []
+"""What else to delete, called with the same arguments: parts that not every project loads add theirs."""
 ROLLUPS_KEPT: Final = {60: timedelta(days=2), 3600: timedelta(days=92)}
 """Retention of rollups by the seconds of their interval; daily ones are kept forever."""
 
@@ -48,6 +51,8 @@ def delete_old_rows(alias: str, now: datetime) -> None:
     # Its message may still wait.
     records = UniqueMessage.objects.using(alias).filter(unique_until__lt=now - UNIQUE_KEPT)
     delete_in_chunks(records.order_by("unique_until"))
+    for delete in MORE:
+        delete(alias, now)
 
 
 def delete_old_rollups(alias: str, now: datetime) -> int:

@@ -142,6 +142,9 @@ _TIME_FUNCTIONS = ("strftime", "julianday")
 class MemoryConnection(DatabaseWrapper):
     """A connection that test tools do not block: they guard the project's database, which this is not."""
 
+    holds_only_messages = True
+    """Sagas are in the project's database."""
+
     def __init__(self, settings: dict[str, Any], clock: FakeClock) -> None:
         super().__init__(settings, ALIAS)
         self._clock = clock

@@ -1,0 +1,560 @@
+"""A saga is started, continued and completed by messages; its row, its messages and its work commit together."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.apps.registry import Apps
+from django.core import checks
+from django.db import models
+from django.utils import timezone
+
+import sqlqueue_app
+from sqlqueue_app import Retry, Saga, Unrecoverable, asend, continues, handles, message_type, on_timeout, send, starts
+from sqlqueue_app.messages.errors import ConfigurationError, HandlerError, MessageTypeError
+from sqlqueue_app.messages.types import registry as message_types
+from sqlqueue_app.sending.sender import sender_as
+from sqlqueue_app.status.retention import delete_old_rows
+from tests.support.bench import MODES, Bench, Calls
+from tests.support.saga_app import OrderSaga, OrderSagas, create_table
+from tests.support.worker_processes import address
+
+DAY = 86_400
+
+
+def test_messages_start_continue_and_complete_a_saga(bench: Bench, orders: OrderSagas) -> None:
+    first = orders.place("42", total=3)
+    bench.run()
+    (saga,) = orders.rows()
+    assert (saga.order_id, saga.total, saga.paid, saga.completed_at) == ("42", 3, False, None)
+    assert saga.original_message_id == first
+
+    orders.pay("42")
+    orders.place("43")
+    bench.run()
+    assert [(each.order_id, each.paid) for each in orders.rows()] == [("42", True), ("43", False)]
+
+    orders.ship("42")
+    bench.run()
+    saga, other = orders.rows()
+    assert saga.completed_at is not None
+    assert (other.shipped, other.completed_at) == (False, None)
+    assert [(each["what"], each["type"]) for each in saga.history] == [
+        ("started", "Test.PlaceOrder"),
+        ("continued", "Test.OrderPaid"),
+        ("continued", "Test.OrderShipped"),
+    ]
+    assert saga.history[0]["changed"] == {"order_id": "42", "total": "3", "paid": "False", "shipped": "False"}
+    assert saga.history[1]["changed"] == {"paid": "True"}
+    assert (saga.history[2]["completed"], "completed" in saga.history[1]) == (True, False)
+    assert orders.sent() == ["Test.Bill", "Test.Bill"]
+    assert bench.rows("error") == []
+
+
+def test_starting_message_continues_a_saga_that_runs(bench: Bench, orders: OrderSagas) -> None:
+    orders.place("42", total=3)
+    orders.place("42", total=4)
+    bench.run()
+    (saga,) = orders.rows()
+    assert saga.total == 7
+    assert [each["what"] for each in saga.history] == ["started", "continued"]
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "none"])
+def test_failed_attempt_leaves_nothing(bench: Bench, calls: Calls, mode: str) -> None:
+    class Failing(Saga):
+        correlate_by = "number"
+        number = models.IntegerField(unique=True)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = Apps()
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None:
+            context.send("Test.Out", {}, to=address(bench, "out"))
+            self.request_timeout(context, "Test.Late", delay=60)
+            if calls.add(self.pk) < 3:
+                raise LookupError("fails twice")
+
+        @on_timeout("Test.Late")
+        def late(self, message: Any, context: Any) -> None: ...
+
+    create_table(bench.database.alias, Failing)
+    bench.install_queues("out")
+    bench.configure(IMMEDIATE_RETRIES=2, TRANSACTION_MODE=mode)
+    bench.put_message("Test.Begin", {"Number": 5})
+    bench.run()
+
+    sagas = OrderSagas(bench)
+    (saga,) = sagas.rows(Failing)
+    assert len(set(calls.seen)) == 3, "each attempt starts anew"
+    assert saga.pk == calls.seen[-1]
+    assert len(saga.history) == len(saga.timeouts) == len(sagas.delayed()) == len(bench.rows("out")) == 1
+
+
+def test_retry_and_path_are_those_of_the_method(bench: Bench, calls: Calls) -> None:
+    class Retried(Saga):
+        correlate_by = "number"
+        number = models.IntegerField(unique=True)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = Apps()
+
+        @starts("Test.Begin", retry=Retry(immediate=1, delays=[]))
+        def begin(self, message: Any, context: Any) -> None:
+            calls.add(context.handler)
+            raise LookupError
+
+    create_table(bench.database.alias, Retried)
+    bench.configure(IMMEDIATE_RETRIES=5)
+    bench.put_message("Test.Begin", {"number": 5})
+    bench.run()
+    assert len(calls.seen) == 2
+    assert calls.seen[0].endswith("Retried.begin")
+    (headers,) = bench.headers("error")
+    assert headers["NServiceBus.ExceptionInfo.Data.Handler type"] == calls.seen[0]
+    assert OrderSagas(bench).rows(Retried) == []
+
+
+def test_timeout_arrives_at_its_saga(bench: Bench, orders: OrderSagas) -> None:
+    orders.place("42", expires=DAY)
+    orders.place("43", expires=DAY)
+    orders.pay("43")
+    bench.run()
+    saga = orders.rows()[0]
+    assert saga.next_timeout_at is not None
+    assert abs(saga.next_timeout_at - timezone.now() - timedelta(days=1)) < timedelta(minutes=30)
+    assert [each["type"] for each in saga.timeouts] == ["Test.OrderExpired"]
+
+    orders.bring_nearer(timedelta(days=1, minutes=1))
+    bench.run()
+    for saga in orders.rows():
+        assert (saga.completed_at is not None, saga.timeouts, saga.next_timeout_at) == (True, [], None)
+        assert (saga.history[-1]["what"], saga.history[-1]["type"]) == ("timeout", "Test.OrderExpired")
+    assert sorted(orders.sent()) == ["Test.Bill", "Test.Bill", "Test.Cancelled", "Test.Cancelled"]
+
+
+def test_timeout_of_a_completed_saga_is_dropped(bench: Bench, orders: OrderSagas, events: Any) -> None:
+    orders.place("42", expires=DAY)
+    orders.pay("42")
+    orders.ship("42")
+    bench.run(max_concurrency=1)
+    orders.bring_nearer(timedelta(days=2))
+    bench.run()
+    assert "saga_timeout_dropped" in events()
+    assert orders.sent() == ["Test.Bill"]
+    assert bench.rows("error") == bench.rows("Sales") == orders.delayed() == []
+
+
+def test_timeout_of_a_former_saga_does_not_reach_its_successor(bench: Bench, orders: OrderSagas) -> None:
+    orders.place("42", expires=DAY)
+    orders.pay("42")
+    orders.ship("42")
+    bench.run(max_concurrency=1)
+    (former,) = orders.rows()
+    orders.place("42")
+    bench.run()
+    (successor,) = orders.rows()
+    assert successor.pk != former.pk
+    assert successor.completed_at is None
+    orders.bring_nearer(timedelta(days=2))
+    bench.run()
+    assert orders.rows()[0].completed_at is None
+    assert "Test.Cancelled" not in orders.sent()
+
+
+@pytest.mark.parametrize("completed", [False, True])
+def test_message_without_a_saga_is_dropped(bench: Bench, orders: OrderSagas, events: Any, completed: bool) -> None:
+    if completed:
+        orders.place("42")
+        orders.ship("42")
+        orders.pay("42")
+        bench.run(max_concurrency=1)
+    orders.pay("42")
+    bench.run()
+    assert "saga_not_found" in events()
+    assert bench.rows("error") == []
+    assert len(orders.rows()) == int(completed)
+
+
+def test_not_found_decides(bench: Bench, calls: Calls) -> None:
+    class Strict(Saga):
+        correlate_by = "number"
+        number = models.IntegerField(unique=True)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = Apps()
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None: ...
+
+        @continues("Test.Go")
+        def go(self, message: Any, context: Any) -> None: ...
+
+        @classmethod
+        def not_found(cls, message: Any, context: Any) -> None:
+            context.reply("Test.Unknown", {})
+            raise Unrecoverable(f"no saga {message['number']}")
+
+    create_table(bench.database.alias, Strict)
+    bench.install_queues("out")
+    bench.put_message("Test.Go", {"number": 7}, **{"NServiceBus.ReplyToAddress": address(bench, "out")})
+    bench.run()
+    (headers,) = bench.headers("error")
+    assert headers["NServiceBus.ExceptionInfo.Message"] == "no saga 7"
+    assert bench.rows("out") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({}, "has no 'number'"),
+        ({"number": None}, "it is empty"),
+        ({"number": "seven"}, "must be an integer"),
+        ({"number": 2**70}, "less than or equal"),
+    ],
+)
+def test_message_that_belongs_to_no_saga_fails_at_once(bench: Bench, calls: Calls, body: dict[str, Any], text: str) -> None:
+    class Numbered(Saga):
+        correlate_by = "number"
+        number = models.BigIntegerField(unique=True)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = Apps()
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None:
+            calls.add(1)
+
+    create_table(bench.database.alias, Numbered)
+    bench.configure(IMMEDIATE_RETRIES=3)
+    bench.put_message("Test.Begin", body)
+    bench.run()
+    (headers,) = bench.headers("error")
+    assert text in headers["NServiceBus.ExceptionInfo.Message"]
+    assert calls.seen == []
+
+
+def test_concurrent_starts_make_one_saga(bench: Bench, orders: OrderSagas) -> None:
+    for number in range(40):
+        orders.place(str(number % 4))
+    bench.run(max_concurrency=8)
+    assert [each.total for each in orders.rows()] == [10, 10, 10, 10]
+    assert all(sorted(entry["what"] for entry in each.history) == ["continued"] * 9 + ["started"] for each in orders.rows())
+    assert bench.rows("error") == []
+
+
+def test_second_start_waits_for_the_first(bench: Bench) -> None:
+    """Both see no row, both insert; the second waits for the commit of the first, and continues its saga."""
+    if bench.database.vendor == "sqlite":
+        pytest.skip("SQLite has one writer")
+
+    class Racing(Saga):
+        correlate_by = "number"
+        number = models.IntegerField(unique=True)
+        count = models.IntegerField(default=0)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = Apps()
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None:
+            self.count += 1
+
+    both = threading.Barrier(2, timeout=60)
+
+    def meet(instance: Saga, **_: Any) -> None:
+        if instance._state.adding:
+            both.wait()
+
+    models.signals.pre_save.connect(meet, sender=Racing)
+    create_table(bench.database.alias, Racing)
+    bench.configure(IMMEDIATE_RETRIES=0)
+    for number in (1, 2):
+        bench.put_message_of(number, "Test.Begin", {"number": 7})
+    bench.run(max_concurrency=2, model="fixed")
+    (saga,) = OrderSagas(bench).rows(Racing)
+    assert (saga.count, len(saga.history)) == (2, 2)
+    assert bench.rows("error") == []
+
+
+def test_messages_of_one_saga_lose_no_update(bench: Bench, calls: Calls) -> None:
+    class Counting(Saga):
+        correlate_by = "number"
+        number = models.IntegerField(unique=True)
+        count = models.IntegerField(default=0)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = Apps()
+
+        @starts("Test.Begin")
+        @continues("Test.Go")
+        def go(self, message: Any, context: Any) -> None:
+            self.count += 1
+
+    create_table(bench.database.alias, Counting)
+    bench.put_message("Test.Begin", {"number": 1})
+    bench.run()
+    for number in range(40):
+        bench.put_message_of(number, "Test.Go", {"number": 1})
+    bench.run(max_concurrency=8)
+    (saga,) = OrderSagas(bench).rows(Counting)
+    assert (saga.count, len(saga.history)) == (41, 41)
+
+
+def test_coroutine_handles(bench: Bench, calls: Calls) -> None:
+    class Waiting(Saga):
+        correlate_by = "number"
+        number = models.IntegerField(unique=True)
+        done = models.BooleanField(default=False)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = Apps()
+
+        @starts("Test.Begin", soft_time_limit=60)
+        async def begin(self, message: Any, context: Any) -> None:
+            await asend("Test.Out", {}, to=address(bench, "out"))
+            self.done = True
+
+    create_table(bench.database.alias, Waiting)
+    bench.install_queues("out")
+    bench.put_message("Test.Begin", {"number": 1})
+    bench.run()
+    sagas = OrderSagas(bench)
+    assert sagas.rows(Waiting)[0].done
+    (headers,) = bench.headers("out")
+    assert headers["NServiceBus.OriginatingSagaId"] == str(sagas.rows(Waiting)[0].pk)
+
+
+def test_completed_saga_can_be_deleted_at_once(bench: Bench) -> None:
+    class Short(Saga):
+        correlate_by = "number"
+        keep_completed = timedelta(0)
+        number = models.IntegerField(unique=True)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = Apps()
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None:
+            self.complete()
+
+    create_table(bench.database.alias, Short)
+    bench.put_message("Test.Begin", {"number": 1})
+    bench.run()
+    assert OrderSagas(bench).rows(Short) == []
+    assert bench.rows("error") == []
+
+
+def test_old_completed_sagas_are_deleted(bench: Bench, orders: OrderSagas) -> None:
+    for order_id in ("41", "42", "43"):
+        orders.place(order_id)
+    bench.run()
+    alias = bench.database.alias
+    for order_id, days in (("41", 31), ("42", 29)):
+        at = timezone.now() - timedelta(days=days)
+        OrderSaga._base_manager.using(alias).filter(order_id=order_id).update(completed_at=at)
+    delete_old_rows(alias, datetime.now(UTC))
+    assert {each.order_id for each in orders.rows()} == {"42", "43"}
+
+
+def test_history_is_bounded(bench: Bench, orders: OrderSagas, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OrderSaga, "history_limit", 2)
+    for total in (1, 2, 3):
+        orders.place("42", total=total)
+    bench.run(max_concurrency=1)
+    assert [each["changed"] for each in orders.rows()[0].history] == [{"total": "3"}, {"total": "6"}]
+
+
+def test_objects_and_base_types_correlate(bench: Bench, calls: Calls) -> None:
+    @message_type("Test.Parent")
+    @dataclass
+    class Parent:
+        number: int
+
+    @message_type("Test.Child")
+    @dataclass
+    class Child(Parent):
+        text: str = ""
+
+    class Typed(Saga):
+        correlate_by = "number"
+        number = models.IntegerField(unique=True)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = Apps()
+
+        @starts(Child)
+        @continues(Parent)
+        def begin(self, message: Any, context: Any) -> None:
+            calls.add(type(message).__name__)
+
+    try:
+        create_table(bench.database.alias, Typed)
+        bench.configure(routes={"Test.*": "Sales"})
+        send(Child(5, "x"))
+        bench.run()
+        assert calls.seen == ["Child"], "one message calls the method once"
+        send(Parent(5))
+        bench.run()
+        assert calls.seen == ["Child", "Parent"]
+    finally:
+        for name in ("Test.Parent", "Test.Child"):
+            found = message_types._by_name.pop(name)
+            message_types._by_class.pop(found.cls)
+
+
+def test_endpoint_does_not_subscribe_to_timeouts(bench: Bench, orders: OrderSagas) -> None:
+    bench.configure(routes={"Test.PlaceOrder": "Sales"})
+    bench.run()
+    topics = {row.topic for row in sender_as("Sales").composer.subscribers.table.all()}
+    assert {"Test.OrderPaid", "Test.OrderShipped"} <= topics
+    assert "Test.OrderExpired" not in topics
+
+
+def test_mode_none_is_refused(bench: Bench, orders: OrderSagas) -> None:
+    bench.configure(TRANSACTION_MODE="none")
+    with pytest.raises(ConfigurationError, match="TRANSACTION_MODE is 'none'"):
+        bench.run()
+
+
+def test_other_database_is_refused(postgresql_bench: Bench) -> None:
+    class Elsewhere(Saga):
+        correlate_by = "number"
+        number = models.IntegerField(unique=True)
+
+        class Meta:
+            app_label = "elsewhere"
+            apps = Apps()
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None: ...
+
+    (found,) = [each for each in Elsewhere.check() if each.id == "sqlqueue.E053"]
+    assert "'default'" in found.msg
+    postgresql_bench.configure()
+    with pytest.raises(ConfigurationError, match="cannot commit together"):
+        postgresql_bench.run()
+
+
+def test_checks_find_what_cannot_work(bench: Bench) -> None:
+    class Wrong(Saga):
+        correlate_by = "numbr"
+        number = models.IntegerField(unique=True)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = Apps()
+
+    class Twice(Saga):
+        correlate_by = "number"
+        number = models.IntegerField()
+        other = models.IntegerField()
+        text = models.TextField()
+        maybe = models.DateField(null=True)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = Apps()
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None: ...
+
+    assert ids(Wrong) == ["sqlqueue.E050", "sqlqueue.W050"]
+    assert ids(Twice) == ["sqlqueue.E051", "sqlqueue.E052"]
+    assert "but other has no default" in "".join(each.msg for each in Twice.check())
+    assert ids(OrderSaga) == []
+
+
+def ids(saga: type[Saga]) -> list[str]:
+    found: list[checks.CheckMessage] = saga.check()
+    return [str(each.id) for each in found]
+
+
+def test_unique_constraint_is_enough(bench: Bench) -> None:
+    class Tenant(Saga):
+        correlate_by = "number"
+        number = models.IntegerField()
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = Apps()
+            constraints = [models.UniqueConstraint(fields=["number"], name="unique_number")]  # noqa: RUF012
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None: ...
+
+    assert ids(Tenant) == []
+
+
+@pytest.mark.parametrize("decorate", [starts, continues, on_timeout])
+def test_wrong_decorators_are_refused(decorate: Any) -> None:
+    with pytest.raises(HandlerError, match="names no message type"):
+        decorate()
+    with pytest.raises(HandlerError, match="must take"):
+        decorate("Test.Message")(lambda self: None)
+    with pytest.raises(HandlerError, match="expected a Retry"):
+        decorate("Test.Message", retry=3)
+    with pytest.raises(HandlerError, match="a number of seconds above 0"):
+        decorate("Test.Message", soft_time_limit=0)
+
+    def generator(self: Any, message: Any, context: Any) -> Any:
+        yield 1
+
+    with pytest.raises(HandlerError, match="generator"):
+        decorate("Test.Message")(generator)
+
+
+def test_two_methods_for_one_message_are_refused(bench: Bench) -> None:
+    with pytest.raises(HandlerError, match=r"two methods for 'Test\.Begin', begin and go"):
+
+        class Double(Saga):
+            correlate_by = "number"
+            number = models.IntegerField(unique=True)
+
+            class Meta:
+                app_label = "sqlqueue_app"
+                apps = Apps()
+
+            @starts("Test.Begin")
+            def begin(self, message: Any, context: Any) -> None: ...
+
+            @continues("Test.Begin")
+            def go(self, message: Any, context: Any) -> None: ...
+
+
+def test_timeout_without_a_method_or_a_time_is_refused(bench: Bench) -> None:
+    saga = OrderSaga(order_id="42")
+    with pytest.raises(MessageTypeError, match=r"no method with @on_timeout for it"):
+        saga.request_timeout(object(), "Test.Never", delay=1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="one of delay= and deliver_at="):
+        saga.request_timeout(object(), "Test.OrderExpired")  # type: ignore[arg-type]
+    with pytest.raises(MessageTypeError, match="has no originator"):
+        saga.reply_to_originator(object(), "Test.Done")  # type: ignore[arg-type]
+
+
+def test_names_are_public() -> None:
+    assert sqlqueue_app.Saga is Saga
+    assert issubclass(OrderSaga, Saga)
+
+
+def test_plain_handler_of_the_same_message_is_called_too(bench: Bench, orders: OrderSagas, calls: Calls) -> None:
+    handles("Test.OrderPaid")(lambda message, context: calls.add(message["order_id"]))
+    orders.place("42")
+    orders.pay("42")
+    bench.run(max_concurrency=1)
+    assert calls.seen == ["42"]
+    assert orders.rows()[0].paid

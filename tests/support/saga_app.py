@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,13 @@ from tests.support.bench import Bench
 from tests.support.worker_processes import address
 
 MODULE = __name__
+PRINTS = "SQLQUEUE_TEST_SAGA_PRINTS"
+
+
+def tell(order_id: str) -> None:
+    """Print a line, for a test that kills the process somewhere after it."""
+    if PRINTS in os.environ:
+        os.write(1, f"{order_id}\n".encode())
 
 
 class OrderSaga(Saga):
@@ -42,10 +50,16 @@ class OrderSaga(Saga):
         context.send("Test.Bill", {"OrderId": self.order_id}, to=message["to"])
         if "expires" in message:
             self.request_timeout(context, "Test.OrderExpired", {"to": message["to"]}, delay=timedelta(seconds=message["expires"]))
+        if "chain" in message:
+            context.send_local("Test.OrderPaid", {"OrderId": self.order_id, "chain": True})
+        tell(self.order_id)
 
     @continues("Test.OrderPaid")
     def pay(self, message: Any, context: Any) -> None:
         self.paid = True
+        if "chain" in message:
+            context.send_local("Test.OrderShipped", {"parcel": {"order": self.order_id}})
+        tell(self.order_id)
         self._end()
 
     @continues("Test.OrderShipped", correlate=lambda message: message["parcel"]["order"])

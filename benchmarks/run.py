@@ -28,6 +28,7 @@ from benchmarks import (
     priorities,
     processes,
     receive,
+    sagas,
     sending,
     several,
     stages,
@@ -39,7 +40,7 @@ from benchmarks.series import Plan, Section, take_turns
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PARTS = (
-    "receive", "processes", "affinity", "backlog", "several", "priorities",
+    "receive", "processes", "affinity", "backlog", "several", "priorities", "sagas",
     "idle", "announcing", "memory", "send", "delayed", "profile",
 )  # fmt: skip
 PROCESSES_FACTOR = 3
@@ -139,6 +140,7 @@ class Bench:
             "affinity": lambda: [affinity.plan(main, messages=messages * PROCESSES_FACTOR)],
             "priorities": lambda: [priorities.plan(each, messages=messages) for each in everywhere],
             "several": lambda: [several.plan(main, messages=messages)],
+            "sagas": lambda: [sagas.plan(main, messages=messages)],
             "backlog": lambda: [backlog.plan(main, messages=messages, depths=depths, dead_rows=options.dead_rows)],
         }
         return take_turns(plans[part](), rounds, log_line)

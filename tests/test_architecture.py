@@ -46,7 +46,7 @@ ALLOWED: dict[str, frozenset[str]] = {
         {"messages", "conf", "dialects", "health_checks", "tables", "models", "installation", "receiving", "status"}
     ),
     "testing": frozenset({"messages", "policies", "conf", "dialects", "tables", "sending", "installation", "receiving", "status"}),
-    "sagas": frozenset({"messages", "policies", "conf", "models", "receiving", "status"}),
+    "sagas": frozenset({"messages", "policies", "conf", "tables", "models", "receiving", "status"}),
     "__init__": frozenset({"messages", "policies", "health_checks", "sending", "receiving", "status", "browsing", "sagas"}),
     "failures": frozenset({"messages", "conf", "tables", "models", "sending", "receiving", "status", "browsing"}),
     "urls": frozenset({"messages", "conf", "monitoring"}),

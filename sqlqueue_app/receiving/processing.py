@@ -25,7 +25,15 @@ from django.db import transaction
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
-from sqlqueue_app.messages.errors import DatabaseError, DoomedTransaction, NullHeaders, PoisonMessage, TransientError, counted
+from sqlqueue_app.messages.errors import (
+    DatabaseError,
+    Deadlock,
+    DoomedTransaction,
+    NullHeaders,
+    PoisonMessage,
+    TransientError,
+    counted,
+)
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.policies.polling import BatchSize, LowerBound
@@ -119,7 +127,7 @@ class NullBody(PoisonMessage):
 
 
 class _TransactionLost(Exception):
-    """The transaction was lost to another session before a handler was called: no failure of the message."""
+    """The transaction was lost to another session: no failure of the message."""
 
 
 class MessageProcessor:
@@ -251,7 +259,7 @@ class MessageProcessor:
                 self._attempt(batch, delivery)
                 hooks = self._complete(batch, delivery.outgoing)
             except _TransactionLost as gave_way:
-                text = "the id of a message could not be stored for DEDUPLICATE_FOR, its batch will be received again: %s"
+                text = "a message was in the way of another transaction, its batch will be received again: %s"
                 extra = self.config.log_extra("receive_gave_way", delivery.incoming.message_id)
                 logger.warning(text, gave_way.__cause__, extra=extra)
                 return RowOutcome.ROLLED_BACK
@@ -278,7 +286,13 @@ class MessageProcessor:
             # The audit queue has the first copy; acknowledge a retry again, because its sender waits for that.
             began = None
         elif incoming.body or is_subscription_message(incoming):
-            delivery.outgoing = self._call_handlers(batch, delivery)
+            try:
+                delivery.outgoing = self._call_handlers(batch, delivery)
+            except Deadlock as error:
+                if batch.several:
+                    # Locks of earlier messages are part of it: another attempt in this transaction would meet it again.
+                    raise _TransactionLost from error
+                raise
             self.check_usable()
         else:
             # As NServiceBus does: a control message, or a message without content, is done when it arrives.

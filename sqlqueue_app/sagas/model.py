@@ -105,7 +105,7 @@ class Saga(models.Model):
             raise ConfigurationError(f"the timeout {name!r} needs one of delay= and deliver_at=, which says when it is due")
         headers = {names.SAGA_ID: str(self.pk), names.IS_SAGA_TIMEOUT_MESSAGE: "True", names.SAGA_TYPE: self.type_name()}
         options: Any = {"headers": headers, "delay": delay, "deliver_at": deliver_at}
-        message_id = context.send_local(message, body, **options)  # type: ignore[call-overload]
+        message_id = context.send_local(message, body, **options)
         due = deliver_at or datetime.now(UTC) + (as_delay(delay) or timedelta())
         self.timeouts = [*self.timeouts, {"id": message_id, "type": name, "due": due.astimezone(UTC).isoformat()}]
         self.note_next_timeout()
@@ -184,8 +184,7 @@ class Saga(models.Model):
             field = cls.correlation_field()
         except ConfigurationError as error:
             return [checks.Error(str(error), hint=hint, obj=cls, id=WRONG_CORRELATION)]
-        unique = {constraint.fields for constraint in cls._meta.constraints if _is_unconditional(constraint)}
-        if field.unique or (field.name,) in unique:
+        if field.unique or any(_makes_unique(constraint, field.name) for constraint in cls._meta.constraints):
             return []
         text = f"{cls.__name__}.correlate_by is {field.name!r}, which is not unique: two sagas could start for one value"
         return [checks.Error(text, hint="add unique=True to the field", obj=cls, id=NOT_UNIQUE)]
@@ -216,8 +215,11 @@ class Saga(models.Model):
         return [checks.Error(text, hint=hint, obj=cls, id=OTHER_DATABASE)]
 
 
-def _is_unconditional(constraint: Any) -> bool:
-    return isinstance(constraint, models.UniqueConstraint) and constraint.condition is None and not constraint.expressions
+def _makes_unique(constraint: Any, name: str) -> bool:
+    """Whether a constraint makes the field unique on its own, in all rows."""
+    if not isinstance(constraint, models.UniqueConstraint) or constraint.condition is not None:
+        return False
+    return not constraint.expressions and tuple(constraint.fields) == (name,)
 
 
 def _needs_value(field: models.Field[Any, Any]) -> bool:

@@ -27,6 +27,7 @@ from sqlqueue_app.policies.recoverability import TransactionMode
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.handlers import Handler, with_timeout
 from sqlqueue_app.sagas.marks import Correlate, Role, SagaMark
+from sqlqueue_app.tables.connections import database_errors, dialect_of_connection
 
 if TYPE_CHECKING:
     from sqlqueue_app.sagas.model import Saga
@@ -126,7 +127,9 @@ class SagaMethod:
             return None
         alias, surrounding = self._place(context)
         with surrounding:
-            found, role = self._find(alias, mark, message, context, saga_id)
+            # A deadlock becomes our own error, which a transaction of several messages handles in a way of its own.
+            with database_errors(dialect_of_connection(connections[alias]), f"find the {self.saga.__name__} of a message"):
+                found, role = self._find(alias, mark, message, context, saga_id)
             if found is not None:
                 return self._run(alias, found, role, message, context)
             if is_timeout:

@@ -49,8 +49,8 @@ class StateFilter(admin.SimpleListFilter):
 class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """The list and the pages of one class of sagas, for users who may view its model. Nothing can be changed."""
 
-    list_display: Any = ("correlated", "state", "started_at", "updated_at", "next_timeout_at", "completed_at")
-    list_filter: Any = (StateFilter, "started_at")
+    list_display: ClassVar[Any] = ("correlated", "state", "started_at", "updated_at", "next_timeout_at", "completed_at")
+    list_filter: ClassVar[Any] = (StateFilter, "started_at")
     ordering: ClassVar = ("-started_at",)
     show_full_result_count = False
     list_per_page = 50

@@ -11,7 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import affinity, backlog, delayed, limit, memory, processes, receive, recording, run, sending, several, stages
+from benchmarks import (
+    affinity,
+    backlog,
+    delayed,
+    limit,
+    memory,
+    processes,
+    receive,
+    recording,
+    run,
+    sagas,
+    sending,
+    several,
+    stages,
+)
 from benchmarks.databases import PostgreSQL, SQLite
 from benchmarks.report import machine
 from benchmarks.series import Kind, Measured, Plan, Section, take_turns
@@ -115,6 +129,14 @@ def test_second_database_is_compared_with_one(server: PostgreSQL) -> None:
     measured_once(plan, "own.8", "both.8", "apart.8")
 
     assert [kind.key for kind in plan.kinds] == [f"{way}.{threads}" for threads in (1, 8) for way in ("own", "both", "apart")]
+
+
+def test_sagas_are_compared_with_plain_handlers(server: PostgreSQL) -> None:
+    plan = sagas.plan(server, messages=100)
+    measured_once(plan, "nothing.8", "hand.8", "continues.8", "starts.8")
+
+    ways = ("nothing", "hand", "continues", "starts")
+    assert [kind.key for kind in plan.kinds] == [f"{way}.{threads}" for threads in (1, 8) for way in ways]
 
 
 def test_one_processor_is_compared_with_all(server: PostgreSQL) -> None:

@@ -23,7 +23,7 @@ MODULE = __name__
 PRINTS = "SQLQUEUE_TEST_SAGA_PRINTS"
 
 
-def tell(order_id: str) -> None:
+def note_line(order_id: str) -> None:
     """Print a line, for a test that kills the process somewhere after it."""
     if PRINTS in os.environ:
         os.write(1, f"{order_id}\n".encode())
@@ -52,14 +52,14 @@ class OrderSaga(Saga):
             self.request_timeout(context, "Test.OrderExpired", {"to": message["to"]}, delay=timedelta(seconds=message["expires"]))
         if "chain" in message:
             context.send_local("Test.OrderPaid", {"OrderId": self.order_id, "chain": True})
-        tell(self.order_id)
+        note_line(self.order_id)
 
     @continues("Test.OrderPaid")
     def pay(self, message: Any, context: Any) -> None:
         self.paid = True
         if "chain" in message:
             context.send_local("Test.OrderShipped", {"parcel": {"order": self.order_id}})
-        tell(self.order_id)
+        note_line(self.order_id)
         self._end()
 
     @continues("Test.OrderShipped", correlate=lambda message: message["parcel"]["order"])

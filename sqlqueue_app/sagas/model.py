@@ -105,7 +105,7 @@ class Saga(models.Model):
             raise ConfigurationError(f"the timeout {name!r} needs one of delay= and deliver_at=, which says when it is due")
         headers = {names.SAGA_ID: str(self.pk), names.IS_SAGA_TIMEOUT_MESSAGE: "True", names.SAGA_TYPE: self.type_name()}
         options: Any = {"headers": headers, "delay": delay, "deliver_at": deliver_at}
-        message_id = context.send_local(message, body, **options)
+        message_id = context.send_local(message, body, **options)  # type: ignore[call-overload]
         due = deliver_at or datetime.now(UTC) + (as_delay(delay) or timedelta())
         self.timeouts = [*self.timeouts, {"id": message_id, "type": name, "due": due.astimezone(UTC).isoformat()}]
         self.note_next_timeout()
@@ -150,7 +150,7 @@ class Saga(models.Model):
         try:
             field = cls._meta.get_field(getattr(cls, "correlate_by", "") or "")
         except FieldDoesNotExist:
-            field = None  # type: ignore[assignment]
+            field = None
         if not isinstance(field, models.Field):
             raise ConfigurationError(
                 f"{cls.__name__}.correlate_by is {getattr(cls, 'correlate_by', None)!r}: expected the name of one of its fields"

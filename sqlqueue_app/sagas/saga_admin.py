@@ -19,9 +19,9 @@ from sqlqueue_app.sagas.model import Saga, saga_classes
 from sqlqueue_app.status.texts import path_of
 
 _WORDS: Final = {
-    "started": gettext_lazy("started"),
-    "continued": gettext_lazy("continued"),
-    "timeout": gettext_lazy("timeout"),
+    "started": gettext_lazy("Saga started"),
+    "continued": gettext_lazy("Saga continued"),
+    "timeout": gettext_lazy("Timeout arrived"),
 }
 # Columns of our own are shown in another form.
 _HIDDEN: Final = ("timeouts", "history", "conversation_id")
@@ -35,7 +35,7 @@ class StateFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
         """The states."""
-        return [("running", _("running")), ("overdue", _("running, timeout overdue")), ("completed", _("completed"))]
+        return [("running", _("Running")), ("overdue", _("Timeout overdue")), ("completed", _("Saga completed"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """The sagas in the chosen state."""
@@ -49,7 +49,7 @@ class StateFilter(admin.SimpleListFilter):
 class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """The list and the pages of one class of sagas, for users who may view its model. Nothing can be changed."""
 
-    list_display: ClassVar[Any] = ("correlated", "state", "started_at", "updated_at", "next_timeout_at", "completed_at")
+    list_display: Any = ("correlated", "state", "started_at", "updated_at", "next_timeout_at", "completed_at")
     list_filter: ClassVar[Any] = (StateFilter, "started_at")
     ordering: ClassVar = ("-started_at",)
     show_full_result_count = False
@@ -72,7 +72,7 @@ class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         state = [field.name for field in self.model.own_fields()]
         return [
             (None, {"fields": ["state", *state]}),
-            (_("Process"), {"fields": [*ours, "conversation", "pending_timeouts"]}),
+            (_("Long-running process"), {"fields": [*ours, "conversation", "pending_timeouts"]}),
             (_("History"), {"fields": ["messages"]}),
         ]
 
@@ -89,9 +89,9 @@ class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def state(self, saga: Saga) -> str:
         """Whether the saga runs, or its next timeout is overdue."""
         if saga.completed_at is not None:
-            return _("completed")
+            return _("Saga completed")
         is_late = saga.next_timeout_at is not None and saga.next_timeout_at < timezone.now()
-        return _("running, timeout overdue") if is_late else _("running")
+        return _("Timeout overdue") if is_late else _("Running")
 
     @admin.display(description=gettext_lazy("Conversation"))
     def conversation(self, saga: Saga) -> str:
@@ -109,7 +109,7 @@ class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def pending_timeouts(self, saga: Saga) -> str:
         """The timeouts that were requested and have not arrived, those due first at the top."""
         rows = sorted((each["due"], each["type"], each["id"]) for each in saga.timeouts)
-        return _table([_("Due"), _("Message type"), _("Message ID")], [(_time(due), *others) for due, *others in rows])
+        return _table([_("Due"), _("Message type"), _("Message id")], [(_time(due), *others) for due, *others in rows])
 
     @admin.display(description=gettext_lazy("Messages"))
     def messages(self, saga: Saga) -> str:
@@ -118,7 +118,7 @@ class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             (_time(each["at"]), _what(each), each["type"], each["id"], _changes(each.get("changed", {})))
             for each in reversed(saga.history)
         ]
-        return _table([_("Time"), _("What happened"), _("Message type"), _("Message ID"), _("Changes")], rows)
+        return _table([_("Time"), _("Event"), _("Message type"), _("Message id"), _("Changes")], rows)
 
 
 def _time(text: str) -> str:
@@ -127,7 +127,7 @@ def _time(text: str) -> str:
 
 
 def _what(entry: dict[str, Any]) -> str:
-    words = [str(_WORDS.get(entry["what"], entry["what"])), *([_("completed")] if entry.get("completed") else [])]
+    words = [str(_WORDS.get(entry["what"], entry["what"])), *([_("Saga completed")] if entry.get("completed") else [])]
     return ", ".join(words)
 
 

@@ -204,7 +204,7 @@ def test_pages_of_the_admin(project: Run) -> None:
         has = [f">{order}</a>" in text[name] for order in ("41&lt;b&gt;", "42")]
         assert has == [bool(each) for each in shown], name
     assert "Shop.PlaceOrder" in text["detail"]
-    assert "continued, completed" in text["detail"]
+    assert "Saga continued, Saga completed" in text["detail"]
     assert "paid: True" in text["detail"]
     assert f"/{conversation}/" in text["detail"]
     assert "Shop.OrderExpired" in text["waiting"]

@@ -61,11 +61,6 @@ class MessageContext:
         self.connection = connection
         """Django's connection of the receive transaction; None in mode none, where there is none."""
 
-    @property
-    def incoming(self) -> IncomingMessage:
-        """The message as it was received."""
-        return self._incoming
-
     @cached_property
     def headers(self) -> dict[str, str | None]:
         """A copy of the headers: changing it affects nothing else."""
@@ -205,36 +200,7 @@ class MessageContext:
             )
         if names.ORIGINATING_SAGA_ID in self._incoming.headers:
             headers = {**_saga_asking(self._incoming), **(headers or {})}
-        return self.reply_at(address, message, body, headers)
-
-    def reply_at(self, address: str, message: object, body: object, headers: Mapping[str, str | None] | None) -> str:
-        """Reply to an address; otherwise as `reply`."""
-        code = return_code_of(message, body)
-        if self._allowed is not None:
-            self._allowed.check(self._composer.destination(address), message_id=self.message_id, what="a reply")
-        if code is not None:
-            code_headers = return_code_headers(code, headers)
-            outgoing = self._composer.control(address, code_headers, incoming=self._incoming, intent=Intent.REPLY)
-        else:
-            priority = self._composer.priority_of_reply(address, self._incoming)
-            options = SendOptions(to=address, headers=headers, priority=priority)
-            outgoing = self._composer.compose(message, body, options, incoming=self._incoming, intent=Intent.REPLY)
-        self.outgoing.append(outgoing)
-        return outgoing.message_id or ""
-
-    @contextmanager
-    def in_saga(self, saga_id: str, saga_type: str) -> Iterator[None]:
-        """Name a saga in the headers of all messages that are sent in the block, by this context or by `send()`."""
-        plain, handled = self._incoming, current_handling()
-        self._incoming = SagaMessage(plain, saga_id=saga_id, saga_type=saga_type)
-        if handled is not None:
-            handled.incoming = self._incoming
-        try:
-            yield
-        finally:
-            self._incoming = plain
-            if handled is not None:
-                handled.incoming = plain
+        return reply_at(self, address, message, body, headers)
 
     def forward(self, to: str) -> None:
         """Forward the message, with the same id, headers and body, to the queue of an address.
@@ -259,6 +225,45 @@ class MessageContext:
             reply_to=incoming.reply_address,
         )
         self.outgoing.append(OutgoingMessage(destination, complete | {names.FORWARDS: str(forwards + 1)}, incoming.body))
+
+
+# For sagas; handlers have the methods.
+
+
+def incoming_of(context: MessageContext) -> IncomingMessage:
+    """The message as it was received."""
+    return context._incoming
+
+
+def reply_at(context: MessageContext, address: str, message: object, body: object, headers: Mapping[str, str | None] | None) -> str:
+    """Reply to an address; otherwise as `reply`."""
+    code = return_code_of(message, body)
+    if context._allowed is not None:
+        context._allowed.check(context._composer.destination(address), message_id=context.message_id, what="a reply")
+    if code is not None:
+        code_headers = return_code_headers(code, headers)
+        outgoing = context._composer.control(address, code_headers, incoming=context._incoming, intent=Intent.REPLY)
+    else:
+        priority = context._composer.priority_of_reply(address, context._incoming)
+        options = SendOptions(to=address, headers=headers, priority=priority)
+        outgoing = context._composer.compose(message, body, options, incoming=context._incoming, intent=Intent.REPLY)
+    context.outgoing.append(outgoing)
+    return outgoing.message_id or ""
+
+
+@contextmanager
+def in_saga(context: MessageContext, saga_id: str, saga_type: str) -> Iterator[None]:
+    """Name a saga in the headers of all messages that are sent in the block, by its context or by `send()`."""
+    plain, handled = context._incoming, current_handling()
+    context._incoming = SagaMessage(plain, saga_id=saga_id, saga_type=saga_type)
+    if handled is not None:
+        handled.incoming = context._incoming
+    try:
+        yield
+    finally:
+        context._incoming = plain
+        if handled is not None:
+            handled.incoming = plain
 
 
 def _saga_asking(incoming: IncomingMessage) -> dict[str, str | None]:

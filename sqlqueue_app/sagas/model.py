@@ -23,7 +23,7 @@ from sqlqueue_app.messages.headers import Intent
 from sqlqueue_app.messages.times import as_delay
 from sqlqueue_app.messages.types import registry as message_types
 from sqlqueue_app.models.fields import JsonTextField
-from sqlqueue_app.receiving.context import MessageContext
+from sqlqueue_app.receiving.context import MessageContext, reply_at
 from sqlqueue_app.receiving.handlers import registry
 from sqlqueue_app.sagas.marks import Role, marked_methods
 from sqlqueue_app.sagas.running import handlers_of_saga
@@ -122,7 +122,7 @@ class Saga(models.Model):
                 "(it is not an endpoint and has no SEND_AS)"
             )
         headers = {names.CORRELATION_ID: self.original_message_id, names.MESSAGE_INTENT: Intent.REPLY.value}
-        return context.reply_at(self.originator, message, body, headers)
+        return reply_at(context, self.originator, message, body, headers)
 
     @classmethod
     def not_found(cls, message: Any, context: MessageContext) -> None:  # noqa: ARG003 - for those who override it

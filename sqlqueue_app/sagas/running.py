@@ -24,7 +24,7 @@ from sqlqueue_app.messages.errors import ConfigurationError, Unrecoverable
 from sqlqueue_app.messages.headers import Intent
 from sqlqueue_app.messages.types import plain_name
 from sqlqueue_app.policies.recoverability import TransactionMode
-from sqlqueue_app.receiving.context import MessageContext
+from sqlqueue_app.receiving.context import MessageContext, in_saga, incoming_of
 from sqlqueue_app.receiving.handlers import Handler, with_timeout
 from sqlqueue_app.sagas.marks import Correlate, Role, SagaMark
 from sqlqueue_app.tables.connections import database_errors, dialect_of_connection
@@ -119,7 +119,7 @@ class SagaMethod:
     def handle(self, message: Any, context: MessageContext) -> Any:
         """Handle a message in the receive transaction. Returns what the method returns, which must be None."""
         mark = self._marks[context.called.message_type if context.called is not None else next(iter(self._marks))]
-        header = context.incoming.headers.get
+        header = incoming_of(context).headers.get
         is_timeout = (header(names.IS_SAGA_TIMEOUT_MESSAGE) or "").strip().lower() == "true"
         saga_id = self._id_in(context)
         # One type may be a timeout of this saga, of another one, and a plain message.
@@ -142,8 +142,8 @@ class SagaMethod:
 
     def _id_in(self, context: MessageContext) -> uuid.UUID | None:
         """The saga that the headers name; None unless it is of this class. NServiceBus ignores them in events, and so do we."""
-        header = context.incoming.headers.get
-        if not (text := header(names.SAGA_ID)) or context.incoming.intent is Intent.PUBLISH:
+        header = incoming_of(context).headers.get
+        if not (text := header(names.SAGA_ID)) or incoming_of(context).intent is Intent.PUBLISH:
             return None
         if plain_name(header(names.SAGA_TYPE) or "") != self._type:
             return None
@@ -203,7 +203,7 @@ class SagaMethod:
         return found
 
     def _start(self, alias: str, attribute: str, value: Any, context: MessageContext) -> Saga:
-        incoming, now = context.incoming, timezone.now()
+        incoming, now = incoming_of(context), timezone.now()
         started = self.saga(
             **{attribute: value},
             originator=_storable(incoming.reply_to),
@@ -222,7 +222,7 @@ class SagaMethod:
         if saga.timeouts:
             saga.timeouts = [each for each in saga.timeouts if each["id"] != context.message_id]
             saga.note_next_timeout()
-        with context.in_saga(str(saga.pk), self._type):
+        with in_saga(context, str(saga.pk), self._type):
             result = self._call(saga, message, context)
         now = timezone.now()
         after = {field.name: str(field.value_from_object(saga)) for field in fields}

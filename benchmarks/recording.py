@@ -124,7 +124,7 @@ def main() -> None:
     django.setup()
     # Models can be imported only now.
     from sqlqueue_app.conf import get_settings  # noqa: PLC0415
-    from sqlqueue_app.receiving.waiting import StopSignal  # noqa: PLC0415
+    from sqlqueue_app.receiving.stopping import StopSignal  # noqa: PLC0415
     from sqlqueue_app.worker.run import RunOptions, run_worker  # noqa: PLC0415
 
     sent: dict[int, list[str]] = defaultdict(list)

@@ -43,7 +43,7 @@ def measure(counts: Sequence[int]) -> Iterator[dict[str, object]]:
     """One run, with a measurement for each number of messages, one after the other."""
     from sqlqueue_app.conf import get_settings  # noqa: PLC0415 -- Django is set up now
     from sqlqueue_app.pipeline.run import options_of, run_pipeline  # noqa: PLC0415
-    from sqlqueue_app.receiving.waiting import StopSignal  # noqa: PLC0415
+    from sqlqueue_app.receiving.stopping import StopSignal  # noqa: PLC0415
     from sqlqueue_app.spark.session import spark_running  # noqa: PLC0415
     from tests.support import directories  # noqa: PLC0415
     from tests.support.filling import install, table  # noqa: PLC0415

@@ -123,7 +123,7 @@ def main() -> None:
     from benchmarks import handlers  # noqa: PLC0415
     from benchmarks.measures import rate  # noqa: PLC0415
     from sqlqueue_app.conf import get_settings  # noqa: PLC0415
-    from sqlqueue_app.receiving.waiting import StopSignal  # noqa: PLC0415
+    from sqlqueue_app.receiving.stopping import StopSignal  # noqa: PLC0415
     from sqlqueue_app.worker.run import RunOptions, run_worker  # noqa: PLC0415
 
     timers = Timers()

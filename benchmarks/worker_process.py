@@ -20,7 +20,7 @@ def run(threads: int, enough: int | None) -> dict[str, object]:
     django.setup()
     # Models can be imported only now.
     from sqlqueue_app.conf import get_settings  # noqa: PLC0415
-    from sqlqueue_app.receiving.waiting import StopSignal  # noqa: PLC0415
+    from sqlqueue_app.receiving.stopping import StopSignal  # noqa: PLC0415
     from sqlqueue_app.worker.run import RunOptions, run_worker  # noqa: PLC0415
 
     stop = StopSignal()

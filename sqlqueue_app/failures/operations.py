@@ -43,7 +43,7 @@ from sqlqueue_app.models import ActionResult, FailedAttempt, FailedMessage, Fail
 from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.instances import managed_alias
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.status.events import Actor, EventKind, record_action, record_event
 from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection

@@ -33,7 +33,7 @@ from sqlqueue_app.monitoring.rules import EVERY_SECONDS, GONE, NEW, RAISED, RESO
 from sqlqueue_app.monitoring.webhooks import SendFailed, host_is_allowed, post, signed_headers
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.instances import managed_alias
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.status.events import EventKind, record_event
 from sqlqueue_app.status.texts import path_of
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection

@@ -23,7 +23,7 @@ from sqlqueue_app.pipeline.storage import BatchLost, PipelineError, check_local_
 from sqlqueue_app.pipeline.taking import AuditQueueCopier, AuditQueueTaker, BatchResult, delete_copied
 from sqlqueue_app.pipeline.tools import Tools, reader_of
 from sqlqueue_app.receiving.instances import managed_alias
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.spark.session import spark_errors, spark_running
 from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues, name_of_queue
 from sqlqueue_app.tables.connections import database_now

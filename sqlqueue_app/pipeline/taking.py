@@ -26,7 +26,7 @@ from sqlqueue_app.pipeline.lake_batches import PreparedBatch, WrittenBatch, coun
 from sqlqueue_app.pipeline.manifest import Commit
 from sqlqueue_app.pipeline.storage import BatchLost, queue_folder
 from sqlqueue_app.pipeline.tools import Tools
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.spark.lake_files import read_files, row_versions_in
 from sqlqueue_app.spark.source.stream_reader import TableProbe, Watermark
 from sqlqueue_app.spark.transforms import parse_messages

@@ -230,6 +230,8 @@ class Batch:
 AUTO_MAXIMUM: Final = 64
 # The maximum duration of a batch, and so of the wait of its first message for the commit.
 AUTO_SECONDS: Final = 0.1
+# The maximum bytes of the bodies of a batch, which its thread holds several times, as text of the database among others.
+AUTO_BYTES: Final = 2**20
 
 
 class BatchSize:
@@ -237,7 +239,7 @@ class BatchSize:
 
     A commit costs as much as ten receives (docs/internals/performance.md#limits-of-the-database); but messages of one transaction
     wait for each other, and all are received again if it is lost. So a batch grows only while the queue is deep and handlers are
-    fast. After a loss each message is received alone, which identifies the failing one.
+    fast, and its bodies are small. After a loss each message is received alone, which identifies the failing one.
     """
 
     def __init__(self, size: int | Literal["auto"] = 1) -> None:
@@ -252,15 +254,19 @@ class BatchSize:
             return 1
         return self._size
 
-    def done(self, received: int, seconds: float, *, failed: bool) -> None:
-        """Record the end and the duration of a batch; `failed` if one of its messages was not handled."""
+    def done(self, received: int, seconds: float, *, failed: bool, content: int = 0) -> None:
+        """Record the end and the duration of a batch; `failed` if one of its messages was not handled; `content`: the bytes of its
+        bodies.
+        """
         if not self._automatic:
             return
         if failed:
             self._size = 1
         elif seconds > AUTO_SECONDS:
             self._size = max(1, int(received * AUTO_SECONDS / seconds))
-        elif received >= self._size and seconds <= AUTO_SECONDS / 2:
+        elif content > AUTO_BYTES:
+            self._size = max(1, received * AUTO_BYTES // content)
+        elif received >= self._size and seconds <= AUTO_SECONDS / 2 and content <= AUTO_BYTES / 2:
             self._size = min(self._size * 2, AUTO_MAXIMUM)
 
     def lost(self, received: int) -> None:

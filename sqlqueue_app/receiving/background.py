@@ -17,7 +17,7 @@ from django.db import connections
 
 from sqlqueue_app.messages.errors import DatabaseError
 from sqlqueue_app.policies.polling import BUSY_PROBE_SECONDS, SLOW_TASK_TICK_SECONDS
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.tables.connections import POOL_IDLE_SECONDS, ConnectionPool
 
 if TYPE_CHECKING:

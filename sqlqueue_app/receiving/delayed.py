@@ -22,7 +22,8 @@ from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
 from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS, BackOff
 from sqlqueue_app.receiving.destinations import Destinations, Unroutable
 from sqlqueue_app.receiving.error_queue import ErrorQueue, Processor, failure_of
-from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import EmptyQueues
 from sqlqueue_app.sending.composer import sender_identity
 from sqlqueue_app.sending.dispatcher import notified_of_delays
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection

@@ -47,8 +47,9 @@ from sqlqueue_app.receiving.processing import ProcessorConfig, SharedFailures
 from sqlqueue_app.receiving.receiver import NewProcessor, Poller, QueuePoller, Receiver, ReceiverOptions
 from sqlqueue_app.receiving.recovery import RateLimit
 from sqlqueue_app.receiving.special_queues import CallbackWakeUp, SatelliteProcessor, SatelliteRoutes, callback_processor
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.receiving.time_limits import TimeLimits
-from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal, WakeUp
+from sqlqueue_app.receiving.waiting import EmptyQueues, WakeUp
 from sqlqueue_app.sending.composer import Composer, Routes, sender_identity, utc_now
 from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher, own_delayed_table
 from sqlqueue_app.tables.announcements import can_listen

@@ -121,6 +121,11 @@ class ReceivedBatch:
     immediate: list[OutgoingMessage] = field(default_factory=list)
     """Immediate sends that wait for the end of the transaction, where the database has one writer (SQLite)."""
 
+    @property
+    def content(self) -> int:
+        """The bytes of the bodies."""
+        return sum(len(row.body) for row in self.rows if row.body is not None)
+
 
 class NullBody(PoisonMessage):
     """The body column is NULL, which blocks a real endpoint forever (docs/internals/wire.md#observed-behaviour)."""
@@ -191,7 +196,7 @@ class MessageProcessor:
         began = self._clock()
         outcome = self.process_row(batch, batch.rows[0])
         if self._size is not None:
-            self._size.done(1, self._clock() - began, failed=outcome in _NOT_HANDLED)
+            self._size.done(1, self._clock() - began, failed=outcome in _NOT_HANDLED, content=batch.content)
         self._measure(batch)
         return outcome in _FOUND_WORK
 
@@ -208,7 +213,8 @@ class MessageProcessor:
                     self._note_lost_batch(count)
                     return True
         if self._size is not None:
-            self._size.done(count, self._clock() - began, failed=any(outcome in _NOT_HANDLED for outcome in outcomes))
+            failed = any(outcome in _NOT_HANDLED for outcome in outcomes)
+            self._size.done(count, self._clock() - began, failed=failed, content=batch.content)
         return self._commit_batch(batch) or any(outcome in _FOUND_WORK for outcome in outcomes)
 
     # decode

@@ -20,7 +20,8 @@ from sqlqueue_app.policies.polling import WAIT_SECONDS, CircuitBreaker, ThreadBu
 from sqlqueue_app.policies.recoverability import TransactionMode
 from sqlqueue_app.receiving.processing import MessageProcessor, NonTransactionalProcessor, ProcessorConfig
 from sqlqueue_app.receiving.recovery import RateLimit
-from sqlqueue_app.receiving.waiting import EmptyQueues, PauseGate, StopSignal, WakeUp
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import EmptyQueues, PauseGate, WakeUp
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction, receive_transaction
 from sqlqueue_app.tables.rows import ReceivedRow

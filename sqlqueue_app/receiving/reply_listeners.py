@@ -22,7 +22,8 @@ from sqlqueue_app.receiving.endpoint import ReceivingEndpoint, ReceivingQueue
 from sqlqueue_app.receiving.instances import Heartbeat
 from sqlqueue_app.receiving.receiver import Receiver
 from sqlqueue_app.receiving.special_queues import CallbackWakeUp
-from sqlqueue_app.receiving.waiting import PartOfStop, StopSignal, listening
+from sqlqueue_app.receiving.stopping import PartOfStop, StopSignal
+from sqlqueue_app.receiving.waiting import listening
 from sqlqueue_app.sending.composer import Composer
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.sending.replies import pending

@@ -33,7 +33,8 @@ from sqlqueue_app.receiving.processing import (
     logger,
 )
 from sqlqueue_app.receiving.recovery import by_default
-from sqlqueue_app.receiving.waiting import StopSignal, WakeUp
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import WakeUp
 from sqlqueue_app.sending.replies import Request, is_reply, pending
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.queue import QueueTable

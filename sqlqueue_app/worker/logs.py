@@ -9,15 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Final, TextIO
+from typing import TextIO
 
-from sqlqueue_app.messages.errors import counted, json_text, terminal_line, terminal_text
-from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
+from sqlqueue_app.messages.errors import json_text, terminal_line, terminal_text
 
-worker_logger = logging.getLogger("sqlqueue.worker")
 FIELDS = ("event", "endpoint", "queue", "message_id", "attempt", "delay_seconds", "job")
 
 _before: dict[logging.Handler, tuple[int, bool]] = {}  # what `remove_logging` brings back
@@ -89,28 +85,3 @@ def remove_logging(handler: logging.Handler | None) -> None:
     root.removeHandler(handler)
     level, root.propagate = _before.pop(handler)
     root.setLevel(level)
-
-
-ACTIVITY_SECONDS: Final = 60.0
-
-
-class Activity:
-    """Logs how many messages each endpoint has handled in this process since the last line, even if none."""
-
-    def __init__(self, endpoints: Sequence[ReceivingEndpoint], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._measures = {each.name: each.measures for each in endpoints}
-        self._clock = clock
-        self._since = clock()
-        self._before = dict.fromkeys(self._measures, (0, 0))
-
-    def report(self) -> None:
-        """Log the line; call it every ACTIVITY_SECONDS. The first call, at the start, logs nothing."""
-        if (seconds := self._clock() - self._since) < ACTIVITY_SECONDS / 2:
-            return
-        self._since += seconds
-        parts = []
-        for name, measures in self._measures.items():
-            handled, failures = self._before[name]
-            self._before[name] = now = measures.all_handled, measures.all_failures
-            parts.append(f"{name} {counted(now[0] - handled, 'message')}, {counted(now[1] - failures, 'failed attempt')}")
-        worker_logger.info("handled in the last %.0f s: %s", seconds, "; ".join(parts), extra={"event": "worker_activity"})

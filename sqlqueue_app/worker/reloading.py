@@ -12,7 +12,7 @@ from threading import Thread
 from django.apps import apps
 from django.utils.autoreload import StatReloader, autoreload_started
 
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 
 # As often as Django's own reloader.
 POLL_SECONDS = 1.0

@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
-from types import FrameType
 from typing import Final, Literal
 
 from django.conf import settings as django_settings
@@ -41,7 +38,8 @@ from sqlqueue_app.receiving.in_flight import InFlightRegistry
 from sqlqueue_app.receiving.instances import Heartbeat, InstanceLease, claim, forget_gone, managed_alias, register_instance
 from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Receiver
 from sqlqueue_app.receiving.reply_listeners import WorkerReplyListeners
-from sqlqueue_app.receiving.waiting import EmptyQueues, PartOfStop, StopSignal, listening
+from sqlqueue_app.receiving.stopping import PartOfStop, StopSignal
+from sqlqueue_app.receiving.waiting import EmptyQueues, listening
 from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.status.instances import drop_old_callback_queues
 from sqlqueue_app.status.samples import Measuring, Sampling
@@ -50,7 +48,6 @@ from sqlqueue_app.status.subscriptions import subscribe_to_events
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.listing import current_catalog
-from sqlqueue_app.worker.logs import ACTIVITY_SECONDS, Activity
 from sqlqueue_app.worker.service_control import service_control_jobs
 
 logger = logging.getLogger("sqlqueue.worker")
@@ -244,96 +241,6 @@ def _log_started(endpoints: list[ReceivingEndpoint], queues: list[str]) -> None:
     logger.info(
         "receiving for %s from %s", ", ".join(each.name for each in endpoints), ", ".join(queues), extra={"event": "worker_started"}
     )
-
-
-REPEAT_SECONDS: Final = 1.0
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
-# Not the number of any signal.
-_END = b"\0"
-
-# Whether this process listens; a forked child must not, because it shares the pipe with its parent.
-_listening = threading.Event()
-
-
-@contextlib.contextmanager
-def stop_on_signals(
-    stop: StopSignal, *, abort: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
-) -> Iterator[None]:
-    """Set the stop signal on SIGINT or SIGTERM; the second one calls `abort` and ends the process at once with 128 + its number.
-
-    The same signal within REPEAT_SECONDS of the first does not count as second: `timeout` signals its child, then the whole
-    group. The database rolls back the transactions of an aborted process: the messages return to their queues. Does nothing
-    outside the main thread. Both are called in a separate thread, so they may take locks.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    # Python runs signal handlers only in the main thread, between two of its steps. Setting an event there deadlocks if the main
-    # thread holds the event's lock, and a signal just before the main thread waits for a lock is not handled until that wait
-    # ends. Neither affects the number that the interpreter writes into a pipe at once.
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-
-    def watch() -> None:
-        first: tuple[int, float] | None = None
-        while (got := os.read(reading, 1)) not in (_END, b""):
-            if got[0] not in _NUMBERS:
-                continue
-            now = clock()
-            stop.set()
-            if first is None:
-                first = got[0], now
-            elif got[0] != first[0] or now - first[1] >= REPEAT_SECONDS:
-                os.write(2, b"second signal: aborting, messages in progress return to their queues\n")
-                abort()
-                os._exit(128 + got[0])
-
-    watcher = threading.Thread(target=watch, name="sqlqueue-signals", daemon=True)
-    watcher.start()
-    pipe_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    before = {number: signal.signal(number, _only_the_pipe) for number in _NUMBERS}
-    _listening.set()
-    try:
-        yield
-    finally:
-        _listening.clear()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(pipe_before)
-        os.write(writing, _END)
-        watcher.join()
-        os.close(reading)
-        os.close(writing)
-
-
-def stop_at_eof(stop: StopSignal) -> None:
-    """Set the stop signal when standard input ends, for a process that must not outlive its parent.
-
-    Call it once in a process. A thread reads and discards the input until then; it ends with the process.
-    """
-
-    def read() -> None:
-        while os.read(0, 4096):
-            pass
-        stop.set()
-
-    threading.Thread(target=read, name="sqlqueue-stdin", daemon=True).start()
-
-
-def _only_the_pipe(_number: int, _frame: FrameType | None) -> None:
-    """Keep the signal from ending the process; the thread at the other end of the pipe acts on it."""
-
-
-def _forget_in_child() -> None:
-    """Restore default signals in a child forked by a handler (such as multiprocessing), so that it stops no other process."""
-    if _listening.is_set():
-        signal.set_wakeup_fd(-1)
-        for number in _NUMBERS:
-            signal.signal(number, signal.SIG_DFL)
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
 
 
 AUTO: Final = "auto"
@@ -531,3 +438,28 @@ def _purge(alias: str, backend: TaskBackend) -> None:
         background_logger.info(
             "%s of %s deleted", counted(purged, "old task result"), backend.alias, extra={"event": "task_results_purged"}
         )
+
+
+ACTIVITY_SECONDS: Final = 60.0
+
+
+class Activity:
+    """Logs how many messages each endpoint has handled in this process since the last line, even if none."""
+
+    def __init__(self, endpoints: Sequence[ReceivingEndpoint], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._measures = {each.name: each.measures for each in endpoints}
+        self._clock = clock
+        self._since = clock()
+        self._before = dict.fromkeys(self._measures, (0, 0))
+
+    def report(self) -> None:
+        """Log the line; call it every ACTIVITY_SECONDS. The first call, at the start, logs nothing."""
+        if (seconds := self._clock() - self._since) < ACTIVITY_SECONDS / 2:
+            return
+        self._since += seconds
+        parts = []
+        for name, measures in self._measures.items():
+            handled, failures = self._before[name]
+            self._before[name] = now = measures.all_handled, measures.all_failures
+            parts.append(f"{name} {counted(now[0] - handled, 'message')}, {counted(now[1] - failures, 'failed attempt')}")
+        logger.info("handled in the last %.0f s: %s", seconds, "; ".join(parts), extra={"event": "worker_activity"})

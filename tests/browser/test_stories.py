@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import FailedMessage, FailureStatus, Instance, Operation, OperatorAction
 from sqlqueue_app.monitoring.notifying import NotificationSender
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from tests.browser.conftest import Site
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import FAILED_AT, acknowledgement, failed

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sqlqueue_app import MoveToError, RetryNow, default_policy, handles, send
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from tests.conformance.modes import in_modes, in_transactions
 from tests.support.bench import Bench, Calls
 from tests.support.waiting import SECONDS_TO_END

@@ -21,8 +21,8 @@ def main(lake: str, step: str, batch_size: str, *flags: str) -> None:
     django.setup()
     from sqlqueue_app.conf import get_settings
     from sqlqueue_app.pipeline.run import options_of, run_pipeline
-    from sqlqueue_app.receiving.waiting import StopSignal
-    from sqlqueue_app.worker.run import stop_on_signals
+    from sqlqueue_app.receiving.stopping import StopSignal
+    from sqlqueue_app.worker.signals import stop_on_signals
     from tests.support.spark import CONF, MASTER
 
     stop = StopSignal()

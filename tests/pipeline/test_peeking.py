@@ -14,7 +14,7 @@ from sqlqueue_app.models import LakeBatch, LakePosition, MessageFigures, Pipelin
 from sqlqueue_app.pipeline.manifest import Step, no_step
 from sqlqueue_app.pipeline.storage import BatchLost
 from sqlqueue_app.pipeline.taking import AuditQueueCopier
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.tables.row_selection import remove_rows
 from tests.pipeline.lakes import Interrupted, in_the_lake, interrupt_at
 from tests.pipeline.senders import slow_sender

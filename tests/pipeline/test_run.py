@@ -16,7 +16,7 @@ from sqlqueue_app.models import CopyOutcome, FailureStatus, LakeCopy, LakeFile, 
 from sqlqueue_app.pipeline import run as run_module
 from sqlqueue_app.pipeline.run import PipelineProgress, options_of, run_pipeline
 from sqlqueue_app.pipeline.storage import PipelineBusy, PipelineError
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.row_selection import remove_rows
 from tests.support.databases import QueueDatabase

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.worker.run import PipelineSchedule, pipeline_jobs
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install
@@ -133,8 +133,8 @@ def test_run_does_not_outlive_its_killed_worker(queue_database: QueueDatabase, m
 
 def test_end_of_standard_input_stops_the_run() -> None:
     script = (
-        "from sqlqueue_app.receiving.waiting import StopSignal\n"
-        "from sqlqueue_app.worker.run import stop_at_eof\n"
+        "from sqlqueue_app.receiving.stopping import StopSignal\n"
+        "from sqlqueue_app.worker.signals import stop_at_eof\n"
         "stop = StopSignal()\n"
         "stop_at_eof(stop)\n"
         "print(stop.is_set(), flush=True)\n"

@@ -11,7 +11,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import LakePosition, MessageFigures
 from sqlqueue_app.pipeline.manifest import Step, no_step
 from sqlqueue_app.pipeline.run import PipelineProgress, options_of, run_pipeline
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.tables.queue import QueueTable
 from tests.pipeline.lakes import Interrupted, in_the_lake, interrupt_at
 from tests.support.databases import QueueDatabase

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlqueue_app.policies.polling import AUTO_MAXIMUM, AUTO_SECONDS, BatchSize
+from sqlqueue_app.policies.polling import AUTO_BYTES, AUTO_MAXIMUM, AUTO_SECONDS, BatchSize
 
 
 def grown(to: int) -> BatchSize:
@@ -45,6 +45,18 @@ def test_auto_shrinks_to_fit_slow_messages() -> None:
     size.done(32, AUTO_SECONDS * 4, failed=False)
     assert size.next() == 8
     size.done(8, 60.0, failed=False)
+    assert size.next() == 1
+
+
+def test_auto_holds_a_megabyte_of_bodies_at_most() -> None:
+    size = grown(64)
+    size.done(64, 0.001, failed=False, content=4 * AUTO_BYTES)
+    assert size.next() == 16
+    size.done(16, 0.001, failed=False, content=AUTO_BYTES)
+    assert size.next() == 16, "twice as many would be too large"
+    size.done(16, 0.001, failed=False, content=AUTO_BYTES // 2)
+    assert size.next() == 32
+    size.done(1, 0.001, failed=False, content=30 * AUTO_BYTES)
     assert size.next() == 1
 
 

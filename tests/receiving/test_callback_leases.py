@@ -14,7 +14,7 @@ from sqlqueue_app.messages.errors import QueueNotFound, ReplyLost
 from sqlqueue_app.models import Instance
 from sqlqueue_app.receiving.instances import Heartbeat
 from sqlqueue_app.receiving.reply_listeners import _of_this_process, reply_listeners
-from sqlqueue_app.receiving.waiting import PartOfStop, StopSignal
+from sqlqueue_app.receiving.stopping import PartOfStop, StopSignal
 from sqlqueue_app.sending.replies import PendingRequests, Request, pending
 from sqlqueue_app.tables.installation import drop_queue
 from tests.support.bench import Asking, Running, take

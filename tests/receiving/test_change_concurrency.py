@@ -13,7 +13,7 @@ from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.policies.polling import ThreadBudget
 from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver, ResizableSemaphore
 from sqlqueue_app.receiving.receiver import Receiver, ReceiverOptions
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from tests.support.receivers import ENDLESS, Handlers, Script, more, ramp_up, running, settled
 from tests.support.waiting import done_within, join_all, poll_until
 

@@ -14,7 +14,8 @@ from django.db import connections, transaction
 from sqlqueue_app import send, send_many
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.receiving.delayed import BATCH, FAILURE_CAP_SECONDS, MISSING_SECONDS, POLL_SECONDS, DelayedMover, due_messages_of
-from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import EmptyQueues
 from sqlqueue_app.tables.queue import forget_tables
 from tests.support.bench import Bench, Calls
 from tests.support.delayed_tables import DAY, FORWARD, PAST, ManualMover, delayed, office_of, put, waiting

@@ -16,7 +16,7 @@ import pytest
 
 from sqlqueue_app import RetryLater, handles, send_many
 from sqlqueue_app.messages.times import format_time, parse_time
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.tables.rows import NewRow
 from tests.support.bench import Bench, Calls
 from tests.support.worker_processes import address, prepare, worker_process

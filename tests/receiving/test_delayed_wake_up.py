@@ -12,7 +12,8 @@ from django.core.management import call_command
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS
 from sqlqueue_app.receiving.delayed import POLL_SECONDS, QUIET_SECONDS, DelayedMover, DelayedWakeUp, due_messages_of
-from sqlqueue_app.receiving.waiting import StopSignal, WakeUp, listening
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import WakeUp, listening
 from tests.support.bench import Bench
 from tests.support.delayed_tables import FORWARD, MESSAGE, PAST, ManualMover, delayed, office_of, put, waiting
 from tests.support.tables import execute

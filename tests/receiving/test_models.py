@@ -11,7 +11,7 @@ from sqlqueue_app import handles, send_many
 from sqlqueue_app.messages.errors import ConnectionLost
 from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver
 from sqlqueue_app.receiving.receiver import Outage, Receiver
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from tests.support.bench import Bench, Calls
 from tests.support.receivers import Script, running
 from tests.support.waiting import poll_until

@@ -10,7 +10,7 @@ import pytest
 
 from sqlqueue_app import handles
 from sqlqueue_app.receiving import receiver
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from tests.support.bench import Bench
 from tests.support.waiting import done_within
 

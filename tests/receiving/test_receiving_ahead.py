@@ -11,7 +11,7 @@ import pytest
 from sqlqueue_app import handles
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.receiving.endpoint import endpoints_of
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction
 from sqlqueue_app.tables.rows import NewRow, ReceivedRow
 from tests.receiving.batches import configure, put_rows

@@ -13,7 +13,8 @@ import pytest
 from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS
 from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver
 from sqlqueue_app.receiving.receiver import Receiver, ReceiverOptions
-from sqlqueue_app.receiving.waiting import StopSignal, WakeUp, Watch
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import WakeUp, Watch
 from tests.support.waiting import done_within, poll_until
 
 NEVER = 3600.0

@@ -15,7 +15,8 @@ from psycopg import ConnectionInfo
 
 from sqlqueue_app.dialects.schema import wake_up_channel
 from sqlqueue_app.messages.errors import ConnectionLost
-from sqlqueue_app.receiving.waiting import StopSignal, WakeUp, WakeUpListener, listening
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import WakeUp, WakeUpListener, listening
 from sqlqueue_app.tables import announcements
 from sqlqueue_app.tables.announcements import Interrupted, ListeningConnection
 from tests.receiving.wake_ups import NEVER, Line, by_insert, by_own_send, prepare

@@ -24,7 +24,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import SqlQueueError
 from sqlqueue_app.models import NotificationDelivery, NotificationRule
 from sqlqueue_app.monitoring.rules import new_delivery
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.worker.run import RunOptions, run_worker
 from tests.support.bench import FAST, Bench
 from tests.support.databases import QueueDatabase

@@ -21,7 +21,7 @@ from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.models import Instance
 from sqlqueue_app.receiving.handlers import handles, registry
 from sqlqueue_app.receiving.instances import InstanceLease, lease_instance
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.sending.replies import pending
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import QueueTable, queue_table

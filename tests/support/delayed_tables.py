@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.receiving.delayed import DelayedMover, due_messages_of
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
 from tests.support.bench import Bench

@@ -11,7 +11,7 @@ from typing import Any
 from sqlqueue_app.messages.errors import ConnectionLost
 from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, MonitorReceiver
 from sqlqueue_app.receiving.receiver import Receiver, ReceiverOptions
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from tests.support.waiting import done_within, poll_until
 
 

@@ -11,7 +11,7 @@ from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.schedulers.base import BaseScheduler
 
 from sqlqueue_app.receiving.background import BackgroundJob, BackgroundJobs
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from tests.support.clocks import ProcessClock
 
 

@@ -16,7 +16,8 @@ from sqlqueue_app import handles
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.receiving.endpoint import endpoints_of
 from sqlqueue_app.receiving.measures import done
-from sqlqueue_app.worker.logs import Activity, configure_logging, remove_logging
+from sqlqueue_app.worker.logs import configure_logging, remove_logging
+from sqlqueue_app.worker.run import Activity
 from tests.support.bench import Bench
 from tests.support.databases import QueueDatabase
 

@@ -18,7 +18,8 @@ from sqlqueue_app.receiving import instances
 from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver
 from sqlqueue_app.receiving.instances import Heartbeat
 from sqlqueue_app.receiving.receiver import Receiver, ReceiverOptions
-from sqlqueue_app.receiving.waiting import PauseGate, StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import PauseGate
 from sqlqueue_app.status.overview import read_status
 from tests.support.bench import Bench, Calls, Running
 from tests.support.pages import OVERVIEW, Markup, client_of

@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 from sqlqueue_app import send, send_many
 from sqlqueue_app.models import Instance
 from sqlqueue_app.receiving.in_flight import InFlightMemory
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.worker.supervisor import SUPERVISOR_VARIABLE, CrashCounter, SupervisedProcess, Supervisor, environment_of_child
 from tests.support.bench import Bench, Calls
 from tests.support.waiting import join_all, poll_until

@@ -15,7 +15,7 @@ import pytest
 from django.test import modify_settings
 
 from sqlqueue_app import send
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.worker.reloading import watching_files
 from sqlqueue_app.worker.supervisor import Supervisor
 from tests.support.bench import Bench

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from sqlqueue_app.receiving.waiting import StopSignal
-from sqlqueue_app.worker.run import stop_on_signals
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.worker.signals import stop_on_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -52,8 +52,8 @@ REPEATS = """
 import os, signal, sys, threading
 import django
 django.setup()
-from sqlqueue_app.receiving.waiting import StopSignal
-from sqlqueue_app.worker.run import stop_on_signals
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.worker.signals import stop_on_signals
 
 times, asked = iter([10.0, 10.9, 11.0]), threading.Semaphore(0)
 

@@ -24,6 +24,14 @@ from tests.support.worker_processes import (
 )
 from tests.worker.break_app import MODULE as BREAKING
 
+MEMORY = Path("/proc/self/smaps_rollup")
+
+
+def megabytes(pid: int) -> float:
+    """The memory that a process shares with no other."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+
 
 def pids(bench: Bench) -> set[int]:
     return set(Instance.objects.using(bench.database.alias).values_list("pid", flat=True))
@@ -113,3 +121,24 @@ def test_missing_table_ends_all_with_exit_code_1(bench: Bench, processes: int) -
         assert process.wait(60) == 1
         assert process.stderr is not None
         assert "run sqlqueue_install" in process.stderr.read()
+
+
+@pytest.mark.skipif(not MEMORY.exists(), reason="needs Linux")
+def test_supervisor_keeps_neither_django_nor_the_project_in_memory(sqlite_bench: Bench) -> None:
+    prepare(sqlite_bench)
+    with worker_process(sqlite_bench, "--processes", "1", "--log-format", "json") as process:
+        wait_for_event(process, "worker_started")
+        (child,) = children_of(process.pid)
+        assert megabytes(process.pid) < 25 < megabytes(child)
+
+
+def test_supervisor_logs_as_the_project_says(sqlite_bench: Bench, tmp_path: Path) -> None:
+    bench = sqlite_bench
+    prepare(bench, HANDLERS=[BREAKING])
+    send("Break.Message", {"number": 1}, to=address(bench, "Sales"))
+    own = {"DJANGO_SETTINGS_MODULE": "tests.worker.own_logging"}
+    with worker_process(bench, "--processes", "1", "--until-empty", BREAK_ONCE=str(tmp_path / "once"), **own) as process:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert "OWN sqlqueue.worker worker process 1" in errors
+    assert all(line.startswith("OWN ") for line in errors.splitlines() if "sqlqueue.worker" in line)

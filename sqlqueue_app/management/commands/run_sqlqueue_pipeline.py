@@ -14,9 +14,9 @@ from django.core.management.base import CommandError, CommandParser
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, from_command_line, one_line, whole_number
 from sqlqueue_app.messages.errors import ConfigurationError, SqlQueueError, counted
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.worker.logs import configure_logging, remove_logging
-from sqlqueue_app.worker.run import stop_at_eof, stop_on_signals
+from sqlqueue_app.worker.signals import stop_at_eof, stop_on_signals
 
 _NEEDED = ("pyspark", "pyarrow")
 _EPILOG = """\

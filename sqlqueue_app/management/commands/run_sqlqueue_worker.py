@@ -7,18 +7,28 @@ import contextlib
 import logging
 from typing import Any, get_args
 
+from django.conf import settings as django_settings
 from django.core import checks
 from django.core.management.base import CommandError, CommandParser
+from django.db import connections
 
 from sqlqueue_app.conf import ConcurrencyModel, Settings, get_settings
 from sqlqueue_app.management.command_line import ListAction, SqlQueueCommand, from_command_line, whole_number
 from sqlqueue_app.messages.errors import ConfigurationError, WorkerFailed
 from sqlqueue_app.receiving.endpoint import endpoints_of
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.worker.logs import configure_logging, remove_logging
 from sqlqueue_app.worker.reloading import watching_files
-from sqlqueue_app.worker.run import CpuAffinity, RunOptions, run_worker, stop_on_signals
-from sqlqueue_app.worker.supervisor import SupervisedProcess, Supervisor, can_supervise, own_command_line
+from sqlqueue_app.worker.run import CpuAffinity, RunOptions, run_worker
+from sqlqueue_app.worker.signals import stop_on_signals
+from sqlqueue_app.worker.supervisor import (
+    SupervisedProcess,
+    Supervisor,
+    become_supervisor,
+    can_supervise,
+    own_command_line,
+    supervise,
+)
 
 _EPILOG = """\
 signals:
@@ -53,6 +63,8 @@ _EAGER_NEEDS_NO_WORKER = (
     'SQLQUEUE["EAGER"] is on: send() handles messages in the process that sends them; remove it or set it to False to run a worker'
 )
 
+_LOGGING_CONFIG_OF_DJANGO = "logging.config.dictConfig"
+
 # Not one of the codes that a supervisor treats as final.
 EXIT_FAILED = 3
 
@@ -71,6 +83,11 @@ def _add_log_options(parser: CommandParser) -> None:
         default="info",
         help="the minimum log level (default: %(default)s); a LOGGING setting for 'sqlqueue' overrides both",
     )
+
+
+def _level(options: dict[str, Any]) -> int:
+    found: int = getattr(logging, options["log_level"].upper())
+    return found
 
 
 def _held(affinity: CpuAffinity | None, process: int) -> contextlib.AbstractContextManager[object]:
@@ -166,9 +183,8 @@ class Command(SqlQueueCommand):
         affinity: CpuAffinity | None = options["cpu_affinity"]
         if affinity is not None:
             affinity.check()
-        level = getattr(logging, options["log_level"].upper())
         # If Python code calls the command, handlers of the root logger (such as caplog) receive these records too.
-        handler = configure_logging(options["log_format"], level=level, propagate=not from_command_line(self))
+        handler = configure_logging(options["log_format"], level=_level(options), propagate=not from_command_line(self))
         try:
             supervised = SupervisedProcess.found()
             if supervised is not None:
@@ -183,7 +199,7 @@ class Command(SqlQueueCommand):
                 # Only files of imported modules are watched.
                 endpoints_of(settings, chosen.endpoints)
             if processes:
-                self._supervise(processes, reloads=options["reload"])
+                self._supervise(processes, options)
             else:
                 stop = StopSignal()
                 with stop_on_signals(stop), _held(affinity, 0):
@@ -206,12 +222,23 @@ class Command(SqlQueueCommand):
         with stop_on_signals(stop, abort=supervised.in_flight.abandon):
             run_worker(settings, chosen, stop, in_flight=supervised.in_flight)
 
-    def _supervise(self, processes: int, *, reloads: bool) -> None:
-        stop = StopSignal()
-        supervisor = Supervisor(own_command_line(), processes, stop, reloads=reloads)
-        files = watching_files(stop, supervisor.restart) if reloads else contextlib.nullcontext()
-        with stop_on_signals(stop, abort=supervisor.kill), files:
-            code = supervisor.run()
+    def _supervise(self, processes: int, options: dict[str, Any]) -> None:
+        if options["reload"]:
+            stop = StopSignal()
+            supervisor = Supervisor(own_command_line(), processes, stop, reloads=True)
+            with stop_on_signals(stop, abort=supervisor.kill), watching_files(stop, supervisor.restart):
+                code = supervisor.run()
+        elif from_command_line(self) and django_settings.SETTINGS_MODULE is not None:
+            connections.close_all()
+            become_supervisor(
+                processes,
+                log_format=options["log_format"],
+                log_level=_level(options),
+                loads_settings=bool(django_settings.LOGGING or django_settings.LOGGING_CONFIG != _LOGGING_CONFIG_OF_DJANGO),
+            )
+        else:
+            # Python code that calls the command goes on after it.
+            code = supervise(own_command_line(), processes)
         if code:
             # The child has printed the reason in a line of its own.
             raise SystemExit(code)

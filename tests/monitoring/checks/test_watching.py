@@ -19,7 +19,7 @@ from sqlqueue_app.models import CheckResult, Claim, Event, Instance, QueueSample
 from sqlqueue_app.monitoring.check_results import PASSED_KEPT
 from sqlqueue_app.monitoring.checks import BUILT_IN, MOVER, describe_advice, describe_finding
 from sqlqueue_app.monitoring.snapshot import Snapshot
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.worker.run import RunOptions, run_worker
 from tests.monitoring.checks.watchers import MINUTE, SECOND, Bench, recorded_events
 from tests.support.databases import QueueDatabase

@@ -13,7 +13,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import Claim, NotificationDelivery, NotificationRule
 from sqlqueue_app.monitoring.notifying import Notifications
 from sqlqueue_app.monitoring.rules import Evaluator, RuleConditions, RuleValues, change_rule, remove_rule, set_enabled
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from tests.monitoring.notifications.rules import Clock, rule, sample, sent_changes, state
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install

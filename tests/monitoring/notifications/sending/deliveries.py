@@ -9,7 +9,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import NotificationDelivery, NotificationRule
 from sqlqueue_app.monitoring.notifying import NotificationSender
 from sqlqueue_app.monitoring.rules import Evaluator
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from tests.monitoring.notifications.rules import Clock, Receiver, rule, sample
 
 ADMIN = "https://ops.example.com/admin/"

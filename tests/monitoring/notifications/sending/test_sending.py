@@ -20,7 +20,7 @@ from sqlqueue_app.monitoring import notifying, webhooks
 from sqlqueue_app.monitoring.notifying import LEASE, MAX_ATTEMPTS, Notifications, NotificationSender
 from sqlqueue_app.monitoring.rules import Evaluator, RuleRefused, remove_rule, request_test, send_again
 from sqlqueue_app.monitoring.webhooks import new_secret, post, signed_headers
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.status.retention import NOTIFICATIONS_KEPT, delete_old_deliveries
 from tests.monitoring.notifications.rules import SECRET, Clock, Receiver, sample
 from tests.monitoring.notifications.sending.deliveries import ADMIN, SMALL, deliver, slow, webhook

@@ -8,13 +8,13 @@ from benchmarks.plain_loop import ONE_PROCESSOR
 from benchmarks.recording import record
 from benchmarks.series import Kind, Measured, Plan
 
-_OPTION = ("--cpu-affinity", "auto")
+_ADAPTS, _NEVER = ("--cpu-affinity", "auto"), ("--cpu-affinity", "none")
 _BATCHES = ("--batch-size", "auto")
 _KEY, _NAME = ".one", ", on one processor each"
 
 
 def plan(database: PostgreSQL, *, messages: int) -> Plan:
-    """`run_sqlqueue_worker` with and without `--cpu-affinity auto`: one process of 8 threads, also in batches, and two of 4."""
+    """`run_sqlqueue_worker` with the default affinity and with none: one process of 8 threads, also in batches, and two of 4."""
     recording = record(database)
     limit = next(kind for kind in receive.limit_kinds(database, recording, messages) if kind.key == "limit.8.1")
 
@@ -26,7 +26,7 @@ def plan(database: PostgreSQL, *, messages: int) -> Plan:
         return Kind(f"plain.8{_KEY * one}", f"plain driver loop, 8 threads{_NAME * one}", measure)
 
     def worker(key: str, name: str, threads: int, *arguments: str, factor: int = 1, one: bool) -> Kind:
-        given = (*arguments, *(_OPTION if one else ()))
+        given = (*arguments, *(_ADAPTS if one else _NEVER))
 
         def measure() -> Measured:
             return processes.run(database, messages * factor, processes.THREADS // threads, threads, *given)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
@@ -48,6 +46,7 @@ from sqlqueue_app.status.subscriptions import subscribe_to_events
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.listing import current_catalog
+from sqlqueue_app.worker.affinity import AdaptiveAffinity
 from sqlqueue_app.worker.service_control import service_control_jobs
 
 logger = logging.getLogger("sqlqueue.worker")
@@ -66,10 +65,18 @@ class RunOptions:
     install: bool = False
 
 
-def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_flight: InFlightRegistry | None = None) -> int:
+def run_worker(
+    settings: Settings,
+    options: RunOptions,
+    stop: StopSignal,
+    *,
+    in_flight: InFlightRegistry | None = None,
+    affinity: AdaptiveAffinity | None = None,
+) -> int:
     """Receive until the stop signal is set, or until nothing is left, and return the number of received messages.
 
-    `in_flight` records the rows in progress for the supervisor; a worker without a supervisor has none.
+    `in_flight` records the rows in progress for the supervisor; a worker without a supervisor has none. `affinity` keeps the
+    process on one processor while that pays.
     Waits for a database that is unavailable at the start. Raises ConfigurationError for wrong settings, QueueNotFound for missing
     tables, CannotConnect for a wrong database, user or password;
     WorkerFailed, after an orderly end, if the worker ended because a thread died of an internal error.
@@ -98,6 +105,8 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         checks = ProcessChecks(settings.database, _connections_needed(endpoints, own))
         notifications = Notifications(settings, stop)
         jobs.append(BackgroundJob("activity", ACTIVITY_SECONDS, Activity(endpoints).report, uses_database=False))
+        if affinity is not None:
+            jobs.append(affinity.job(lambda: sum(each.measures.all_handled + each.measures.all_failures for each in endpoints)))
         jobs += [measuring.job(), notifications.job(), *_jobs_for_all(settings, endpoints, checks, stop)]
         # The leases' threads must end before the connections of this thread close.
         connections.close_all()
@@ -241,81 +250,6 @@ def _log_started(endpoints: list[ReceivingEndpoint], queues: list[str]) -> None:
     logger.info(
         "receiving for %s from %s", ", ".join(each.name for each in endpoints), ", ".join(queues), extra={"event": "worker_started"}
     )
-
-
-AUTO: Final = "auto"
-_NAME: Final = "sqlqueue-processor"
-
-
-@dataclass(frozen=True, slots=True)
-class CpuAffinity:
-    """The processors that a worker's processes are bound to, one each. If empty, each finds one that no other worker uses.
-
-    Threads of one interpreter run one at a time. Every switch between processors moves their shared data from one cache to
-    another: eight threads did 1.6 to 2.0 times as much on one processor as on two (docs/explanation/performance.md).
-    """
-
-    processors: Sequence[int] = ()
-
-    @classmethod
-    def parse(cls, text: str) -> CpuAffinity:
-        """Parse `auto`, or numbers in the format of taskset, `0,2-4`. ValueError, with the expectation, for anything else."""
-        if text == AUTO:
-            return cls()
-        found: list[int] = []
-        for part in text.split(","):
-            first, dash, last = part.strip().partition("-")
-            ends = [first, last] if dash else [first, first]
-            if not all(end.isascii() and end.isdigit() and len(end) < 6 for end in ends) or int(ends[0]) > int(ends[1]):
-                raise ValueError(f"{text!r} names no processors: expected {AUTO!r}, or numbers such as 0,2-4")
-            found += range(int(ends[0]), int(ends[1]) + 1)
-        return cls(tuple(dict.fromkeys(found)))
-
-    def check(self) -> None:
-        """Raise ConfigurationError if a process cannot be bound to a processor, or not to one of these."""
-        if sys.platform != "linux":
-            raise ConfigurationError("--cpu-affinity needs Linux: leave it out on this system")
-        allowed = os.sched_getaffinity(0)
-        if refused := [number for number in self.processors if number not in allowed]:
-            raise ConfigurationError(
-                f"--cpu-affinity names the processors {', '.join(map(str, refused))}, which this process may not use: "
-                f"expected some of {', '.join(map(str, sorted(allowed)))}, or {AUTO!r}"
-            )
-
-    @contextlib.contextmanager
-    def held(self, process: int, *, name: str = _NAME) -> Iterator[int]:
-        """Bind the calling thread, and threads that it starts, to one processor, and yield its number. `process` counts from 0.
-
-        Running threads are not affected, and programs started inside inherit the binding. Workers use `name` to mark a processor
-        as taken. Raises ConfigurationError as `check`, and if the system refuses.
-        """
-        self.check()
-        before = os.sched_getaffinity(0)
-        with contextlib.ExitStack() as stack:
-            choice = self.processors or sorted(before)
-            number = choice[process % len(choice)]
-            if not self.processors:
-                number = next((each for each in choice if _is_claimed(stack, f"{name}-{each}")), number)
-            try:
-                os.sched_setaffinity(0, {number})
-            except OSError as error:
-                text = f"this process cannot be kept on processor {number} ({error}): omit --cpu-affinity"
-                raise ConfigurationError(text) from error
-            stack.callback(os.sched_setaffinity, 0, before)
-            logger.info("this process stays on processor %s", number, extra={"event": "cpu_affinity"})
-            yield number
-
-
-def _is_claimed(stack: contextlib.ExitStack, name: str) -> bool:
-    """Claim a name, as a socket in the abstract namespace, until the stack closes; False if another process has it."""
-    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        claim.bind(f"\0{name}")
-    except OSError:
-        claim.close()
-        return False
-    stack.enter_context(contextlib.closing(claim))
-    return True
 
 
 PIPELINE_POLL_SECONDS: Final = 10.0

@@ -1,4 +1,5 @@
 """Settings of a project that configures the logging of its workers."""
+
 from __future__ import annotations
 
 from tests.settings import *  # noqa: F403 - settings

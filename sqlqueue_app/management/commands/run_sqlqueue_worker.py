@@ -17,9 +17,19 @@ from sqlqueue_app.management.command_line import ListAction, SqlQueueCommand, fr
 from sqlqueue_app.messages.errors import ConfigurationError, WorkerFailed
 from sqlqueue_app.receiving.endpoint import endpoints_of
 from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.worker.affinity import (
+    AUTO,
+    NONE,
+    AdaptiveAffinity,
+    Affinity,
+    check_processors,
+    is_supported,
+    parse_affinity,
+    staying_on,
+)
 from sqlqueue_app.worker.logs import configure_logging, remove_logging
 from sqlqueue_app.worker.reloading import watching_files
-from sqlqueue_app.worker.run import CpuAffinity, RunOptions, run_worker
+from sqlqueue_app.worker.run import RunOptions, run_worker
 from sqlqueue_app.worker.signals import stop_on_signals
 from sqlqueue_app.worker.supervisor import (
     SupervisedProcess,
@@ -47,7 +57,7 @@ examples:
   manage.py run_sqlqueue_worker
   manage.py run_sqlqueue_worker --endpoint Sales --max-concurrency 8
   manage.py run_sqlqueue_worker --processes 4
-  manage.py run_sqlqueue_worker --processes 2 --cpu-affinity auto
+  manage.py run_sqlqueue_worker --processes 2 --cpu-affinity none
   manage.py run_sqlqueue_worker --until-empty --log-format json
   manage.py run_sqlqueue_worker --processes 0
   manage.py run_sqlqueue_worker --reload
@@ -90,8 +100,12 @@ def _level(options: dict[str, Any]) -> int:
     return found
 
 
-def _held(affinity: CpuAffinity | None, process: int) -> contextlib.AbstractContextManager[object]:
-    return contextlib.nullcontext() if affinity is None else affinity.held(process)
+def _staying_on(affinity: Affinity, process: int) -> contextlib.AbstractContextManager[object]:
+    return contextlib.nullcontext() if isinstance(affinity, str) else staying_on(affinity, process)
+
+
+def _adaptive(affinity: Affinity, process: int) -> AdaptiveAffinity | None:
+    return AdaptiveAffinity(process) if affinity == AUTO and is_supported() else None
 
 
 def _refuse_failing_checks() -> None:
@@ -101,9 +115,9 @@ def _refuse_failing_checks() -> None:
         raise ConfigurationError("; ".join(f"{each.msg}; {each.hint}" for each in errors))
 
 
-def _cpu_affinity(text: str) -> CpuAffinity:
+def _affinity(text: str) -> Affinity:
     try:
-        return CpuAffinity.parse(text)
+        return parse_affinity(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -152,10 +166,10 @@ class Command(SqlQueueCommand):
         )
         parser.add_argument(
             "--cpu-affinity",
-            type=_cpu_affinity,
-            metavar="auto|0,2-4",
-            help="keep each process on one processor: 'auto' chooses one that no other worker uses, a list is used in turn "
-            "(default: the system decides). Suits quick handlers, not those that compute outside Python; Linux only",
+            type=_affinity,
+            metavar="auto|none|0,2-4",
+            help="keep each process on one processor: 'auto' while it handles many quick messages, which makes it faster; 'none' "
+            "never; a list always, in turn (default: auto on Linux; none elsewhere and with call_command())",
         )
         parser.add_argument(
             "--until-empty", action="store_true", help="end with exit code 0 when all queues are empty, for scripts and tests"
@@ -180,16 +194,16 @@ class Command(SqlQueueCommand):
             until_empty=options["until_empty"],
             install=options["install"],
         )
-        affinity: CpuAffinity | None = options["cpu_affinity"]
-        if affinity is not None:
-            affinity.check()
+        affinity: Affinity = options["cpu_affinity"] or (AUTO if from_command_line(self) else NONE)
+        if not isinstance(affinity, str):
+            check_processors(affinity)
         # If Python code calls the command, handlers of the root logger (such as caplog) receive these records too.
         handler = configure_logging(options["log_format"], level=_level(options), propagate=not from_command_line(self))
         try:
             supervised = SupervisedProcess.found()
             if supervised is not None:
-                with _held(affinity, supervised.number):
-                    self._work_supervised(settings, chosen, supervised)
+                with _staying_on(affinity, supervised.number):
+                    self._work_supervised(settings, chosen, supervised, _adaptive(affinity, supervised.number))
                 return
             _refuse_failing_checks()
             processes = self._processes(options["processes"])
@@ -202,8 +216,8 @@ class Command(SqlQueueCommand):
                 self._supervise(processes, options)
             else:
                 stop = StopSignal()
-                with stop_on_signals(stop), _held(affinity, 0):
-                    run_worker(settings, chosen, stop)
+                with stop_on_signals(stop), _staying_on(affinity, 0):
+                    run_worker(settings, chosen, stop, affinity=_adaptive(affinity, 0))
         except WorkerFailed as error:
             # not final: a supervisor starts this process again, and its siblings go on
             raise CommandError(str(error), returncode=EXIT_FAILED) from error
@@ -216,11 +230,13 @@ class Command(SqlQueueCommand):
         # Tests call the command on databases that other processes cannot see, and their command line is not that of a worker.
         return int(from_command_line(self) and can_supervise())
 
-    def _work_supervised(self, settings: Settings, chosen: RunOptions, supervised: SupervisedProcess) -> None:
+    def _work_supervised(
+        self, settings: Settings, chosen: RunOptions, supervised: SupervisedProcess, affinity: AdaptiveAffinity | None
+    ) -> None:
         stop = StopSignal()
         supervised.follow_supervisor(stop)
         with stop_on_signals(stop, abort=supervised.in_flight.abandon):
-            run_worker(settings, chosen, stop, in_flight=supervised.in_flight)
+            run_worker(settings, chosen, stop, in_flight=supervised.in_flight, affinity=affinity)
 
     def _supervise(self, processes: int, options: dict[str, Any]) -> None:
         if options["reload"]:

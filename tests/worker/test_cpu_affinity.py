@@ -95,6 +95,10 @@ class Machine:
         affinity.check(self.handled)
         return affinity.processor
 
+    def pass_quick_second(self, affinity: AdaptiveAffinity, others: float = 0.0) -> int | None:
+        """A second with as many messages, as quick, as a binding needs."""
+        return self.pass_second(affinity, MIN_MESSAGES, QUICK_SECONDS / 2, others)
+
 
 @pytest.fixture
 def machine() -> Machine:
@@ -130,19 +134,16 @@ def affinities() -> set[frozenset[int]]:
     return {frozenset(os.sched_getaffinity(int(thread))) for thread in os.listdir("/proc/self/task")}
 
 
-QUICK = {"messages": MIN_MESSAGES, "each": QUICK_SECONDS / 2}
-
-
 def test_many_quick_messages_bind_all_threads(machine: Machine, affinity: AdaptiveAffinity) -> None:
     released = threading.Event()
     waiting = threading.Thread(target=released.wait)
     waiting.start()
     assert machine.pass_second(affinity, MIN_MESSAGES - 1, QUICK_SECONDS / 2) is None, "too few"
     assert machine.pass_second(affinity, MIN_MESSAGES, QUICK_SECONDS * 1.1) is None, "too slow"
-    number = machine.pass_second(affinity, **QUICK)
+    number = machine.pass_quick_second(affinity)
     assert number is not None
     assert affinities() == {frozenset({number})}
-    assert machine.pass_second(affinity, **QUICK) == number
+    assert machine.pass_quick_second(affinity) == number
     assert machine.pass_second(affinity) == number, "an idle second changes nothing"
     released.set()
     waiting.join()
@@ -150,25 +151,25 @@ def test_many_quick_messages_bind_all_threads(machine: Machine, affinity: Adapti
 
 def test_slower_messages_release_it(machine: Machine, affinity: AdaptiveAffinity) -> None:
     before = affinities()
-    machine.pass_second(affinity, **QUICK)
-    machine.pass_second(affinity, **QUICK)
+    machine.pass_quick_second(affinity)
+    machine.pass_quick_second(affinity)
     assert machine.pass_second(affinity, MIN_MESSAGES, QUICK_SECONDS * 1.1) is None
     assert affinities() == before
 
 
 def test_other_users_of_the_processor_release_it_for_a_minute(machine: Machine, affinity: AdaptiveAffinity) -> None:
-    machine.pass_second(affinity, **QUICK)
-    assert machine.pass_second(affinity, **QUICK, others=1.0) is not None, "what they used before is unknown"
-    assert machine.pass_second(affinity, **QUICK, others=MAX_OTHERS * 0.9) is not None
-    assert machine.pass_second(affinity, **QUICK, others=MAX_OTHERS * 1.1) is None
+    machine.pass_quick_second(affinity)
+    assert machine.pass_quick_second(affinity, others=1.0) is not None, "what they used before is unknown"
+    assert machine.pass_quick_second(affinity, others=MAX_OTHERS * 0.9) is not None
+    assert machine.pass_quick_second(affinity, others=MAX_OTHERS * 1.1) is None
     for _ in range(int(PAUSE_SECONDS) - 1):
-        assert machine.pass_second(affinity, **QUICK) is None
-    assert machine.pass_second(affinity, **QUICK) is not None
+        assert machine.pass_quick_second(affinity) is None
+    assert machine.pass_quick_second(affinity) is not None
 
 
 def test_program_inherits_nothing(machine: Machine, affinity: AdaptiveAffinity) -> None:
     before = os.sched_getaffinity(0)
-    assert machine.pass_second(affinity, **QUICK) is not None
+    assert machine.pass_quick_second(affinity) is not None
     program = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
     assert subprocess.run(program, capture_output=True, text=True, check=True).stdout.strip() == str(sorted(before))
     assert affinity.processor is None
@@ -181,7 +182,7 @@ def test_each_process_takes_a_free_processor(machine: Machine, claim: str) -> No
         found = []
         for worker in workers:
             worker.check(machine.handled)
-            found.append(machine.pass_second(worker, **QUICK))
+            found.append(machine.pass_quick_second(worker))
             # The next one is another process, which may use all of them.
             os.sched_setaffinity(0, allowed)
         # All are taken: the last one shares one, selected by its number.
@@ -189,7 +190,7 @@ def test_each_process_takes_a_free_processor(machine: Machine, claim: str) -> No
         workers[0].release("it ends")
         again = made(machine, claim)
         again.check(machine.handled)
-        assert machine.pass_second(again, **QUICK) == allowed[0], "free again"
+        assert machine.pass_quick_second(again) == allowed[0], "free again"
         again.release("the test ends")
     finally:
         for worker in workers:
@@ -237,7 +238,7 @@ def test_affinity_adapts_by_default_on_the_command_line_only(sqlite_bench: Bench
     sqlite_bench.configure()
     for given, called_from_command_line in (((), True), (("--cpu-affinity", "none"), True), ((), False)):
         command = run_sqlqueue_worker.Command()
-        command._called_from_command_line = called_from_command_line
+        setattr(command, "_called_from_command_line", called_from_command_line)  # noqa: B010 - Django sets it
         parser = command.create_parser("manage.py", "run_sqlqueue_worker")
         command.execute(**vars(parser.parse_args(["--processes", "0", *given])))
     assert [type(each) for each in found] == [AdaptiveAffinity if is_supported() else type(None), type(None), type(None)]

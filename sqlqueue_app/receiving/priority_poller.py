@@ -9,7 +9,8 @@ from typing import Any
 from sqlqueue_app.dialects.schema import wake_up_channel
 from sqlqueue_app.policies.priorities import PRIORITIES, PriorityTurns
 from sqlqueue_app.receiving.receiver import QueuePoller
-from sqlqueue_app.receiving.waiting import StopSignal, WakeUp
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import WakeUp
 from sqlqueue_app.tables.queue import QueueTable
 
 # An empty queue is not polled again for this long while another one has messages, so that a backlog of one priority does not

@@ -17,7 +17,7 @@ from sqlqueue_app.models import Instance
 from sqlqueue_app.policies.priorities import PRIORITIES, PriorityTurns
 from sqlqueue_app.receiving import priority_poller
 from sqlqueue_app.receiving.endpoint import endpoints_of
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.status.queues import known_queues
 from sqlqueue_app.testing import drain
 from tests.support.bench import FAST, MODES, Bench, Calls, Running

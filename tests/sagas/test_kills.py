@@ -25,7 +25,7 @@ import os, signal, sys
 import django
 django.setup()
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.worker.run import RunOptions, run_worker
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for _ in sys.stdin:

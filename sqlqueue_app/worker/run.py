@@ -75,11 +75,9 @@ def run_worker(
 ) -> int:
     """Receive until the stop signal is set, or until nothing is left, and return the number of received messages.
 
-    `in_flight` records the rows in progress for the supervisor; a worker without a supervisor has none. `affinity` keeps the
-    process on one processor while that pays.
+    `in_flight` records the rows in progress for the supervisor, if there is one; `affinity` keeps the process on one processor.
     Waits for a database that is unavailable at the start. Raises ConfigurationError for wrong settings, QueueNotFound for missing
-    tables, CannotConnect for a wrong database, user or password;
-    WorkerFailed, after an orderly end, if the worker ended because a thread died of an internal error.
+    tables, CannotConnect for a wrong database, user or password; WorkerFailed, after an orderly end, if the worker ended because a thread died of an internal error.
     """
     endpoints = endpoints_of(
         settings, options.endpoints, max_concurrency=options.max_concurrency, model=options.model, batch_size=options.batch_size
@@ -104,10 +102,8 @@ def run_worker(
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs(), *service_control_jobs(each)]
         checks = ProcessChecks(settings.database, _connections_needed(endpoints, own))
         notifications = Notifications(settings, stop)
-        jobs.append(BackgroundJob("activity", ACTIVITY_SECONDS, Activity(endpoints).report, uses_database=False))
-        if affinity is not None:
-            jobs.append(affinity.job(lambda: sum(each.measures.all_handled + each.measures.all_failures for each in endpoints)))
-        jobs += [measuring.job(), notifications.job(), *_jobs_for_all(settings, endpoints, checks, stop)]
+        jobs += [*_jobs_of_process(endpoints, measuring, affinity), notifications.job()]
+        jobs += _jobs_for_all(settings, endpoints, checks, stop)
         # The leases' threads must end before the connections of this thread close.
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
@@ -128,6 +124,16 @@ def _ended(received: int, stop: StopSignal) -> int:
     if stop.has_failed:
         raise WorkerFailed("a thread of the worker died of an unexpected error, logged as thread_died: start the worker again")
     return received
+
+
+def _jobs_of_process(
+    endpoints: list[ReceivingEndpoint], measuring: Measuring, affinity: AdaptiveAffinity | None
+) -> list[BackgroundJob]:
+    """The background jobs that look at what this process does."""
+    jobs = [BackgroundJob("activity", ACTIVITY_SECONDS, Activity(endpoints).report, uses_database=False), measuring.job()]
+    if affinity is not None:
+        jobs.append(affinity.job(lambda: sum(each.measures.all_handled + each.measures.all_failures for each in endpoints)))
+    return jobs
 
 
 def _jobs_for_all(

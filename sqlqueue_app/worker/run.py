@@ -77,7 +77,7 @@ def run_worker(
 
     `in_flight` records the rows in progress for the supervisor, if there is one; `affinity` keeps the process on one processor.
     Waits for a database that is unavailable at the start. Raises ConfigurationError for wrong settings, QueueNotFound for missing
-    tables, CannotConnect for a wrong database, user or password; WorkerFailed, after an orderly end, if the worker ended because a thread died of an internal error.
+    tables, CannotConnect for a wrong database, user or password; WorkerFailed, after an orderly end, if a thread died.
     """
     endpoints = endpoints_of(
         settings, options.endpoints, max_concurrency=options.max_concurrency, model=options.model, batch_size=options.batch_size

@@ -100,15 +100,13 @@ def run_worker(
         jobs = [_heartbeat(each, lease, receivers[each.name], own[each.name], listeners) for each, lease in leases]
         for each in endpoints:
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs(), *service_control_jobs(each)]
-        checks = ProcessChecks(settings.database, _connections_needed(endpoints, own))
         notifications = Notifications(settings, stop)
         jobs += [*_jobs_of_process(endpoints, measuring, affinity), notifications.job()]
-        jobs += _jobs_for_all(settings, endpoints, checks, stop)
+        jobs += _jobs_for_all(settings, endpoints, ProcessChecks(settings.database, _connections_needed(endpoints, own)), stop)
         # The leases' threads must end before the connections of this thread close.
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
-        wake_ups = [receiver.wake_up for receiver in worker.receivers]
-        announcements = listening(settings.database, wake_ups, stop, also=mover.wake_ups)
+        announcements = listening(settings.database, [each.wake_up for each in worker.receivers], stop, also=mover.wake_ups)
         with announcements, listeners, mover.running(), notifications.running():
             worker.run(on_started=lambda: _log_started(endpoints, everything))
     finally:

@@ -251,11 +251,12 @@ def _register(sender: type[models.Model], **_: Any) -> None:
     _classes[f"{sender.__module__}.{sender.__qualname__}"] = sender
 
 
-def _delete_completed(alias: str, now: datetime) -> None:
-    """Delete the rows of completed sagas whose time is over."""
+def _delete_completed(_alias: str, now: datetime) -> None:
+    """Delete the rows of completed sagas whose time is over, which may be in another database than the app's own tables."""
     for saga in saga_classes():
-        if saga.keep_completed is not None and router.db_for_write(saga) == alias:
-            old = saga._base_manager.using(alias).filter(completed_at__lt=stored_instant(now - saga.keep_completed))
+        if saga.keep_completed is not None:
+            rows = saga._base_manager.using(router.db_for_write(saga))
+            old = rows.filter(completed_at__lt=stored_instant(now - saga.keep_completed))
             delete_in_chunks(old.order_by("completed_at"))
 
 

@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
-from django.utils.formats import localize
+from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext as _, gettext_lazy
 
@@ -49,7 +49,7 @@ class StateFilter(admin.SimpleListFilter):
 class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """The list and the pages of one class of sagas, for users who may view its model. Nothing can be changed."""
 
-    list_display: Any = ("correlated", "state", "started_at", "updated_at", "next_timeout_at", "completed_at")
+    list_display: Any = ("correlated", "state", "started_at", "updated_at", "next_timeout_at")
     list_filter: ClassVar[Any] = (StateFilter, "started_at")
     ordering: ClassVar = ("-started_at",)
     show_full_result_count = False
@@ -122,8 +122,9 @@ class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 
 def _time(text: str) -> str:
-    """An instant in the current time zone."""
-    return str(localize(timezone.localtime(datetime.fromisoformat(text))))
+    """An instant in the current time zone, with seconds."""
+    instant = timezone.localtime(datetime.fromisoformat(text))
+    return f"{date_format(instant)} {instant:%H:%M:%S}"
 
 
 def _what(entry: dict[str, Any]) -> str:

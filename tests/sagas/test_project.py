@@ -223,6 +223,15 @@ def test_admin_of_the_project_takes_precedence(project: Run, tmp_path: Path) -> 
     assert "column-paid" in found["list"][1]
 
 
+def test_project_without_sagas_does_not_load_them(sqlite_database: QueueDatabase) -> None:
+    code = (
+        "import sys, django\ndjango.setup()\n"
+        "import sqlqueue_app.worker.run, sqlqueue_app.admin\nfrom sqlqueue_app import handles, send\n"
+        "assert not [each for each in sys.modules if each.startswith('sqlqueue_app.sagas')]"
+    )
+    subprocess.run([sys.executable, "-c", code], env=sqlite_database.child_environment(), check=True, timeout=120)
+
+
 TESTS = """
 from datetime import timedelta
 from django.test import TestCase

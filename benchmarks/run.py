@@ -22,6 +22,7 @@ from benchmarks import (
     affinity,
     announcing,
     backlog,
+    claim_checks,
     delayed,
     idle,
     memory,
@@ -40,7 +41,7 @@ from benchmarks.series import Plan, Section, take_turns
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PARTS = (
-    "receive", "processes", "affinity", "backlog", "several", "priorities", "sagas",
+    "receive", "processes", "affinity", "backlog", "several", "priorities", "sagas", "claim-checks",
     "idle", "announcing", "memory", "send", "delayed", "profile",
 )  # fmt: skip
 PROCESSES_FACTOR = 3
@@ -139,6 +140,7 @@ class Bench:
             "processes": lambda: [processes.plan(main, messages=messages * PROCESSES_FACTOR)],
             "affinity": lambda: [affinity.plan(main, messages=messages * PROCESSES_FACTOR)],
             "priorities": lambda: [priorities.plan(each, messages=messages) for each in everywhere],
+            "claim-checks": lambda: [claim_checks.plan(each) for each in everywhere],
             "several": lambda: [several.plan(main, messages=messages)],
             "sagas": lambda: [sagas.plan(main, messages=messages)],
             "backlog": lambda: [backlog.plan(main, messages=messages, depths=depths, dead_rows=options.dead_rows)],

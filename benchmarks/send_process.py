@@ -1,4 +1,4 @@
-"""Send in a separate process: `python -m benchmarks.send_process single|many COUNT`; empties the queue first."""
+"""Send in a separate process: `python -m benchmarks.send_process single|many|large COUNT`; empties the queue first."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import django
 
 from benchmarks.messages import MESSAGE_TYPE, body
 
+LARGE_BYTES = 1 << 20
+
 
 def run(how: str, count: int) -> dict[str, object]:
-    """Send `count` messages with single `send()` calls or one `send_many()`; returns the rate."""
+    """Send `count` messages with single `send()` calls or one `send_many()`; returns the rate. Leaves large ones in the queue."""
     django.setup()
     # Models can be imported only now.
     from sqlqueue_app import send, send_many  # noqa: PLC0415
@@ -27,7 +29,8 @@ def run(how: str, count: int) -> dict[str, object]:
     # The first message connects, reads the table definition and fills the caches of both ways.
     send(MESSAGE_TYPE, body())
     table.purge()
-    bodies = [body(number) for number in range(count)]
+    large = {"note": "x" * LARGE_BYTES} if how == "large" else {}
+    bodies = [body(number) | large for number in range(count)]
     begin = time.perf_counter()
     used_before = time.process_time()
     if how == "many":
@@ -38,7 +41,8 @@ def run(how: str, count: int) -> dict[str, object]:
     seconds = time.perf_counter() - begin
     used = time.process_time() - used_before
     found = table.depth(count + 1).waiting
-    table.purge()
+    if not large:
+        table.purge()
     return {"messages": found, "rate": count / seconds, "processor_microseconds": used / count * 1e6}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from typing import Any
 
 SECRET_KEY = "only for benchmarks"
@@ -13,6 +14,8 @@ TIME_ZONE = "UTC"
 ALLOWED_HOSTS = ["*"]
 STATIC_URL = "static/"
 ROOT_URLCONF = "benchmarks.dashboard_urls"
+# The files of claim checks, which the worker deletes.
+MEDIA_ROOT = os.path.join(tempfile.gettempdir(), "sqlqueue-bench")
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [
@@ -52,6 +55,7 @@ if "SQLQUEUE_BENCH_SECOND" in os.environ:
 _ENDPOINT: dict[str, Any] = json.loads(os.environ["SQLQUEUE_BENCH_ENDPOINT"])
 
 SQLQUEUE: dict[str, Any] = {
+    **({"CLAIM_CHECK": {"ABOVE": 100_000}} if "SQLQUEUE_BENCH_CLAIM_CHECK" in os.environ else {}),
     **({"PIPELINE": {"LAKE": os.environ["SQLQUEUE_BENCH_LAKE"]}} if "SQLQUEUE_BENCH_LAKE" in os.environ else {}),
     "ROUTES": {"Bench.*": _ENDPOINT["name"]},
     "SEND_AS": _ENDPOINT["name"],

@@ -24,6 +24,7 @@ SECTIONS: dict[str, type[Any]] = {
     '`SQLQUEUE["ENDPOINTS"][name]["CUSTOM_CHECKS"][check]`': conf.CustomCheckSettings,
     '`SQLQUEUE["SCHEDULES"][name]`': conf.ScheduleSettings,
     '`SQLQUEUE["METRICS"]`': conf.MetricsSettings,
+    '`SQLQUEUE["CLAIM_CHECK"]`': conf.ClaimCheckSettings,
     '`SQLQUEUE["PIPELINE"]`': conf.PipelineSettings,
     '`TASKS[alias]["OPTIONS"]`': TaskOptions,
 }

@@ -66,6 +66,7 @@ ALLOWED: dict[str, frozenset[str]] = {
             "installation",
             "receiving",
             "status",
+            "browsing",
             "monitoring",
             "failures",
         }

@@ -9,7 +9,8 @@ import base64
 import enum
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -19,7 +20,7 @@ from django.db.models import TextChoices
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.browsing.bodies import DecodedBody, decode_body
-from sqlqueue_app.conf import Settings
+from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.lake.search import FoundMessage
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import IncomingMessage
@@ -28,6 +29,7 @@ from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.messages.headers import Headers, read_headers
 from sqlqueue_app.models import FailedMessage
 from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.sending.claim_checks import claim_checks_of
 from sqlqueue_app.sending.composer import Routes
 from sqlqueue_app.sending.sender import send_many
 from sqlqueue_app.status.events import EventKind, report_event
@@ -191,7 +193,22 @@ def read_body(table: QueueTable, row_version: int, limit: int = MAX_BODY_BYTES) 
         return None
     with guarded_read(table.alias, f"read {table.qualified}"):
         rows = table.peek(1, after=row_version - 1, body_limit=limit)
-    return rows[0].body if rows and rows[0].row_version == row_version else None
+    if not rows or rows[0].row_version != row_version:
+        return None
+    return _with_claimed_body(rows[0], limit).body
+
+
+def _with_claimed_body(row: PeekedRow, limit: int) -> PeekedRow:
+    """The row with the beginning of its body from the storage, if that is a file; unchanged if the file cannot be read."""
+    if row.body_length or names.CLAIM_CHECK not in (row.headers or ""):
+        return row
+    settings = get_settings()
+    with suppress(Exception):
+        claim_checks = claim_checks_of(settings, address_book_of(settings))
+        name = read_headers(row.headers).get(names.CLAIM_CHECK)
+        if claim_checks is not None and name:
+            return replace(row, body=claim_checks.read(name, limit), body_length=claim_checks.size(name))
+    return row
 
 
 def read_details(table: QueueTable, *, limit: int, body_limit: int = PEEKED_BODY_BYTES) -> list[MessageDetail]:
@@ -224,6 +241,7 @@ def saved_messages(table: QueueTable) -> Iterator[str]:
 
 def detail_of(row: PeekedRow, *, as_hex: bool = False, previous: int | None = None, following: int | None = None) -> MessageDetail:
     """Build the detail of a peeked row."""
+    row = _with_claimed_body(row, PEEKED_BODY_BYTES)
     headers, _ = _read(row)
     content_type = headers.get(names.CONTENT_TYPE) if headers else None
     return MessageDetail(

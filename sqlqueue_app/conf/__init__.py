@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from sqlqueue_app.conf.settings import (
+    ClaimCheckSettings,
     ConcurrencyModel,
     CustomCheckSettings,
     EndpointSettings,
@@ -27,6 +28,7 @@ from sqlqueue_app.conf.validation import Code
 __all__ = [
     "TASK_HANDLER",
     "TASK_MESSAGE",
+    "ClaimCheckSettings",
     "Code",
     "ConcurrencyModel",
     "CustomCheckSettings",

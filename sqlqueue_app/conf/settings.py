@@ -213,6 +213,15 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimCheckSettings:
+    """Where the bodies of large messages are stored, and which ones."""
+
+    storage: Annotated[str, text("the name of an alias in STORAGES")] = "default"
+    above: Count = 256 << 10
+    endpoints: tuple[QueueName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
     """The settings of the Spark pipeline: queues, lake, and batch sizes. Durations are seconds."""
 
@@ -249,6 +258,7 @@ class Settings:
     body_names: BodyNames = "as_is"
     serializer: Serializer = "json"
     max_body_size: Count | None = 16 << 20
+    claim_check: ClaimCheckSettings | None = None
     error_queue_owner: ErrorQueueOwner = "sqlqueue"
     allowed_destinations: tuple[QueuePattern, ...] | None = None
     install_after_migrate: Flag = True

@@ -46,6 +46,10 @@ class MessageBodyError(WireFormatError):
     """The body does not match its content type or message type; a retry cannot help."""
 
 
+class BodyNotFound(SqlQueueError):
+    """The body of a message is in a file, which the storage does not have."""
+
+
 class SeveralMessages(MessageBodyError):
     """The body is XML with several messages in one root ``Messages``, which only a worker handles."""
 

@@ -70,6 +70,9 @@ RUN_BY_HAND: Final = "SqlQueue.RunByHand"
 # The priority that the sender chose, "high" or "low": specific to sqlqueue.
 PRIORITY: Final = "SqlQueue.Priority"
 
+# The name of the file that has the body, which is empty in the row: specific to sqlqueue.
+CLAIM_CHECK: Final = "SqlQueue.ClaimCheck"
+
 # Failures (docs/internals/wire.md#error-queue-headers) and retries.
 FAILED_QUEUE: Final = "NServiceBus.FailedQ"
 TIME_OF_FAILURE: Final = "NServiceBus.TimeOfFailure"

@@ -58,8 +58,9 @@ class Auditing:
         retry = incoming.headers.get(names.RETRY_UNIQUE_MESSAGE_ID) if self._acknowledges else None
         acknowledge = incoming.headers.get(names.RETRY_ACKNOWLEDGEMENT_QUEUE) if retry else None
         sent: list[OutgoingMessage] = []
+        # Of a claim check only the header is kept: its file is deleted with the handled message.
         if self._queue is not None and began is not None:
-            sent.append(OutgoingMessage(self._queue, self._audit_headers(row, incoming, began, bool(acknowledge)), incoming.body))
+            sent.append(OutgoingMessage(self._queue, self._audit_headers(row, incoming, began, bool(acknowledge)), row.body or b""))
         if retry and acknowledge:
             sent.append(self._acknowledgement(incoming, retry, acknowledge))
         return sent

@@ -224,6 +224,8 @@ class MessageContext:
             correlation_id=incoming.correlation_id,
             reply_to=incoming.reply_address,
         )
+        # The body is written to a file of its own if it needs one there.
+        complete.pop(names.CLAIM_CHECK, None)
         self.outgoing.append(OutgoingMessage(destination, complete | {names.FORWARDS: str(forwards + 1)}, incoming.body))
 
 

@@ -43,9 +43,9 @@ from sqlqueue_app.receiving.in_flight import InFlightRegistry
 from sqlqueue_app.receiving.instances import InstanceLease, lease_instance, managed_alias
 from sqlqueue_app.receiving.measures import Measures, SlowHandlers
 from sqlqueue_app.receiving.priority_poller import LevelPoller, PriorityPoller, PriorityWakeUp
-from sqlqueue_app.receiving.processing import ProcessorConfig, SharedFailures
+from sqlqueue_app.receiving.processing import ProcessorConfig
 from sqlqueue_app.receiving.receiver import NewProcessor, Poller, QueuePoller, Receiver, ReceiverOptions
-from sqlqueue_app.receiving.recovery import RateLimit
+from sqlqueue_app.receiving.recovery import RateLimit, SharedFailures
 from sqlqueue_app.receiving.special_queues import CallbackWakeUp, SatelliteProcessor, SatelliteRoutes, callback_processor
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.receiving.time_limits import TimeLimits
@@ -124,16 +124,21 @@ class ReceivingEndpoint:
         self.measures = Measures()
         self._duplicates: dict[str, Duplicates] = {}
         self._slow_handlers = SlowHandlers(name, self.config.slow_handler_seconds)
-        self._policy: Policy = default_policy
-        if self.config.recoverability is not None:
-            self._policy = load_callable(self.config.recoverability, setting=f"RECOVERABILITY of endpoint {name!r}")
+        self._policy = self._load_policy()
         # SQLite has one writer: a second connection would wait forever for the receive, so sends commit with it.
+        checks = self._composer.claim_checks
         self._separate: SeparateDispatcher | None = None
         if connection.vendor != "sqlite":
-            self._separate = SeparateDispatcher(self.alias, self.book, endpoint=name)
+            self._separate = SeparateDispatcher(self.alias, self.book, endpoint=name, claim_checks=checks)
         self._log = transaction_log(self.alias)
-        self._joined = Dispatcher(self.alias, self.book, endpoint=name)
+        self._joined = Dispatcher(self.alias, self.book, endpoint=name, claim_checks=checks)
         self._dispatcher = (self._separate or self._joined) if self.mode is TransactionMode.RECEIVE_ONLY else self._joined
+
+    def _load_policy(self) -> Policy:
+        if self.config.recoverability is None:
+            return default_policy
+        policy: Policy = load_callable(self.config.recoverability, setting=f"RECOVERABILITY of endpoint {self.name!r}")
+        return policy
 
     def _check_handler(self, handler: Handler) -> None:
         """Raise ConfigurationError for a handler that cannot run here, and for a Retry in mode none or of an unknown error."""

@@ -40,7 +40,6 @@ from sqlqueue_app.policies.polling import BatchSize, LowerBound
 from sqlqueue_app.policies.recoverability import (
     Action,
     Discard,
-    FailureMemory,
     MoveToError,
     Policy,
     RecoverabilityConfig,
@@ -56,9 +55,10 @@ from sqlqueue_app.receiving.error_queue import UNRECOVERABLE, ErrorQueue, Failur
 from sqlqueue_app.receiving.handlers import Handler, HandlerTable, is_subscription_message, refuse_unrun
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
 from sqlqueue_app.receiving.measures import Done, Measures, SlowHandlers, done
-from sqlqueue_app.receiving.recovery import RateLimit, Recovery
+from sqlqueue_app.receiving.recovery import RateLimit, Recovery, SharedFailures
 from sqlqueue_app.receiving.time_limits import TimeLimits
 from sqlqueue_app.receiving.waiting import BatchTurn
+from sqlqueue_app.sending.claim_checks import claimed_body
 from sqlqueue_app.sending.composer import Composer
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.sending.sender import Handling, handling
@@ -96,6 +96,8 @@ class Delivery:
     """The number of the current attempt, from 1; before it begins, the number of failed ones."""
     outgoing: list[OutgoingMessage] = field(default_factory=list)
     """The unwritten messages that the handlers of this attempt have sent, and the copy for the audit queue."""
+    claim: str | None = None
+    """The file of the body, to be deleted when the message is finished; None if the row has the body."""
     is_duplicate: bool = False
     """Whether a copy of the message was handled before, so that no handler is called."""
     called: tuple[Handler, float] | None = None
@@ -287,7 +289,11 @@ class MessageProcessor:
         delivery.started = time.perf_counter()
         began = config.auditing.begins() if self._audits else None
         delivery.outgoing = []
-        delivery.is_duplicate = config.duplicates is not None and bool(incoming.body) and not _is_first(config.duplicates, incoming)
+        claim = None if incoming.body else incoming.headers.get(names.CLAIM_CHECK)
+        has_body = bool(incoming.body or claim)
+        delivery.is_duplicate = config.duplicates is not None and has_body and not _is_first(config.duplicates, incoming)
+        if claim and not delivery.is_duplicate:
+            incoming = self._with_claimed_body(delivery, claim)
         if delivery.is_duplicate:
             # The audit queue has the first copy; acknowledge a retry again, because its sender waits for that.
             began = None
@@ -308,6 +314,19 @@ class MessageProcessor:
         if self._audits or names.RETRY_UNIQUE_MESSAGE_ID in incoming.headers:
             delivery.outgoing += config.auditing.copies(delivery.row, incoming, began)
         delivery.completed = time.perf_counter()
+
+    def _with_claimed_body(self, delivery: Delivery, name: str) -> IncomingMessage:
+        """Replace the message by one with its body from the storage. Raises as `claimed_body`."""
+        row, headers = delivery.row, delivery.incoming.headers
+        body = claimed_body(self.config.composer.claim_checks, name)
+        delivery.claim = name
+        delivery.incoming = IncomingMessage(row.id, headers, body, row.correlation_id, row.reply_to_address)
+        return delivery.incoming
+
+    def remove_claimed_body(self, delivery: Delivery) -> None:
+        """Delete the file of a finished message, after its commit."""
+        if delivery.claim is not None and (claim_checks := self.config.composer.claim_checks) is not None:
+            claim_checks.remove(delivery.claim)
 
     def _call_handlers(self, batch: ReceivedBatch, delivery: Delivery) -> list[OutgoingMessage]:
         """Call every handler of the message. Returns the messages that they sent and that are not written yet."""
@@ -403,6 +422,8 @@ class MessageProcessor:
             _when_committed(batch, lambda: config.failures.forget(delivery.row))
         if delivery.is_duplicate and (duplicates := config.duplicates) is not None:
             _when_committed(batch, lambda: duplicates.dropped(delivery.incoming))
+        if delivery.claim is not None:
+            _when_committed(batch, lambda: self.remove_claimed_body(delivery))
         if config.rate_limit is not None:
             config.rate_limit.succeeded()
         batch.handled.append(done(delivery.incoming.headers, delivery.started, delivery.completed))
@@ -498,6 +519,8 @@ class MessageProcessor:
     def _report(self, delivery: Delivery, action: Action, failure: Failure) -> None:
         """Log and count a message that was given up, after the commit."""
         self.config.failures.forget(delivery.row)
+        if isinstance(action, Discard):
+            self.remove_claimed_body(delivery)
         self.recovery.report(action, delivery, failure)
 
 
@@ -582,6 +605,7 @@ class NonTransactionalProcessor(MessageProcessor):
         if self.config.rate_limit is not None:
             self.config.rate_limit.succeeded()
         batch.handled.append(done(delivery.incoming.headers, delivery.started, delivery.completed))
+        self.remove_claimed_body(delivery)
         return RowOutcome.HANDLED
 
     def check_usable(self) -> None:
@@ -612,35 +636,6 @@ class NonTransactionalProcessor(MessageProcessor):
             raise
         self._report(delivery, action, failure)
         return RowOutcome.FAILED
-
-
-@dataclass(slots=True)
-class SharedFailures:
-    """The failure memory of a queue, shared by its threads."""
-
-    is_empty: bool = True
-    """Whether nothing is remembered, the usual case. Read without the lock: other threads remember other rows."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _memory: FailureMemory[Failure] = field(default_factory=FailureMemory)
-
-    def failed(self, row: ReceivedRow, attempts: int, failure: Failure) -> None:
-        """Remember a failure whose transaction is lost."""
-        with self._lock:
-            self._memory.failed(row.id, attempts, failure)
-            self.is_empty = False
-
-    def recall(self, row: ReceivedRow) -> tuple[int, Failure] | None:
-        """The remembered attempts and failure of a row."""
-        with self._lock:
-            return self._memory.recall(row.id)
-
-    def forget(self, row: ReceivedRow) -> None:
-        """Drop the memory of a finished row."""
-        if self.is_empty:
-            return
-        with self._lock:
-            self._memory.forget(row.id)
-            self.is_empty = not self._memory
 
 
 @dataclass(frozen=True, slots=True)

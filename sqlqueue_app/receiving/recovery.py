@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from sqlqueue_app.policies.recoverability import (
     Action,
     Discard,
     FailureContext,
+    FailureMemory,
     MoveToError,
     RecoverabilityConfig,
     RetryLater,
@@ -28,6 +30,7 @@ from sqlqueue_app.policies.recoverability import (
 from sqlqueue_app.receiving.error_queue import ErrorQueue, Failure, headers_of_copy, last_retry_at, retries_so_far, with_next_retry
 from sqlqueue_app.sending.composer import utc_now
 from sqlqueue_app.tables.queue import queue_table
+from sqlqueue_app.tables.rows import ReceivedRow
 
 if TYPE_CHECKING:
     from sqlqueue_app.receiving.processing import Delivery, ProcessorConfig
@@ -129,7 +132,7 @@ class Recovery:
 
     def _delayed_copy(self, delay: timedelta, delivery: Delivery) -> OutgoingMessage:
         headers = with_next_retry(headers_of_copy(delivery.row, delivery.incoming.headers), self._now())
-        return OutgoingMessage(self._config.address, headers, delivery.incoming.body, delay=delay)
+        return OutgoingMessage(self._config.address, headers, delivery.row.body or b"", delay=delay)
 
     def _error_queue(self, text: str) -> ErrorQueue:
         configured = self._config.error_queue
@@ -215,3 +218,32 @@ class RateLimit:
             ends = self._count.succeeded()
         if ends:
             logger.info("a message was handled: the rate limit has ended", extra={"event": "rate_limit_ends", "queue": self._queue})
+
+
+@dataclass(slots=True)
+class SharedFailures:
+    """The failure memory of a queue, shared by its threads."""
+
+    is_empty: bool = True
+    """Whether nothing is remembered, the usual case. Read without the lock: other threads remember other rows."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _memory: FailureMemory[Failure] = field(default_factory=FailureMemory)
+
+    def failed(self, row: ReceivedRow, attempts: int, failure: Failure) -> None:
+        """Remember a failure whose transaction is lost."""
+        with self._lock:
+            self._memory.failed(row.id, attempts, failure)
+            self.is_empty = False
+
+    def recall(self, row: ReceivedRow) -> tuple[int, Failure] | None:
+        """The remembered attempts and failure of a row."""
+        with self._lock:
+            return self._memory.recall(row.id)
+
+    def forget(self, row: ReceivedRow) -> None:
+        """Drop the memory of a finished row."""
+        if self.is_empty:
+            return
+        with self._lock:
+            self._memory.forget(row.id)
+            self.is_empty = not self._memory

@@ -50,11 +50,12 @@ class ReplyListener:
 def reply_listener_of(endpoint: ReceivingEndpoint, queue: str, receiver: Receiver) -> ReplyListener:
     """The listener of a receiver's callback queue, given by its literal name."""
     poll_soon = receiver.wake_up.poll_soon if isinstance(receiver.wake_up, CallbackWakeUp) else lambda: None
+    composer = endpoint.callback_composer(queue)
     return ReplyListener(
         endpoint.name,
         queue,
-        endpoint.callback_composer(queue),
-        Dispatcher(endpoint.alias, endpoint.book, endpoint=endpoint.name),
+        composer,
+        Dispatcher(endpoint.alias, endpoint.book, endpoint=endpoint.name, claim_checks=composer.claim_checks),
         endpoint.config.legacy_callback_header,
         poll_soon,
     )

@@ -37,6 +37,7 @@ from sqlqueue_app.messages.times import check_delay, delay_milliseconds, deliver
 from sqlqueue_app.messages.type_hints import AS_IS, is_mappable, pascal_keys
 from sqlqueue_app.messages.types import MessageType, registry, resolve_enclosed
 from sqlqueue_app.policies.priorities import Priority
+from sqlqueue_app.sending.claim_checks import claim_checks_of
 from sqlqueue_app.sending.priority_queues import Priorities, checked_priority
 from sqlqueue_app.sending.subscribers import Subscribers, subscribers_of
 from sqlqueue_app.sending.tracing import OPENTELEMETRY, tracing
@@ -160,6 +161,7 @@ class Composer:
         self._book = book
         self._now = now
         self.priorities = Priorities(settings, book)
+        self.claim_checks = claim_checks_of(settings, book)
         routes = Routes(settings.routes)
         # Settings do not change while the composer lives.
         self._routed = lru_cache(_REMEMBERED)(lambda type_name: book.of_endpoint(routes.endpoint_for(type_name)))
@@ -191,6 +193,8 @@ class Composer:
         destination = self.destination_of(form, options)
         headers = self.headers_of(form, options, incoming=incoming, intent=intent, sent_to=destination.table)
         data = self.body_writer(form, options)(payload)
+        if self.claim_checks is not None:
+            self.claim_checks.check_size(destination, len(data), form.name)
         return OutgoingMessage(destination, headers, data, options.time_to_be_received, options.delay, options.deliver_at)
 
     def compose_event(
@@ -211,6 +215,8 @@ class Composer:
         for subscription in self.subscribers.of(topics):
             destination = self._address_of(subscription)
             if destination not in copies:
+                if self.claim_checks is not None:
+                    self.claim_checks.check_size(destination, len(data), form.name)
                 because = f"{subscription} leads there: {REMOVE_IT}"
                 copies[destination] = OutgoingMessage(destination, headers, data, options.time_to_be_received, because=because)
         return headers[names.MESSAGE_ID] or "", list(copies.values())
@@ -346,7 +352,9 @@ class Composer:
         spelling = self._spelling(known)
         # Only XML names the types in the body.
         write = writer_for(spelling, CONTENT_TYPES["xml" if as_xml else "json"], resolve_enclosed(enclosed) if as_xml else ())
-        limit, what = self._settings.max_body_size, known.name if known is not None else enclosed
+        # Claim checks know the limit, because it depends on the destination.
+        limit = None if self.claim_checks is not None else self._settings.max_body_size
+        what = known.name if known is not None else enclosed
         is_spelled = known is not None and spelling != AS_IS and typing.is_typeddict(known.cls)
 
         def checked(payload: typing.Any) -> bytes:
@@ -613,10 +621,19 @@ def _template(composer: Composer, message: object, options: SendOptions, incomin
     headers = composer.headers_of(form, marked, incoming=incoming, intent=Intent.SEND, sent_to=destination.table, for_many=True)
     sample = OutgoingMessage(destination, headers, b"", options.time_to_be_received, options.delay, options.deliver_at)
     row = composer.delayed_row(sample) if sample.is_delayed else new_row(sample, keep_id=True)
+    write_body = composer.body_writer(form, options)
+    if (claim_checks := composer.claim_checks) is not None:
+
+        def checked(payload: typing.Any, write: Writer = write_body) -> bytes:
+            data = write(payload)
+            claim_checks.check_size(destination, len(data), form.name)
+            return data
+
+        write_body = checked
     return _Template(
         destination,
         tuple(row.headers.split(mark)),
-        composer.body_writer(form, options),
+        write_body,
         None if row.correlation_id == mark else row.correlation_id,
         row,
     )

@@ -15,6 +15,7 @@ from sqlqueue_app.conf.validation import suggestion
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.envelope import OutgoingMessage, new_message_id
 from sqlqueue_app.messages.errors import QueueNotFound
+from sqlqueue_app.sending.claim_checks import ClaimChecks
 from sqlqueue_app.sending.composer import check_can_delay, delayed_row, new_row, utc_now
 from sqlqueue_app.tables.connections import SecondConnections, connection_of
 from sqlqueue_app.tables.delayed import DelayedTable
@@ -37,12 +38,14 @@ class Dispatcher:
         book: AddressBook,
         *,
         endpoint: str | None = None,
+        claim_checks: ClaimChecks | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.alias = alias
         self.endpoint = endpoint
         self.book = book
         self._now = now
+        self._claim_checks = claim_checks
         # Mostly the same few queues; bounded, because reply-to addresses of other endpoints are resolved here too.
         self._resolve = lru_cache(maxsize=_REMEMBERED_ADDRESSES)(book.resolve)
 
@@ -81,7 +84,7 @@ class Dispatcher:
                 unique[number, self._table(message.destination), name, message.delay, message.deliver_at] = message
         # Before anything is written: a time that no table can hold raises here.
         now = self._now()
-        waiting = {place: delayed_row(message, self.book, now) for place, message in unique.items() if message.is_delayed}
+        waiting = {place: self._delayed_row(message, now) for place, message in unique.items() if message.is_delayed}
         return (
             (self._delayed, waiting[place]) if place in waiting else self._immediate(message) for place, message in unique.items()
         )
@@ -104,6 +107,8 @@ class Dispatcher:
         """Yield each row with its table, and append its id to `ids`."""
         for destination, row in rows:
             ids.append(row.id)
+            if self._claim_checks is not None:
+                row = self._claim_checks.check_in(self._resolve(destination), row)
             yield self._delayed if row.is_delayed else self._table(destination), row
 
     def _write(self, rows: Iterable[tuple[Inserts, NewRow]], *, begun: bool) -> None:
@@ -114,7 +119,14 @@ class Dispatcher:
 
     def _immediate(self, message: OutgoingMessage) -> tuple[QueueTable, NewRow]:
         table = self._table(message.destination)
-        return table, new_row(message, keep_id=table.dialect.name != "postgresql")
+        row = new_row(message, keep_id=table.dialect.name != "postgresql")
+        if self._claim_checks is not None:
+            row = self._claim_checks.check_in(table.address, row)
+        return table, row
+
+    def _delayed_row(self, message: OutgoingMessage, now: datetime) -> NewRow:
+        row = delayed_row(message, self.book, now)
+        return row if self._claim_checks is None else self._claim_checks.check_in(self._resolve(message.destination), row)
 
     def _table(self, destination: QueueAddress) -> QueueTable:
         return queue_table(self.alias, self._resolve(destination))
@@ -137,8 +149,10 @@ class Dispatcher:
 class SeparateDispatcher(Dispatcher):
     """Writes on a second connection of the calling thread: committed on return, independent of the thread's transaction."""
 
-    def __init__(self, alias: str, book: AddressBook, *, endpoint: str | None = None) -> None:
-        super().__init__(alias, book, endpoint=endpoint)
+    def __init__(
+        self, alias: str, book: AddressBook, *, endpoint: str | None = None, claim_checks: ClaimChecks | None = None
+    ) -> None:
+        super().__init__(alias, book, endpoint=endpoint, claim_checks=claim_checks)
         self._second = SecondConnections(alias)
 
     def dispatch_each(self, groups: Sequence[Sequence[OutgoingMessage]], *, begun: bool = False) -> None:

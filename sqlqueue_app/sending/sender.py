@@ -294,7 +294,7 @@ class Sender:
         self.alias = settings.database
         self.composer = Composer(settings, book, sender_identity(endpoint, book))
         delays_as = endpoint or settings.delays_as
-        self.dispatcher = Dispatcher(settings.database, book, endpoint=delays_as)
+        self.dispatcher = Dispatcher(settings.database, book, endpoint=delays_as, claim_checks=self.composer.claim_checks)
 
     def write(self, messages: Sequence[OutgoingMessage]) -> None:
         """Write now, in the transaction of the queue's alias if one is open; if only another alias has one, when that commits."""

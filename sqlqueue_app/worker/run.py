@@ -17,6 +17,8 @@ from django.conf import settings as django_settings
 from django.db import connections
 from django.utils import timezone
 
+from sqlqueue_app.browsing import orphaned_bodies
+from sqlqueue_app.browsing.orphaned_bodies import orphaned_bodies_of
 from sqlqueue_app.conf import ConcurrencyModel, Settings, TaskBackend, instance_name
 from sqlqueue_app.conf.crontab import cron_times
 from sqlqueue_app.failures.index import FailureIndexing
@@ -146,6 +148,8 @@ def _jobs_for_all(
     in_scope = any(each.mode is TransactionMode.TRANSACTION_SCOPE for each in endpoints)
     in_doubt = InDoubt(settings.database)
     of_all.append(CheckRunner(settings, own, in_doubt).job())
+    if (orphans := orphaned_bodies_of(settings)) is not None:
+        of_all.append(BackgroundJob("orphaned bodies", orphaned_bodies.EVERY_SECONDS, orphans.run))
     ending = in_doubt.jobs() if in_scope else []
     return [*ending, *of_all, *recurring, *custom_check_jobs(), *task_result_jobs(settings), *pipeline_jobs(settings, stop)]
 

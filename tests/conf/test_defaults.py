@@ -31,6 +31,7 @@ DEFAULTS: dict[str, Any] = {
     "BODY_NAMES": "as_is",
     "SERIALIZER": "json",
     "MAX_BODY_SIZE": 16 << 20,
+    "CLAIM_CHECK": None,
     "ERROR_QUEUE_OWNER": "sqlqueue",
     "ALLOWED_DESTINATIONS": None,
     "INSTALL_AFTER_MIGRATE": True,

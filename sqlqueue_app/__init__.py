@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from sqlqueue_app.sending.sender import apublish, asend, asend_many, publish, send, send_many, subscribe, unsubscribe
     from sqlqueue_app.sending.subscribers import forget_subscribers
     from sqlqueue_app.status.control import pause, resume, set_concurrency
+    from sqlqueue_app.status.scheduling import schedule, unschedule
 
 __version__ = "0.1.0"
 
 __all__ = [
     "send", "send_many", "publish", "asend", "asend_many", "apublish", "subscribe", "unsubscribe",
     "revoke", "arevoke", "RevokeResult", "message_status", "amessage_status", "MessageStatus", "MessageState",
-    "handles", "health_check", "message_type", "request",
+    "handles", "health_check", "message_type", "request", "schedule", "unschedule",
     "Unrecoverable", "Retry", "RetryNow", "RetryLater", "MoveToError", "Discard", "default_policy",
     "MessageContext", "SqlQueueError", "QueueNotFound", "SoftTimeLimitExceeded",
     "Saga", "starts", "continues", "on_timeout", "SagaAdmin",
@@ -71,6 +72,7 @@ _NAMES = {
     "sqlqueue_app.sending.sender": ("apublish", "asend", "asend_many", "publish", "send", "send_many", "subscribe", "unsubscribe"),
     "sqlqueue_app.sending.subscribers": ("forget_subscribers",),
     "sqlqueue_app.status.control": ("pause", "resume", "set_concurrency"),
+    "sqlqueue_app.status.scheduling": ("schedule", "unschedule"),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

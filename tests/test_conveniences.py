@@ -97,9 +97,9 @@ def test_message_has_a_priority(bench: Bench, calls: Calls) -> None:
     assert calls.seen == [2, 1]
 
 
-@missing
 def test_schedule_is_a_row_of_the_database(bench: Bench) -> None:
-    public("schedule")("nightly", "Test.Message", cron="0 2 * * *")
+    assert public("schedule")("nightly", "Test.Message", cron="0 2 * * *")
+    assert public("unschedule")("nightly")
 
 
 @missing

@@ -18,7 +18,7 @@ from sqlqueue_app.status.queues import QueueProblem, QueueStatus
 from sqlqueue_app.status.schedules import ScheduleStatus
 
 _QUEUE_HEAD = ("QUEUE", "KIND", "ENDPOINT", "MESSAGES", "EXPIRING", "EXPIRED", "HEAD AGE", "THREADS", "STATE")
-_SCHEDULE_HEAD = ("SCHEDULE", "CRON", "SENDS", "NEXT", "LAST", "AS")
+_SCHEDULE_HEAD = ("SCHEDULE", "WHEN", "SENDS", "NEXT", "LAST", "AS")
 _DELAYED_HEAD = ("DELAYED BY", "MESSAGES", "OVERDUE", "STATE")
 _INSTANCE_HEAD = (
     "ENDPOINT",
@@ -106,6 +106,8 @@ def _schedule(each: ScheduleStatus) -> dict[str, Any]:
     return {
         "name": each.name,
         "cron": each.cron,
+        "when": each.when,
+        "defined_in": each.origin.value,
         "send": each.send,
         "next_tick": _iso(each.next_tick),
         "last_tick": _iso(each.last_tick),
@@ -199,7 +201,7 @@ def _schedule_cells(each: ScheduleStatus) -> tuple[str, ...]:
     next_tick, last_tick = ("-" if instant is None else f"{timezone.localtime(instant):%Y-%m-%d %H:%M}" for instant in times)
     return (
         each.name,
-        each.cron or "-",
+        each.when or "-",
         each.send,
         next_tick if each.is_enabled else "disabled",
         last_tick,

@@ -195,9 +195,9 @@ class EndpointExpectation(models.Model):
 
 
 class ScheduleTick(models.Model):
-    """A tick of a schedule whose message was sent. A tick is unique: the loser of a race sends nothing.
+    """A run of a schedule: a tick whose message was sent, or a run by hand. A tick is unique: the loser of a race sends nothing.
 
-    The first row of a schedule has no `message_id`: a worker has seen the schedule, and earlier ticks are not made up for.
+    The first row of a schedule of the settings has no `message_id`: a worker has seen it, and earlier ticks are not made up for.
     """
 
     # Several projects on one database may each have a "nightly" of their own.
@@ -207,18 +207,42 @@ class ScheduleTick(models.Model):
     sent_at = UtcInstantField("sent at")
     message_id = models.CharField("message id", max_length=255, blank=True, default="")
     endpoint = models.CharField("sent as", max_length=255, blank=True, default="")
+    # Part of the key: a run may be requested in the second of a tick.
+    manual_run = models.CharField(
+        "run by hand", max_length=64, blank=True, default="", db_default="", help_text="begin of its message id; empty for a tick"
+    )
 
     class Meta:
         verbose_name = "tick of a schedule"
         verbose_name_plural = "ticks of schedules"
-        constraints: ClassVar = [models.UniqueConstraint(fields=["schedule", "message_type", "tick"], name="sqlqueue_tick_once")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["schedule", "message_type", "tick", "manual_run"], name="sqlqueue_tick_once")
+        ]
 
     def __str__(self) -> str:
         return f"{self.schedule} at {self.tick:%Y-%m-%d %H:%M}"
 
 
+class ScheduleKind(models.TextChoices):
+    """The kinds of schedules that are defined in the database."""
+
+    CRON = "cron", _("crontab line")
+    INTERVAL = "interval", _("interval")
+    ONCE = "once", _("once")
+
+
+class MissedPolicy(models.TextChoices):
+    """What a worker does that finds a time of a schedule in the past. Of several times only the last one counts."""
+
+    SEND = "send", _("send the last one, up to a day late")
+    SKIP = "skip", _("skip it if it is more than a minute late")
+
+
 class Schedule(models.Model):
-    """The state of an entry of SCHEDULES; without a row it is enabled and has no errors.
+    """A schedule that is defined in the database, or the state of an entry of SCHEDULES, whose `kind` is empty.
+
+    An entry of SCHEDULES without a row is enabled and has no errors. A row with a kind has `next_at`, the time of its next
+    message, NULL if there is none: the worker that changes it from that time to the following one sends the message.
 
     `run_requested_at` is set by a request to run now, and cleared in the transaction that sends the message, which sets `ran_at`
     and the following fields. `changed_at` is when it was last enabled or disabled, NULL for never; earlier ticks are not made up
@@ -236,12 +260,29 @@ class Schedule(models.Model):
     ran_endpoint = models.CharField("run as", max_length=255, blank=True, default="")
     failed_at = UtcInstantField("failed at", null=True, blank=True)
     error = models.TextField("error", blank=True, default="", help_text="the error that prevented its message from being sent")
+    kind = models.CharField(_("kind"), max_length=20, choices=ScheduleKind, blank=True, default="", db_default="")
+    cron = models.CharField(_("crontab line"), max_length=255, blank=True, default="", db_default="")
+    every_seconds = models.PositiveIntegerField(_("interval (s)"), null=True, blank=True)
+    at = UtcInstantField(_("time"), null=True, blank=True)
+    time_zone = models.CharField(_("time zone"), max_length=64, blank=True, default="", db_default="")
+    starts_at = UtcInstantField(_("start"), null=True, blank=True)
+    ends_at = UtcInstantField(_("end"), null=True, blank=True)
+    missed = models.CharField(
+        _("missed times"), max_length=20, choices=MissedPolicy, default=MissedPolicy.SEND, db_default=MissedPolicy.SEND.value
+    )
+    destination = models.CharField(_("destination"), max_length=400, blank=True, default="", db_default="")
+    body = JsonTextField(_("body"), null=True, blank=True)
+    next_at = UtcInstantField("next time", null=True, blank=True)
 
     class Meta:
         verbose_name = _("recurring message")
         verbose_name_plural = _("recurring messages")
         default_permissions = ()
-        constraints: ClassVar = [models.UniqueConstraint(fields=["name", "message_type"], name="sqlqueue_schedule_once")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["name", "message_type"], name="sqlqueue_schedule_once"),
+            # SQL Server takes no NOT in the condition of an index.
+            models.UniqueConstraint(fields=["name"], condition=models.Q(kind__gt=""), name="sqlqueue_schedule_name_once"),
+        ]
 
     def __str__(self) -> str:
         return self.name

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from django import forms
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
@@ -81,6 +82,10 @@ class JsonTextField(_TextField):
         _pyi_private_set_type: Any
         _pyi_private_get_type: Any
 
+    def to_python(self, value: Any) -> Any:
+        """The value itself, when a row is checked: it is not text."""
+        return value
+
     def get_prep_value(self, value: Any) -> Any:
         """The text. TypeError or ValueError for a value that is not JSON."""
         return None if value is None else json.dumps(value)
@@ -88,3 +93,7 @@ class JsonTextField(_TextField):
     def from_db_value(self, value: Any, expression: object, connection: BaseDatabaseWrapper) -> Any:
         """The value; ValueError for invalid text."""
         return None if value is None else json.loads(value)
+
+    def formfield(self, **options: Any) -> Any:  # type: ignore[override]
+        """A field that shows and reads the text."""
+        return super().formfield(**{"form_class": forms.JSONField, **options})

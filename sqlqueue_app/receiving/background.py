@@ -6,12 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.base import BaseScheduler
 from django.db import connections
 
@@ -34,13 +36,15 @@ JUMP_SECONDS = 1.0
 class BackgroundJob:
     """A function that is called at once and then periodically; an exception is logged and does not end the job.
 
-    Jobs with `uses_database` may have to wait for it, and share a few threads, so that they never delay the others.
+    Jobs with `uses_database` may have to wait for it, and share a few threads, so that they never delay the others. `sooner`
+    returns after each call in how many seconds the next one is due, None for the regular time.
     """
 
     name: str
     every_seconds: float
     call: Callable[[], object]
     uses_database: bool = True
+    sooner: Callable[[], float | None] | None = None
 
 
 class _SteadyScheduler(BaseScheduler):  # type: ignore[misc]
@@ -120,10 +124,14 @@ class BackgroundJobs:
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         executors = {"database": ThreadPoolExecutor(max(1, min(4, len(self._jobs)))), "memory": ThreadPoolExecutor(1)}
         scheduler = _SteadyScheduler(self._died, timezone=UTC, executors=executors)
-        for job in self._jobs:
+        for number, job in enumerate(self._jobs):
+            run: Callable[[BackgroundJob, ConnectionPool], None] = _run
+            if job.sooner is not None:
+                run = partial(_run_and_hurry, partial(scheduler.modify_job, str(number)), job.sooner)
             scheduler.add_job(
-                _run,
+                run,
                 "interval",
+                id=str(number),
                 args=[job, self._kept],
                 executor="database" if job.uses_database else "memory",
                 seconds=job.every_seconds,
@@ -154,6 +162,16 @@ def _run(job: BackgroundJob, kept: ConnectionPool) -> None:
             # A database error needs only its text, a bug its traceback.
             trace = None if isinstance(error, DatabaseError) else error
             background_logger.error("background job %s failed: %s", job.name, error, extra=extra, exc_info=trace)
+
+
+def _run_and_hurry(
+    modify: Callable[..., object], sooner: Callable[[], float | None], job: BackgroundJob, kept: ConnectionPool
+) -> None:
+    """Run a job, and bring its next call forward. The scheduler has forgotten the job if it stops."""
+    _run(job, kept)
+    if (seconds := sooner()) is not None:
+        with suppress(JobLookupError):
+            modify(next_run_time=datetime.now(UTC) + timedelta(seconds=seconds))
 
 
 @contextmanager

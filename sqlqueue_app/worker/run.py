@@ -141,7 +141,7 @@ def _jobs_for_all(
 ) -> list[BackgroundJob]:
     """The background jobs that belong to no single endpoint; those that must run once are run by one worker for all."""
     handled_by = {name: each.name for each in reversed(endpoints) for name in each.handlers.message_types}
-    recurring = [Schedules(settings, endpoints[0].name, handled_by=handled_by).job()] if settings.schedules else []
+    recurring = Schedules(settings, endpoints[0].name, handled_by=handled_by).job()
     old = BackgroundJob("old callback queues", 600.0, partial(drop_old_callback_queues, settings))
     expired = BackgroundJob("expired instances", 20.0, forget_gone)
     of_all = [Sampling(settings).job(), FailureIndexing(settings).job(), bulk_operations_job(settings, stop), old, expired]
@@ -151,7 +151,7 @@ def _jobs_for_all(
     if (orphans := orphaned_bodies_of(settings)) is not None:
         of_all.append(BackgroundJob("orphaned bodies", orphaned_bodies.EVERY_SECONDS, orphans.run))
     ending = in_doubt.jobs() if in_scope else []
-    return [*ending, *of_all, *recurring, *custom_check_jobs(), *task_result_jobs(settings), *pipeline_jobs(settings, stop)]
+    return [*ending, *of_all, recurring, *custom_check_jobs(), *task_result_jobs(settings), *pipeline_jobs(settings, stop)]
 
 
 def _connections_needed(endpoints: list[ReceivingEndpoint], queues: dict[str, list[ReceivingQueue]]) -> int:

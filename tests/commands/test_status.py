@@ -30,7 +30,7 @@ INSTANCE_KEYS = {
 
 SCHEDULE_KEYS = {
     "name", "cron", "send", "next_tick", "last_tick", "last_sent_at", "last_message_id", "last_endpoint",
-    "enabled", "late_since", "error",
+    "when", "defined_in", "enabled", "late_since", "error",
 }  # fmt: skip
 
 

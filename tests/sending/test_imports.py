@@ -65,6 +65,7 @@ def test_names_are_the_original_objects() -> None:
     from sqlqueue_app.sending.sender import apublish, asend, asend_many, publish, send, send_many, subscribe, unsubscribe
     from sqlqueue_app.sending.subscribers import forget_subscribers
     from sqlqueue_app.status.control import pause, resume, set_concurrency
+    from sqlqueue_app.status.scheduling import schedule, unschedule
 
     expected = {
         "Retry": Retry, "SoftTimeLimitExceeded": SoftTimeLimitExceeded,
@@ -78,6 +79,7 @@ def test_names_are_the_original_objects() -> None:
         "revoke": revoke, "arevoke": arevoke, "RevokeResult": RevokeResult, "message_status": message_status,
         "amessage_status": amessage_status, "MessageStatus": MessageStatus, "MessageState": MessageState,
         "default_policy": default_policy, "request": request, "health_check": health_check,
+        "schedule": schedule, "unschedule": unschedule,
     }  # fmt: skip
     assert {name: getattr(sqlqueue_app, name) for name in sqlqueue_app.__all__} == expected
     assert set(sqlqueue_app.__all__) <= set(dir(sqlqueue_app))

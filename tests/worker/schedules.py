@@ -43,5 +43,5 @@ def scheduled_for(bench: Bench) -> list[str]:
 
 
 def ticks(bench: Bench) -> list[datetime | None]:
-    rows = ScheduleTick.objects.using(bench.database.alias).exclude(message_id="").order_by("tick")
+    rows = ScheduleTick.objects.using(bench.database.alias).exclude(message_id="").filter(manual_run="").order_by("tick")
     return [row.tick for row in rows]

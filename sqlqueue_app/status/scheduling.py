@@ -1,0 +1,91 @@
+"""The public calls `schedule()` and `unschedule()`: schedules in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Literal
+
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.messages.types import registry
+
+
+def schedule(
+    name: str,
+    message_type: str | type,
+    body: Mapping[str, object] | None = None,
+    *,
+    cron: str | None = None,
+    every: timedelta | int | None = None,
+    at: datetime | None = None,
+    timezone: str | None = None,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    missed: Literal["send", "skip"] = "send",
+    to: str | None = None,
+) -> bool:
+    """Create or update the schedule `name` in the database: workers send its message at its times, each once.
+
+    Give one of `cron` (a crontab line), `every` (seconds or a timedelta of whole seconds, counted from `start`, else from now) and
+    `at` (once). `timezone` is the zone of the crontab line, by default Django's TIME_ZONE. All times are aware datetimes.
+    `missed`: if no worker ran at a time, "send" sends the message when one starts, within a day, once for several times (that of
+    `at` however late); "skip" sends nothing that is more than a minute late. `to` is an address; without it the routes apply.
+
+    Inside `atomic()` on the database of the app's tables it commits and rolls back with your rows. If nothing has changed, nothing
+    is written, and a time that was missed is still sent. Whether the schedule is enabled never changes. Returns whether anything
+    has changed. Raises ConfigurationError for a wrong argument and for a name that SCHEDULES has, MessageTypeError for a class
+    that is not a message type, and DatabaseError.
+    """
+    # Imported here, because the names that the package exports can be imported before Django is set up.
+    from sqlqueue_app.receiving.instances import managed_alias  # noqa: PLC0415
+    from sqlqueue_app.status.schedule_definitions import store  # noqa: PLC0415
+    from sqlqueue_app.tables.connections import database_now, guarded_read  # noqa: PLC0415
+
+    kind, seconds = _checked(name, {"cron": cron, "interval": every, "once": at}, {"at": at, "start": start, "end": end})
+    alias = managed_alias()
+    with guarded_read(alias, f"store the schedule {name!r}"):
+        return store(
+            name,
+            message_type if isinstance(message_type, str) else registry.of(message_type).name,
+            database_now(alias),
+            kind=kind,
+            cron=cron or "",
+            every_seconds=seconds,
+            at=at,
+            time_zone=timezone or "",
+            starts_at=start,
+            ends_at=end,
+            missed=missed,
+            destination=to or "",
+            body=None if body is None else dict(body),
+        )
+
+
+def _checked(name: str, kinds: Mapping[str, object], instants: Mapping[str, datetime | None]) -> tuple[str, int | None]:
+    """The kind of the schedule, and the seconds of an interval. ConfigurationError for arguments that do not fit."""
+    given = [kind for kind, value in kinds.items() if value is not None]
+    if len(given) != 1:
+        raise ConfigurationError(f"schedule {name!r} has {len(given)} of cron, every and at: give exactly one")
+    for argument, instant in instants.items():
+        if instant is not None and instant.tzinfo is None:
+            raise ConfigurationError(f"schedule {name!r} has {argument}={instant!r}: expected an aware datetime, give it a tzinfo")
+    every = kinds["interval"]
+    seconds = every.total_seconds() if isinstance(every, timedelta) else every
+    if seconds is None:
+        return given[0], None
+    if not isinstance(seconds, int | float) or seconds != int(seconds):
+        raise ConfigurationError(f"schedule {name!r} has every={every!r}: expected whole seconds, or a timedelta of whole seconds")
+    return given[0], int(seconds)
+
+
+def unschedule(name: str) -> bool:
+    """Delete the schedule `name` from the database, in the caller's transaction. Returns whether there was one.
+
+    Messages that were sent already stay. A schedule of the settings is not deleted. Raises DatabaseError.
+    """
+    from sqlqueue_app.receiving.instances import managed_alias  # noqa: PLC0415 - as in schedule
+    from sqlqueue_app.status.schedule_definitions import delete  # noqa: PLC0415
+    from sqlqueue_app.tables.connections import guarded_read  # noqa: PLC0415
+
+    with guarded_read(managed_alias(), f"delete the schedule {name!r}"):
+        return delete(name)

@@ -401,8 +401,10 @@ class MessageLocation:
     row_version: int = 0
 
 
-def find_sent_message(settings: Settings, message_id: str, message_type: str, sent_by: str) -> MessageLocation | None:
-    """Find a message by id: failed messages, then the routed queue or the endpoints' queues, then audit queues.
+def find_sent_message(
+    settings: Settings, message_id: str, message_type: str, sent_by: str, destination: str = ""
+) -> MessageLocation | None:
+    """Find a message by id: failed messages, its destination, else the routed queue or the endpoints' queues, then audit queues.
 
     A queue is searched by row id (on SQL Server and SQLite within its first 10,000 rows), else by the headers of its first 2,000
     messages; an audit queue by its last 2,000. None if not found. Raises ConnectionLost; other unreadable queues are skipped.
@@ -415,7 +417,7 @@ def find_sent_message(settings: Settings, message_id: str, message_type: str, se
     book = address_book_of(settings)
     searches: list[tuple[str, QueueTable, _Search]] = [
         (name, queue_table(settings.database, book.of_queue(name)), _row_version)
-        for name in _queues(settings, message_type, sent_by)
+        for name in queues_of_type(settings, message_type, sent_by, destination)
     ]
     audits = [queue for queue in known_queues(settings) if queue.kind is QueueKind.AUDIT][:_MAX_QUEUES]
     searches += [(queue.name, queue_table(settings.database, queue.address), _newest) for queue in audits]
@@ -446,7 +448,10 @@ def _newest(table: QueueTable, message_id: str) -> int | None:
     return next((row.row_version for row in rows if row.message_id == message_id), None)
 
 
-def _queues(settings: Settings, message_type: str, sent_by: str) -> Iterable[str]:
+def queues_of_type(settings: Settings, message_type: str, sent_by: str, destination: str = "") -> Iterable[str]:
+    """The names of the queues in which a message of this type may wait, at most four."""
+    if destination:
+        return (address_book_of(settings).parse(destination).table,)
     routed = Routes(settings.routes).find(message_type)
     if routed is not None:
         return (routed,)

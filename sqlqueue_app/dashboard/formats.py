@@ -15,7 +15,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language, gettext as _, gettext_lazy, ngettext
 
-from sqlqueue_app.status.texts import Unit, two_units
+from sqlqueue_app.status.texts import Unit, in_utc, iso_utc, two_units
 from sqlqueue_app.tables.queue import Depth
 
 
@@ -154,26 +154,15 @@ def precise_duration(value: timedelta | float | None) -> str:
     return ("\N{MINUS SIGN}" if seconds < 0 else "") + _("%(n)s s") % {"n": text}
 
 
-def _utc(instant: datetime) -> datetime:
-    """The instant in UTC; a naive one, as Django returns with USE_TZ off, is in the default time zone."""
-    aware = timezone.make_aware(instant, timezone.get_default_timezone()) if timezone.is_naive(instant) else instant
-    return aware.astimezone(UTC)
-
-
-def iso_utc(instant: datetime) -> str:
-    """An instant for machines."""
-    return _utc(instant).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def stamp(instant: datetime) -> str:
     """The date and the time in the current time zone."""
-    return timezone.localtime(_utc(instant)).isoformat(" ", "seconds")[:19]
+    return timezone.localtime(in_utc(instant)).isoformat(" ", "seconds")[:19]
 
 
 def stamp_html(instant: datetime) -> SafeString:
     """An instant as a ``time`` element, with UTC as its title."""
     parts = format_html_join(" ", '<span class="sq-nowrap">{}</span>', ((part,) for part in stamp(instant).split()))
-    title = f"{_utc(instant):%Y-%m-%d %H:%M:%S} UTC"
+    title = f"{in_utc(instant):%Y-%m-%d %H:%M:%S} UTC"
     return format_html('<time datetime="{}" title="{}">{}</time>', iso_utc(instant), title, parts)
 
 
@@ -185,7 +174,7 @@ def relative_html(instant: datetime, text: str) -> SafeString:
 
 def ago_html(instant: datetime) -> SafeString:
     """The age of an instant, in its largest unit from minutes on, so that a page does not change each time."""
-    is_ahead, parts = two_units(datetime.now(UTC) - _utc(instant))
+    is_ahead, parts = two_units(datetime.now(UTC) - in_utc(instant))
     if parts[0][1] is Unit.SECONDS:
         return relative_html(instant, _("just now"))
     return stamp_html(instant) if is_ahead else relative_html(instant, _("%(age)s ago") % {"age": _in_units(parts[:1])})

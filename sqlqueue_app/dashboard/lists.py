@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, ClassVar, Final, Generic, TypeVar
-from uuid import UUID
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -25,10 +22,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.dashboard.access import Button, Permission, require
-from sqlqueue_app.dashboard.formats import Number, State, duration, iso_utc, number, stamp_html
+from sqlqueue_app.dashboard.formats import Number, State, duration, number, stamp_html
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, query_of
 from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.files import csv_lines, json_lines, values_of
 
 _Row = TypeVar("_Row")
 _Model = TypeVar("_Model", bound=Model)
@@ -285,9 +283,6 @@ class ListAdmin(PageAdmin, Generic[_Model]):
 
 
 FORMATS: Final = ("csv", "json")
-# Characters that a spreadsheet reads as the begin of a formula (OWASP, CSV injection).
-_FORMULA: Final = re.compile(r"[=+\-@\t\r]")
-_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?\Z")
 _NAME: Final = re.compile(r"[^0-9A-Za-z._-]+")
 
 
@@ -307,66 +302,12 @@ def export(request: HttpRequest, name: str, columns: FileColumns, rows: Iterable
     """
     require(request, Permission.EXPORT)
     if isinstance(columns, Mapping):
-        readers = [each if callable(each) else partial(_attribute, names=each.split(".")) for each in columns.values()]
-        rows = ([read(row) for read in readers] for row in rows)
-        columns = tuple(columns)
+        columns, rows = tuple(columns), values_of(columns, rows)
     if wanted_format(request) == "json":
-        response = StreamingHttpResponse(_json(columns, rows), content_type="application/json")
+        response = StreamingHttpResponse(json_lines(columns, rows), content_type="application/json")
     else:
-        response = StreamingHttpResponse(_csv(columns, rows), content_type="text/csv; charset=utf-8")
+        response = StreamingHttpResponse(csv_lines(columns, rows), content_type="text/csv; charset=utf-8")
     file_name = f"{_NAME.sub('_', name).strip('_') or 'list'}.{wanted_format(request) or 'csv'}"
     response["Content-Disposition"] = f'attachment; filename="{file_name}"'
     response["X-Content-Type-Options"] = "nosniff"
     return response
-
-
-def _attribute(value: Any, names: Sequence[str]) -> Any:
-    for name in names:
-        value = None if value is None else getattr(value, name)
-    return value
-
-
-class _Echo:
-    """A file for csv that returns each line."""
-
-    def write(self, text: str) -> str:
-        """Return the line, which `writerow` passes on."""
-        return text
-
-
-def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    # The byte order mark marks the file as UTF-8 for spreadsheets.
-    writer = csv.writer(_Echo())
-    yield "\ufeff" + str(writer.writerow(columns))
-    for row in rows:
-        yield str(writer.writerow([_cell(value) for value in row]))
-
-
-def _cell(value: Any) -> Any:
-    plain = _plain(value)
-    if isinstance(plain, list | dict):
-        return json.dumps(plain, ensure_ascii=False)
-    if isinstance(plain, str):
-        # Some readers stop at NUL.
-        text = plain.replace("\0", "\N{SYMBOL FOR NULL}")
-        return f"'{text}" if _FORMULA.match(text) and not _NUMBER.match(text) else text
-    return plain
-
-
-def _json(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    begin = "[\n"
-    for row in rows:
-        # Escaped beyond ASCII: also halves of surrogate pairs, which UTF-8 cannot hold.
-        yield begin + json.dumps(dict(zip(columns, map(_plain, row), strict=True)))
-        begin = ",\n"
-    yield "[]\n" if begin == "[\n" else "\n]\n"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return iso_utc(value)
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, UUID):
-        return str(value)
-    return value

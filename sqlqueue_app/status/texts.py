@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib.admin.utils import quote
+from django.utils import timezone
 from django.utils.formats import number_format
 
 
@@ -68,3 +69,14 @@ def path_of(name: str) -> str:
 def text_of_path(path: str) -> str:
     """The name of a segment of a path, if the names are not known: the reverse of `path_of`."""
     return _QUOTED.sub(lambda found: chr(int(found[0][1:], 16)), path)
+
+
+def in_utc(instant: datetime) -> datetime:
+    """The instant in UTC; a naive one, as Django returns with USE_TZ off, is in the default time zone."""
+    aware = timezone.make_aware(instant, timezone.get_default_timezone()) if timezone.is_naive(instant) else instant
+    return aware.astimezone(UTC)
+
+
+def iso_utc(instant: datetime) -> str:
+    """An instant for machines."""
+    return in_utc(instant).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -25,10 +25,9 @@ from sqlqueue_app.failures.operations import request_operation
 from sqlqueue_app.messages.errors import SqlQueueError
 from sqlqueue_app.models import ActionResult, Operation, OperationState
 from sqlqueue_app.status.events import record_action
+from sqlqueue_app.status.texts import PLAIN_INPUT
 
 CONFIRMED: Final = "confirmed"
-# For names and secrets: browsers neither store nor autocorrect them.
-PLAIN_INPUT: Final = {"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}
 
 
 @dataclass(frozen=True, slots=True)

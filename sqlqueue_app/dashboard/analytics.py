@@ -22,7 +22,6 @@ from django.utils.translation import gettext as _, gettext_lazy
 from sqlqueue_app.browsing import analytics
 from sqlqueue_app.browsing.analytics import DAY, HOUR, QUANTILES, Rollup, RollupQuery, RollupResult
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.actions import PLAIN_INPUT
 from sqlqueue_app.dashboard.charts import LONG_PERIODS, Chart, Points, Series, line_chart, period_of
 from sqlqueue_app.dashboard.failures import CLASSIFIER_WORDS
 from sqlqueue_app.dashboard.formats import Grade, Scale, State, counts, per_second, percents, size_of, times
@@ -33,6 +32,7 @@ from sqlqueue_app.lake.sketches import from_json
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import Analytics, NotableKind, PipelineRun, RunState
 from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.texts import PLAIN_INPUT
 from sqlqueue_app.tables.connections import database_now, guarded_read
 
 MAX_LENGTH: Final = 400

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from django.utils import timezone
-from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import get_language, gettext as _, gettext_lazy, ngettext
+from django.utils.translation import gettext as _
 
-from sqlqueue_app.status.texts import Unit, in_utc, iso_utc, two_units
+from sqlqueue_app.status.texts import (
+    Unit,
+    duration,
+    in_units,
+    in_utc,
+    iso_utc,
+    number,
+    precise_duration,
+    rounded,
+    size_of,
+    two_units,
+)
 from sqlqueue_app.tables.queue import Depth
+
+__all__ = ["duration", "iso_utc", "number", "precise_duration", "size_of"]
 
 
 class Number(NamedTuple):
@@ -27,27 +38,11 @@ class Number(NamedTuple):
     note: str = ""
 
 
-@lru_cache(maxsize=4096)
-def _formatted(value: float, places: int, _language: str | None) -> str:
-    """A number in the current language, cached because a page has thousands of them, most of them equal."""
-    return str(number_format(value, decimal_pos=places, force_grouping=True))
-
-
-def number(value: int) -> str:
-    """A number with thousands separators."""
-    return _formatted(value, 0, get_language())
-
-
-def _rounded(value: float, places: int) -> str:
-    """Round and format a number; Django only truncates digits."""
-    return _formatted(round(value, places) if places else round(value), places, get_language())
-
-
 def rate(value: float) -> str:
     """Events per second, and other non-negative numbers of unknown size: two or three digits."""
     if 0 < value < 0.0005:
-        return f"< {_rounded(0.001, 3)}"
-    return _rounded(value, 0 if value >= 100 or value == 0 else 1 if value >= 1 else 2 if value >= 0.01 else 3)
+        return f"< {rounded(0.001, 3)}"
+    return rounded(value, 0 if value >= 100 or value == 0 else 1 if value >= 1 else 2 if value >= 0.01 else 3)
 
 
 class Scale(NamedTuple):
@@ -108,52 +103,6 @@ def bounded_number(value: int, *, exact: bool) -> Number:
     return Number(value, f"≥ {number(value)}", _("counting stopped here"))
 
 
-def size_of(value: int | None) -> str:
-    """A number of bytes with a suitable unit; NULL for None."""
-    if value is None:
-        return _("NULL")
-    if value < 1024:
-        return ngettext("%(count)s byte", "%(count)s bytes", value) % {"count": number(value)}
-    for unit, factor in ((_("KiB"), 1024), (_("MiB"), 1024**2)):
-        if value < factor * 1024:
-            return f"{_rounded(value / factor, 1)} {unit}"
-    return _rounded(value / 1024**3, 1) + " " + _("GiB")
-
-
-_UNITS = {
-    Unit.DAYS: gettext_lazy("%(n)s d"),
-    Unit.HOURS: gettext_lazy("%(n)s h"),
-    Unit.MINUTES: gettext_lazy("%(n)s min"),
-    Unit.SECONDS: gettext_lazy("%(n)s s"),
-}
-
-
-def _in_units(parts: Iterable[tuple[int, Unit]]) -> str:
-    return " ".join(str(_UNITS[unit]) % {"n": number(amount)} for amount, unit in parts)
-
-
-def duration(value: timedelta) -> str:
-    """The two largest units; negative durations with a minus sign."""
-    negative, parts = two_units(value)
-    return ("\N{MINUS SIGN}" if negative else "") + _in_units(parts)
-
-
-def precise_duration(value: timedelta | float | None) -> str:
-    """Like `duration`, for a length or a number of seconds, but below a minute in seconds with digits; empty for None.
-
-    All of them are in seconds, so that those of a column can be compared.
-    """
-    if value is None:
-        return ""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    length = abs(seconds)
-    if length >= 59.5:
-        return duration(timedelta(seconds=seconds))
-    places = 0 if not length or length >= 10 else 1 if length >= 1 else 3
-    text = _rounded(length, places) if not 0 < length < 0.0005 else f"< {_rounded(0.001, 3)}"
-    return ("\N{MINUS SIGN}" if seconds < 0 else "") + _("%(n)s s") % {"n": text}
-
-
 def stamp(instant: datetime) -> str:
     """The date and the time in the current time zone."""
     return timezone.localtime(in_utc(instant)).isoformat(" ", "seconds")[:19]
@@ -177,7 +126,7 @@ def ago_html(instant: datetime) -> SafeString:
     is_ahead, parts = two_units(datetime.now(UTC) - in_utc(instant))
     if parts[0][1] is Unit.SECONDS:
         return relative_html(instant, _("just now"))
-    return stamp_html(instant) if is_ahead else relative_html(instant, _("%(age)s ago") % {"age": _in_units(parts[:1])})
+    return stamp_html(instant) if is_ahead else relative_html(instant, _("%(age)s ago") % {"age": in_units(parts[:1])})
 
 
 class Grade(enum.StrEnum):

@@ -302,7 +302,7 @@ def export(request: HttpRequest, name: str, columns: FileColumns, rows: Iterable
     """
     require(request, Permission.EXPORT)
     if isinstance(columns, Mapping):
-        columns, rows = tuple(columns), values_of(columns, rows)
+        rows, columns = values_of(columns, rows), tuple(columns)
     if wanted_format(request) == "json":
         response = StreamingHttpResponse(json_lines(columns, rows), content_type="application/json")
     else:

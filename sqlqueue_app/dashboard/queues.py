@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from sqlqueue_app.browsing import messages
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, refusal, require
-from sqlqueue_app.dashboard.actions import PLAIN_INPUT, Action, ActionOutcome, begin_operation
+from sqlqueue_app.dashboard.actions import Action, ActionOutcome, begin_operation
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of, rates
 from sqlqueue_app.dashboard.delayed import delayed_table
 from sqlqueue_app.dashboard.endpoint_actions import pausing_buttons
@@ -39,6 +39,7 @@ from sqlqueue_app.status.instances import InstanceStatus, gone_callback_queues, 
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, listed_tables, other_queues, read_queue
 from sqlqueue_app.status.samples import read_page_samples, resolution_for
+from sqlqueue_app.status.texts import PLAIN_INPUT
 from sqlqueue_app.status.traffic import recent_rates
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import Depth, QueueTable, queue_table

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button
-from sqlqueue_app.dashboard.actions import PLAIN_INPUT, Action, ActionOutcome
+from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, State
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, ListAdmin, TableColumn, cell_html, link_html, text_html, with_notes
 from sqlqueue_app.dashboard.page import PageAdmin, found_or_404
@@ -23,6 +23,7 @@ from sqlqueue_app.messages.errors import AddressError
 from sqlqueue_app.models import FailedMessage, FailureStatus, Redirect
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.queues import address_book_of
+from sqlqueue_app.status.texts import PLAIN_INPUT
 from sqlqueue_app.tables.queue import queue_table
 
 

@@ -21,7 +21,6 @@ from sqlqueue_app.browsing.search import MAX_PER_GROUP, SearchResult, search_mes
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard import lists
 from sqlqueue_app.dashboard.access import Permission, may, refusal, refusal_text
-from sqlqueue_app.dashboard.actions import PLAIN_INPUT
 from sqlqueue_app.dashboard.analytics import empty_lake
 from sqlqueue_app.dashboard.charts import LONG_PERIODS
 from sqlqueue_app.dashboard.conversations import OUTCOME_STATES, message_url
@@ -34,6 +33,7 @@ from sqlqueue_app.lake.columns import FAILURES, MESSAGES
 from sqlqueue_app.lake.data_files import SEARCHED, LakeEngineMissing, LakeError
 from sqlqueue_app.lake.search import SECONDS, Cursor, FoundMessage, Results, SearchQuery, read_message, search
 from sqlqueue_app.models import PipelineRun, TaskResult
+from sqlqueue_app.status.texts import PLAIN_INPUT
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
 _Found = TypeVar("_Found")

@@ -53,7 +53,12 @@ class Migration(migrations.Migration):
         migrations.AddField("schedule", "next_at", UtcInstantField("next time", null=True, blank=True)),
         migrations.AddConstraint(
             "schedule",
-            models.UniqueConstraint(fields=["name"], condition=models.Q(kind__gt=""), name="sqlqueue_schedule_name_once"),
+            models.UniqueConstraint(
+                fields=["name"],
+                condition=models.Q(kind__gt=""),
+                name="sqlqueue_schedule_name_once",
+                violation_error_message="There is a schedule of this name.",
+            ),
         ),
         migrations.AddField(
             "scheduletick",

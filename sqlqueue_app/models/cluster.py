@@ -281,7 +281,12 @@ class Schedule(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["name", "message_type"], name="sqlqueue_schedule_once"),
             # SQL Server takes no NOT in the condition of an index.
-            models.UniqueConstraint(fields=["name"], condition=models.Q(kind__gt=""), name="sqlqueue_schedule_name_once"),
+            models.UniqueConstraint(
+                fields=["name"],
+                condition=models.Q(kind__gt=""),
+                name="sqlqueue_schedule_name_once",
+                violation_error_message=_("There is a schedule of this name."),
+            ),
         ]
 
     def __str__(self) -> str:

@@ -333,6 +333,13 @@ class _StoredEntry(_Entry):
         return first if self.row.enabled and first is not None and first <= now else None
 
 
+def has_route(settings: Settings, message_type: str) -> bool:
+    """Whether a route leads to a queue for this type, or an endpoint handles it; imports handlers, does not connect."""
+    if Routes(settings.routes).find(message_type) is not None:
+        return True
+    return any(each.message_type == message_type for named in settings.endpoints.values() for each in handlers_or_none(named))
+
+
 def schedules_without_route(settings: Settings) -> list[ScheduleSettings]:
     """The schedules whose message type has no route and no handling endpoint; imports handlers, does not connect."""
     routes = Routes(settings.routes)

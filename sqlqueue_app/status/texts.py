@@ -1,16 +1,21 @@
-"""Texts shared by pages, notifications and commands: placeholders of translations, durations, names in addresses."""
+"""Texts shared by pages, notifications and commands: placeholders, numbers, durations, instants, names in addresses."""
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from django.contrib.admin.utils import quote
 from django.utils import timezone
 from django.utils.formats import number_format
+from django.utils.translation import get_language, gettext as _, gettext_lazy, ngettext
+
+# The attributes of inputs for names and secrets: browsers neither store nor autocorrect them.
+PLAIN_INPUT: Final = {"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}
 
 
 class Words(dict[str, str]):
@@ -27,7 +32,7 @@ class Words(dict[str, str]):
 
 def _as_text(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(number_format(value, decimal_pos=0, force_grouping=True))
+        return number(value)
     return str(value)
 
 
@@ -51,6 +56,69 @@ def two_units(value: timedelta) -> tuple[bool, tuple[tuple[int, Unit], ...]]:
         return negative, ((amount, first),)
     second = units[units.index(first) + 1]
     return negative, ((amount, first), (left // second.value, second))
+
+
+@lru_cache(maxsize=4096)
+def _formatted(value: float, places: int, _language: str | None) -> str:
+    """A number in the current language, cached because a page has thousands of them, most of them equal."""
+    return str(number_format(value, decimal_pos=places, force_grouping=True))
+
+
+def number(value: int) -> str:
+    """A number with thousands separators."""
+    return _formatted(value, 0, get_language())
+
+
+def rounded(value: float, places: int) -> str:
+    """Round and format a number; Django only truncates digits."""
+    return _formatted(round(value, places) if places else round(value), places, get_language())
+
+
+def size_of(value: int | None) -> str:
+    """A number of bytes with a suitable unit; NULL for None."""
+    if value is None:
+        return _("NULL")
+    if value < 1024:
+        return ngettext("%(count)s byte", "%(count)s bytes", value) % {"count": number(value)}
+    for unit, factor in ((_("KiB"), 1024), (_("MiB"), 1024**2)):
+        if value < factor * 1024:
+            return f"{rounded(value / factor, 1)} {unit}"
+    return rounded(value / 1024**3, 1) + " " + _("GiB")
+
+
+_UNITS = {
+    Unit.DAYS: gettext_lazy("%(n)s d"),
+    Unit.HOURS: gettext_lazy("%(n)s h"),
+    Unit.MINUTES: gettext_lazy("%(n)s min"),
+    Unit.SECONDS: gettext_lazy("%(n)s s"),
+}
+
+
+def in_units(parts: Iterable[tuple[int, Unit]]) -> str:
+    """Amounts with their units."""
+    return " ".join(str(_UNITS[unit]) % {"n": number(amount)} for amount, unit in parts)
+
+
+def duration(value: timedelta) -> str:
+    """The two largest units; negative durations with a minus sign."""
+    negative, parts = two_units(value)
+    return ("\N{MINUS SIGN}" if negative else "") + in_units(parts)
+
+
+def precise_duration(value: timedelta | float | None) -> str:
+    """Like `duration`, for a length or a number of seconds, but below a minute in seconds with digits; empty for None.
+
+    All of them are in seconds, so that those of a column can be compared.
+    """
+    if value is None:
+        return ""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    length = abs(seconds)
+    if length >= 59.5:
+        return duration(timedelta(seconds=seconds))
+    places = 0 if not length or length >= 10 else 1 if length >= 1 else 3
+    text = rounded(length, places) if not 0 < length < 0.0005 else f"< {rounded(0.001, 3)}"
+    return ("\N{MINUS SIGN}" if seconds < 0 else "") + _("%(n)s s") % {"n": text}
 
 
 _DOTS = re.compile(r"\.{1,2}\Z")

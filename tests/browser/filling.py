@@ -23,6 +23,7 @@ from sqlqueue_app.monitoring.webhooks import new_secret
 from sqlqueue_app.status.endpoints import set_minimum
 from sqlqueue_app.status.events import Actor, EventKind, record_action, report_event
 from sqlqueue_app.status.schedules import request_run, set_enabled
+from sqlqueue_app.status.scheduling import schedule
 from sqlqueue_app.tables.row_selection import remove_rows
 from tests.support.conversations import sent
 from tests.support.databases import QueueDatabase
@@ -71,6 +72,9 @@ def fill(database: QueueDatabase) -> None:
     ScheduleTick.objects.create(schedule="theirs", message_id=str(ONE), **ticked)
     set_enabled("theirs", "Sales.CloseDay", enabled=False, actor=Actor("anna"))
     request_run("nightly", "Sales.CloseDay")
+    schedule("weekly report", "Sales.Report", {"week": 1}, cron="0 6 * * mon", timezone="Europe/Berlin", to="Sales")
+    schedule("monthly report", "Sales.Report", every=timedelta(days=30), to="Sales")
+    ScheduleTick.objects.create(schedule="weekly report", message_id=str(ONE), **{**ticked, "message_type": "Sales.Report"})
     _notifications(now)
     subscribe(database, "Sales", "Sales.OrderPlaced")
     set_minimum("Sales", 3, actor=Actor("anna"))

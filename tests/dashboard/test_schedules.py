@@ -63,13 +63,13 @@ def test_page_shows_the_state_of_each_schedule(queue_database: QueueDatabase, se
     ticked(queue_database, HOUR, name="theirs", message_type="Their.Message", endpoint="There")
     found = page()
     text = found.text()
-    assert "nightly Sales.CloseDay 0 2 * * * OK" in text
+    assert "nightly Sales.CloseDay Settings 0 2 * * * OK" in text
     following = [each for each in found.find("time") if each["datetime"] and "T02:00:00.000Z" in each["datetime"]]
     assert len(following) >= 3
     assert f"by Sales {sent.message_id}" in text
-    assert "often Sales.Often * * * * * Late The message of " in text
-    assert "new Sales.New 0 2 * * * New No worker has seen it yet" in text
-    assert "theirs Their.Message – Not in the settings" in text
+    assert "often Sales.Often Settings * * * * * Late The message of " in text
+    assert "new Sales.New Settings 0 2 * * * New No worker has seen it yet" in text
+    assert "theirs Their.Message Elsewhere – Not in the settings" in text
     assert found.inline == []
     overview = page(f"{ADMIN}dashboard/")
     assert "The recurring message often that was due at " in overview.text()
@@ -92,7 +92,8 @@ def test_schedule_is_run_manually(queue_database: QueueDatabase) -> None:
     assert worker.send_due() == 1
     assert "run manually:" in page().text()
     (row,) = table(queue_database, "Sales").peek(10)
-    answer = client_of("viewer").get(f"{NIGHTLY}message/?run=1")
+    (run,) = ScheduleTick.objects.using(queue_database.alias).exclude(manual_run="")
+    answer = client_of("viewer").get(f"{NIGHTLY}message/?id={run.message_id}")
     assert answer.headers["Location"] == f"{ADMIN}queue/Sales/{row.row_version}/"
     assert [each[1:] for each in recorded()] == [
         ("run schedule", "nightly (Sales.CloseDay)", "done"),
@@ -135,7 +136,7 @@ def test_failing_schedule_shows_the_reason(queue_database: QueueDatabase) -> Non
     ticked(queue_database, HOUR * 30)
     Schedules(get_settings(), "Sales").send_due()
     text = page().text()
-    assert "nightly Sales.CloseDay 0 2 * * * Failing" in text
+    assert "nightly Sales.CloseDay Settings 0 2 * * * Failing" in text
     assert "Nowhere" in text
     overview = page(f"{ADMIN}dashboard/").text()
     assert "The recurring message nightly that was due at " in overview

@@ -311,13 +311,17 @@ class _StoredEntry(_Entry):
         return False
 
     def claim(self, alias: str, now: datetime) -> bool:
-        """Set the next time, unless another process or an operator has changed it since it was read."""
-        mine = Schedule.objects.using(alias).filter(pk=self.row.pk, enabled=True, next_at=self.row.next_at)
-        return mine.update(next_at=self._times.next_after(now), failed_at=None, error="") == 1
+        return self._advance(alias, now, failed_at=None, error="")
 
     def pass_over(self, alias: str, now: datetime) -> None:
+        # The error stays: it may be the reason why it is too late now.
         if self._first(now) is not None:
-            self.claim(alias, now)
+            self._advance(alias, now)
+
+    def _advance(self, alias: str, now: datetime, **values: object) -> bool:
+        """Set the next time, unless another process or an operator has changed it since it was read."""
+        mine = Schedule.objects.using(alias).filter(pk=self.row.pk, enabled=True, next_at=self.row.next_at)
+        return mine.update(next_at=self._times.next_after(now), **values) == 1
 
     def soon(self, now: datetime) -> datetime | None:
         every = self._times.every

@@ -2,7 +2,8 @@
 
     python -m benchmarks.schedules --schedules 1000 --rounds 5
 
-Without a schedule, with schedules of the settings, and with as many of the database. A cell is the median and the range.
+Without a schedule, with schedules of the settings, and with as many of the database. A cell is the median and the range of the
+processor time of the worker, without that of the server.
 """
 
 from __future__ import annotations

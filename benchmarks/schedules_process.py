@@ -1,4 +1,4 @@
-"""Looks of a worker for due schedules: `python -m benchmarks.schedules_process SCHEDULES ROUNDS`."""
+"""Calls of a worker for due schedules: `python -m benchmarks.schedules_process SCHEDULES ROUNDS`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import django
 
-_LOOKS = 50
+_CALLS = 50
 
 
 def run(count: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """The milliseconds of one look without a due message, and of each message when all are due."""
+    """The milliseconds of processor time of one look without a due message, and of each message when all are due."""
     django.setup()
     # Models can be imported only now.
     from sqlqueue_app import schedule, unschedule  # noqa: PLC0415
@@ -34,23 +34,23 @@ def run(count: int, rounds: int) -> dict[str, dict[str, list[float]]]:
                 schedule(f"d{number}", "Bench.Message", cron="0 * * * *")
         worker = Schedules(replace(settings, schedules=given), "Bench", now=lambda: clock[0])
         worker.send_due()
-        looks: list[float] = []
+        idle: list[float] = []
         messages: list[float] = []
         for _ in range(rounds):
-            looks.append(_timed(worker.send_due, _LOOKS))
+            idle.append(_timed(worker.send_due, _CALLS))
             clock[0] += timedelta(hours=1)
             messages.append(_timed(worker.send_due) / count)
-        found[name] = {"look": looks, "message": messages if name != "none" else [0.0]}
+        found[name] = {"look": idle, "message": messages if name != "none" else [0.0]}
     for number in range(count):
         unschedule(f"d{number}")
     return found
 
 
 def _timed(call: Callable[[], Any], times: int = 1) -> float:
-    begin = time.perf_counter()
+    begin = time.process_time()
     for _ in range(times):
         call()
-    return (time.perf_counter() - begin) * 1_000 / times
+    return (time.process_time() - begin) * 1_000 / times
 
 
 if __name__ == "__main__":

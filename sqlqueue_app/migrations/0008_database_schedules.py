@@ -8,7 +8,7 @@ from sqlqueue_app.models.fields import JsonTextField, UtcInstantField
 
 
 class Migration(migrations.Migration):
-    dependencies = [("sqlqueue_app", "0006_unique_message")]
+    dependencies = [("sqlqueue_app", "0007_task_priority")]
     operations = [
         migrations.AddField(
             "schedule",

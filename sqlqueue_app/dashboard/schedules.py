@@ -146,7 +146,7 @@ class MakeSchedule(ScheduleAction):
     text = gettext_lazy("Workers send the message at each of its times once, however many run. Preview shows the next ten times.")
     done = gettext_lazy("The schedule %(name)s is stored.")
     preview_label = gettext_lazy("Preview")
-    table: HtmlTable | None = None
+    previewed: HtmlTable | None = None
 
     def find(self, **key: Any) -> None:
         posted = self.request.POST
@@ -160,7 +160,7 @@ class MakeSchedule(ScheduleAction):
         self.form = form = ScheduleForm(data, instance=self.row, auto_id="sq-%s", label_suffix="")
         form.fields["name"].disabled = bool(self.row.kind)
         if data is not None and form.is_valid():
-            self.table = _times_table(self.row, database_now(managed_alias()))
+            self.previewed = _times_table(self.row, database_now(managed_alias()))
         return form  # type: ignore[return-value]
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:

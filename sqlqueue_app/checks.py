@@ -22,7 +22,7 @@ from sqlqueue_app.installation import planned_tables, unusable_names, wake_up_ta
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
 from sqlqueue_app.policies.recoverability import TransactionMode
 from sqlqueue_app.status.queues import dead_row_problems, table_key
-from sqlqueue_app.status.schedules import handlers_or_none, schedules_without_route
+from sqlqueue_app.status.schedule_definitions import handlers_or_none, schedules_without_route
 from sqlqueue_app.tables.announcements import inspect_wake_up_triggers, why_not_woken
 from sqlqueue_app.tables.connections import aliases_beside, connection_of, fetch_all
 from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_tables

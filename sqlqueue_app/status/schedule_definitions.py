@@ -1,4 +1,4 @@
-"""Schedules that are defined in the database: their times, the check of a definition, storing and deleting it."""
+"""Schedules that are defined in the database: their times, the check of a definition, its form, storing and deleting it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,29 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta, tzinfo
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from zoneinfo import ZoneInfo
 
+from django import forms
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext as _, gettext_lazy
 
-from sqlqueue_app.conf import get_settings
+from sqlqueue_app.conf import EndpointSettings, ScheduleSettings, Settings, get_settings
 from sqlqueue_app.conf.crontab import cron_fault
 from sqlqueue_app.conf.schedule_times import ScheduleTimes
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError
 from sqlqueue_app.models import Schedule, ScheduleKind, ScheduleTick
+from sqlqueue_app.receiving.handlers import Handler, handlers_of
 from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.sending.composer import Routes
 from sqlqueue_app.status.queues import address_book_of
+from sqlqueue_app.status.texts import PLAIN_INPUT
+from sqlqueue_app.tables.connections import database_now
 
 MAX_INTERVAL: Final = 366 * 24 * 3600
+_INSTANTS: Final = ("at", "starts_at", "ends_at")
 _TIMING: Final = ("kind", "cron", "every_seconds", "at", "time_zone", "starts_at", "ends_at")
 _DEFINITION: Final = ("message_type", "destination", "body", "missed", *_TIMING)
 # The column of each kind.
@@ -99,7 +105,7 @@ def save_definition(row: Schedule, now: datetime) -> bool:
         is_same = before is not None and (before.kind, before.every_seconds) == (row.kind, row.every_seconds)
         row.starts_at = before.starts_at if is_same and before is not None else now
     # The text has whole seconds, so the times have too.
-    for name in ("at", "starts_at", "ends_at"):
+    for name in _INSTANTS:
         if (instant := getattr(row, name)) is not None:
             setattr(row, name, instant.replace(microsecond=0))
     changed = [name for name in _DEFINITION if before is None or getattr(before, name) != getattr(row, name)]
@@ -165,3 +171,93 @@ def stored_row(name: str) -> Schedule | None:
 def adoptable_row(name: str, message_type: str) -> Schedule | None:
     """The state of a schedule that was in the settings before, which a new schedule of the database takes over."""
     return Schedule.objects.using(managed_alias()).filter(name=name, message_type=message_type, kind="").first()
+
+
+def has_route(settings: Settings, message_type: str) -> bool:
+    """Whether a route leads to a queue for this type, or an endpoint handles it; imports handlers, does not connect."""
+    if Routes(settings.routes).find(message_type) is not None:
+        return True
+    return any(each.message_type == message_type for named in settings.endpoints.values() for each in handlers_or_none(named))
+
+
+def schedules_without_route(settings: Settings) -> list[ScheduleSettings]:
+    """The schedules whose message type has no route and no handling endpoint; imports handlers, does not connect."""
+    routes = Routes(settings.routes)
+    unrouted = [schedule for schedule in settings.schedules.values() if routes.find(schedule.send) is None]
+    if not unrouted:
+        return []
+    handled = {handler.message_type for endpoint in settings.endpoints.values() for handler in handlers_or_none(endpoint)}
+    return [schedule for schedule in unrouted if schedule.send not in handled]
+
+
+def handlers_or_none(endpoint: EndpointSettings) -> list[Handler]:
+    """The handlers of an endpoint, whose modules are imported; none if that raises."""
+    try:
+        return handlers_of(endpoint.handlers)
+    except Exception:  # noqa: BLE001 - user modules may raise anything; the endpoint's worker reports it
+        return []
+
+
+class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
+    """A schedule of the database. Its instants are read and shown in its own time zone."""
+
+    kind = forms.ChoiceField(label=gettext_lazy("Kind"), choices=ScheduleKind.choices)
+
+    class Meta:
+        model = Schedule
+        fields = (
+            "name", "message_type", "body", "destination", "kind", "cron", "every_seconds", "at", "time_zone",
+            "starts_at", "ends_at", "missed",
+        )  # fmt: skip
+        labels: ClassVar = {"name": gettext_lazy("Name"), "message_type": gettext_lazy("Message type")}
+        widgets: ClassVar = {
+            **{name: forms.TextInput(PLAIN_INPUT) for name in ("name", "message_type", "destination", "cron")},
+            **{name: forms.DateTimeInput({"type": "datetime-local", "step": "1"}, "%Y-%m-%dT%H:%M:%S") for name in _INSTANTS},
+            "body": forms.Textarea({"rows": 3, "spellcheck": "false"}),
+            "time_zone": forms.TextInput({**PLAIN_INPUT, "list": "sq-suggestions"}),
+        }
+        help_texts: ClassVar = {
+            "body": gettext_lazy("A JSON object."),
+            "destination": gettext_lazy(
+                "The address of a queue. Empty: the queue of the route, or of the endpoint that handles it."
+            ),
+            "cron": gettext_lazy("For a crontab line: minute, hour, day of the month, month, weekday, such as 0 2 * * *."),
+            "every_seconds": gettext_lazy("For an interval, which counts from the start."),
+            "at": gettext_lazy("For a message that is sent once."),
+            "time_zone": gettext_lazy("For the times on this page and for a crontab line. Empty: the zone of the settings."),
+        }
+
+    def full_clean(self) -> None:
+        """Read instants in the zone of the form."""
+        with timezone.override(self._zone(self.data.get("time_zone", ""))):
+            super().full_clean()
+
+    def get_initial_for_field(self, field: forms.Field, field_name: str) -> Any:
+        """The value to show; an instant in the zone of the schedule, an empty body as an object."""
+        value = super().get_initial_for_field(field, field_name)
+        if isinstance(value, datetime):
+            return value.astimezone(self._zone(self.instance.time_zone)).replace(tzinfo=None)
+        return {} if field_name == "body" and value is None else value
+
+    def clean(self) -> dict[str, Any]:
+        """The values; errors unless the schedule has times, and its message a queue."""
+        now, row = database_now(managed_alias()), self.instance
+        for name, value in self.cleaned_data.items():
+            setattr(row, name, value)
+        if row.kind == ScheduleKind.INTERVAL and row.starts_at is None and "starts_at" not in self.errors:
+            row.starts_at = now
+        for name, text in clean_definition(row):
+            self.add_error(name, text)
+        if not self.errors and not row.destination and not has_route(get_settings(), row.message_type):
+            self.add_error(
+                "destination", _("No route leads to a queue for this type, and no endpoint handles it: enter an address.")
+            )
+        if not self.errors and times_of(row).next_after(now) is None:
+            self.add_error(None, _("The schedule has no time in the future."))
+        return {name: getattr(row, name) for name in self.cleaned_data}
+
+    def _zone(self, name: str) -> tzinfo:
+        try:
+            return zone_of(name.strip())
+        except ValueError:
+            return timezone.get_default_timezone()

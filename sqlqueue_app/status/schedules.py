@@ -14,7 +14,7 @@ from django.db import Error as DjangoError, IntegrityError, transaction
 from django.db.models import Q, QuerySet, Subquery
 from django.utils import timezone
 
-from sqlqueue_app.conf import EndpointSettings, ScheduleSettings, Settings
+from sqlqueue_app.conf import ScheduleSettings, Settings
 from sqlqueue_app.conf.schedule_times import ScheduleTimes
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import OutgoingMessage
@@ -22,7 +22,6 @@ from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, Transien
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.models import MissedPolicy, Schedule, ScheduleKind, ScheduleTick
 from sqlqueue_app.receiving.background import BackgroundJob
-from sqlqueue_app.receiving.handlers import Handler, handlers_of
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.composer import Routes, SendOptions
 from sqlqueue_app.sending.sender import Sender
@@ -335,31 +334,6 @@ class _StoredEntry(_Entry):
         """The first time that is not done, if it has come."""
         first = self.row.next_at
         return first if self.row.enabled and first is not None and first <= now else None
-
-
-def has_route(settings: Settings, message_type: str) -> bool:
-    """Whether a route leads to a queue for this type, or an endpoint handles it; imports handlers, does not connect."""
-    if Routes(settings.routes).find(message_type) is not None:
-        return True
-    return any(each.message_type == message_type for named in settings.endpoints.values() for each in handlers_or_none(named))
-
-
-def schedules_without_route(settings: Settings) -> list[ScheduleSettings]:
-    """The schedules whose message type has no route and no handling endpoint; imports handlers, does not connect."""
-    routes = Routes(settings.routes)
-    unrouted = [schedule for schedule in settings.schedules.values() if routes.find(schedule.send) is None]
-    if not unrouted:
-        return []
-    handled = {handler.message_type for endpoint in settings.endpoints.values() for handler in handlers_or_none(endpoint)}
-    return [schedule for schedule in unrouted if schedule.send not in handled]
-
-
-def handlers_or_none(endpoint: EndpointSettings) -> list[Handler]:
-    """The handlers of an endpoint, whose modules are imported; none if that raises."""
-    try:
-        return handlers_of(endpoint.handlers)
-    except Exception:  # noqa: BLE001 - user modules may raise anything; the endpoint's worker reports it
-        return []
 
 
 _MAX_ERROR_LENGTH: Final = 2_000

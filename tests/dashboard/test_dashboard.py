@@ -127,4 +127,4 @@ def test_page_takes_few_statements(postgresql_database: QueueDatabase) -> None:
     client.get(DASHBOARD)
     with CaptureQueriesContext(postgresql_database.connection) as own:
         client.get(DASHBOARD)
-    assert len(own) <= 11
+    assert len(own) <= 12

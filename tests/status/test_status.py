@@ -113,8 +113,9 @@ def test_many_queues_take_few_statements(queue_database: QueueDatabase) -> None:
     with CaptureQueriesContext(queue_database.connection) as long:
         read_status(limit=5)
 
-    # One finds the tables, one reads all queues, two read the instances and their queues, one reads the delayed tables.
-    assert len(first) == 1 + 1 + 2 + 1
+    # One finds the tables, one reads all queues, two read the instances and their queues, one each reads the delayed tables and
+    # the schedules.
+    assert len(first) == 1 + 1 + 2 + 1 + 1
     assert len(long) == len(first) + 1, "the expiries of long queues"
 
 

@@ -17,7 +17,8 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import ScheduleTick
 from sqlqueue_app.status import schedules
-from sqlqueue_app.status.schedules import KEPT, MAX_DELAY, Schedules, read_schedules, schedules_without_route
+from sqlqueue_app.status.schedule_definitions import schedules_without_route
+from sqlqueue_app.status.schedules import KEPT, MAX_DELAY, Schedules, read_schedules
 from sqlqueue_app.tables.connections import database_now
 from tests.support.bench import Bench, Calls, Running
 from tests.support.waiting import join_all, poll_until

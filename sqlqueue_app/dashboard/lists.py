@@ -26,7 +26,7 @@ from sqlqueue_app.dashboard.formats import Number, State, duration, number, stam
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, query_of
 from sqlqueue_app.receiving.instances import managed_alias
-from sqlqueue_app.status.files import csv_lines, json_lines, values_of
+from sqlqueue_app.status.texts import csv_lines, json_lines, values_of
 
 _Row = TypeVar("_Row")
 _Model = TypeVar("_Model", bound=Model)

@@ -26,8 +26,7 @@ from sqlqueue_app.dashboard.page import Crumb, found_or_404
 from sqlqueue_app.failures.operations import is_worker_alive
 from sqlqueue_app.models import DeliveryState, NotificationChannel, NotificationDelivery, NotificationKind, NotificationRule
 from sqlqueue_app.monitoring import notifying, rules, webhooks
-from sqlqueue_app.monitoring.notifying import change_summary, sentences_of, shown_target
-from sqlqueue_app.monitoring.rule_forms import RuleForm, SecretForm
+from sqlqueue_app.monitoring.notifying import RuleForm, SecretForm, change_summary, sentences_of, shown_target
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.retention import NOTIFICATIONS_KEPT
 

@@ -263,6 +263,7 @@ class Settings:
     allowed_destinations: tuple[QueuePattern, ...] | None = None
     install_after_migrate: Flag = True
     eager: Flag = False
+    outgoing_middleware: tuple[DottedPath | Callable[..., object], ...] = ()
     schedules: Mapping[Text, ScheduleSettings] = field(default_factory=_empty)
     metrics: MetricsSettings | None = None
     instance_expiry_seconds: Annotated[float, seconds(60)] = 600.0

@@ -33,7 +33,6 @@ from sqlqueue_app.receiving.handlers import (
     SubscriptionMessages,
     around,
     handlers_of,
-    load_middleware,
     takes_tasks,
     task_handlers,
     with_retries,
@@ -52,6 +51,7 @@ from sqlqueue_app.receiving.time_limits import TimeLimits
 from sqlqueue_app.receiving.waiting import EmptyQueues, WakeUp
 from sqlqueue_app.sending.composer import Composer, Routes, sender_identity, utc_now
 from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher, own_delayed_table
+from sqlqueue_app.sending.middleware import composer_for, load_middleware
 from sqlqueue_app.tables.announcements import can_listen
 from sqlqueue_app.tables.connections import aliases_beside, connection_of, database_errors, dialect_of_connection
 from sqlqueue_app.tables.installation import FindingKind, check_address, delayed_address, inspect_tables, install_tables
@@ -113,7 +113,7 @@ class ReceivingEndpoint:
         self._time_limits = TimeLimits(name, found)
         handlers = around(found, middleware, setting=setting)
         self._allowed = allowed_destinations(settings.allowed_destinations, self.book)
-        self._composer = Composer(settings, self.book, sender_identity(name, self.book))
+        self._composer = composer_for(settings, self.book, sender_identity(name, self.book))
         self.subscriptions = self._composer.subscribers.table
         self.handlers = HandlerTable(
             handlers,
@@ -288,7 +288,7 @@ class ReceivingEndpoint:
     def callback_composer(self, queue: str) -> Composer:
         """The composer of requests whose replies go to the callback queue of this literal name."""
         reply_to = self.book.canonical(self.book.of_queue(queue))
-        return Composer(self.settings, self.book, replace(self._composer.identity, reply_to=reply_to))
+        return composer_for(self.settings, self.book, replace(self._composer.identity, reply_to=reply_to))
 
     def _wake_up(self, queue: ReceivingQueue, stop: StopSignal, empty: EmptyQueues | None) -> WakeUp | None:
         """The wake-up for new messages; None with --until-empty, which polls each queue continuously."""

@@ -43,6 +43,7 @@ from sqlqueue_app.policies.recoverability import Retry, TransactionMode
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.destinations import AllowedDestinations, Destinations, Unroutable
 from sqlqueue_app.sending.composer import Routes
+from sqlqueue_app.sending.middleware import Middleware, wrapped
 from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 
 logger = logging.getLogger("sqlqueue.receive")
@@ -386,49 +387,11 @@ class HandlerTable:
         return (known.names if known else None) or self._body_names
 
 
-Middleware = Callable[[HandlerFunction], HandlerFunction]
-"""As Django's: `def middleware(call)` returns `def handle(message, context)`, which does its part and calls `call`."""
-
-
-def load_middleware(entries: Sequence[str | Callable[..., object]], *, setting: str) -> list[Middleware]:
-    """The callables of the setting, outermost first. ConfigurationError, which names the setting, for an unusable one."""
-    loaded: list[Middleware] = []
-    for place, entry in enumerate(entries):
-        where = f"{setting}[{place}]"
-        found = load_callable(entry, setting=where)
-        try:
-            inspect.signature(found).bind(None)
-        except TypeError as error:
-            raise ConfigurationError(f"{where} is {_shown(found)}, which must take (call): {error}; {_EXPECTED}") from error
-        except ValueError:
-            pass  # written in C: has no signature
-        loaded.append(found)
-    return loaded
-
-
 def around(handlers: Iterable[Handler], middleware: Sequence[Middleware], *, setting: str) -> list[Handler]:
     """Wrap each handler in the middleware. ConfigurationError if a middleware does not return a function."""
     if not middleware:
         return list(handlers)
-    return [replace(handler, call=_composed(handler, middleware, setting)) for handler in handlers]
-
-
-_EXPECTED = "expected `def middleware(call)` that returns `def handle(message, context)`"
-
-
-def _composed(handler: Handler, middleware: Sequence[Middleware], setting: str) -> HandlerFunction:
-    call = _checked(handler)
-    for place in reversed(range(len(middleware))):
-        made: Any = middleware[place](call)
-        what = f"{setting}[{place}] is {_shown(middleware[place])}, which returned {made!r}"
-        if inspect.iscoroutine(made):
-            made.close()
-        if not callable(made):
-            raise ConfigurationError(f"{what}; {_EXPECTED}")
-        if inspect.iscoroutinefunction(made):
-            raise ConfigurationError(f"{what}, which is async: it could not share the receive transaction; {_EXPECTED}")
-        call = made
-    return call
+    return [replace(handler, call=wrapped(_checked(handler), middleware, setting=setting)) for handler in handlers]
 
 
 def _checked(handler: Handler) -> HandlerFunction:
@@ -442,10 +405,6 @@ def _checked(handler: Handler) -> HandlerFunction:
         return result
 
     return call
-
-
-def _shown(found: object) -> str:
-    return f"{getattr(found, '__module__', '?')}.{getattr(found, '__qualname__', None) or type(found).__qualname__}"
 
 
 _BEFORE_NAME: Final = re.compile(r".*[.+]", re.DOTALL)

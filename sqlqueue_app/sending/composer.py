@@ -146,6 +146,9 @@ class TypeForm:
 class Composer:
     """Composes messages under one set of settings for one sender. Immutable; shared by all threads."""
 
+    has_middleware = False
+    """Whether middleware may change each message."""
+
     def __init__(
         self,
         settings: Settings,
@@ -192,7 +195,7 @@ class Composer:
             options = self.with_priority(form, options)
         destination = self.destination_of(form, options)
         headers = self.headers_of(form, options, incoming=incoming, intent=intent, sent_to=destination.table)
-        data = self.body_writer(form, options)(payload)
+        data = self.body_writer(form, options, headers, destination, incoming)(payload)
         if self.claim_checks is not None:
             self.claim_checks.check_size(destination, len(data), form.name)
         return OutgoingMessage(destination, headers, data, options.time_to_be_received, options.delay, options.deliver_at)
@@ -208,7 +211,7 @@ class Composer:
         payload = payload_of(message, body)
         form = self.form_of(message)
         headers = self.headers_of(form, options, incoming=incoming, intent=Intent.PUBLISH, sent_to=form.name)
-        data = self.body_writer(form, options)(payload)
+        data = self.body_writer(form, options, headers, None, incoming)(payload)
         # Receivers match their handlers with this header, also where the caller has written it.
         topics = tuple(dict.fromkeys(resolve_enclosed(headers[names.ENCLOSED_MESSAGE_TYPES])))
         copies: dict[QueueAddress, OutgoingMessage] = {}
@@ -339,12 +342,25 @@ class Composer:
             trace=trace,
         )
 
-    def body_writer(self, form: TypeForm, options: SendOptions) -> Writer:
-        """The writer of a type's bodies in the format that the headers name; the caller's headers take precedence."""
+    def body_writer(
+        self,
+        form: TypeForm,
+        options: SendOptions,
+        headers: Headers,
+        destination: QueueAddress | None,
+        incoming: IncomingMessage | None,
+    ) -> Writer:
+        """The writer of a type's bodies in the format that the headers name; the caller's headers take precedence.
+
+        The other arguments are for middleware, which may change `headers` (`ComposerWithMiddleware`).
+        """
         if options.headers is None or _HEADERS_OF_THE_BODY.isdisjoint(options.headers):
             return form.write_body
-        headers = {**form.shared, **options.headers}
-        return self._writer(form.known, headers[names.CONTENT_TYPE], headers[names.ENCLOSED_MESSAGE_TYPES])
+        return self.writer_of(form, {**form.shared, **options.headers})
+
+    def writer_of(self, form: TypeForm, headers: Headers) -> Writer:
+        """The writer of a type's bodies in the format of complete headers."""
+        return self._writer(form.known, headers.get(names.CONTENT_TYPE), headers.get(names.ENCLOSED_MESSAGE_TYPES))
 
     def _writer(self, known: MessageType | None, content_type: str | None, enclosed: str | None) -> Writer:
         # Receivers read a content type that is neither JSON nor XML as that of the settings, so write it as that.
@@ -596,19 +612,30 @@ def compose_rows(
     templates: dict[object, _Template] = {}
     for place, (message, body) in enumerate(messages):
         try:
-            payload = payload_of(message, body)
-            kind = message if isinstance(message, str) else type(message)
-            if place % MESSAGES_PER_TEMPLATE == 0:
-                templates.clear()
-            if (template := templates.get(kind)) is None:
-                template = templates[kind] = _template(composer, message, options, incoming)
-            row = template.row(payload)
+            if composer.has_middleware:
+                destination, row = _row_alone(composer, message, body, options, incoming)
+            else:
+                payload = payload_of(message, body)
+                kind = message if isinstance(message, str) else type(message)
+                if place % MESSAGES_PER_TEMPLATE == 0:
+                    templates.clear()
+                if (template := templates.get(kind)) is None:
+                    template = templates[kind] = _template(composer, message, options, incoming)
+                destination, row = template.destination, template.row(payload)
         except SqlQueueError as error:
             raise type(error)(f"{what}[{place}]: {error}") from error
         except Exception as error:
             error.add_note(f"while {what}[{place}] of send_many() was composed")
             raise
-        yield template.destination, row
+        yield destination, row
+
+
+def _row_alone(
+    composer: Composer, message: object, body: object, options: SendOptions, incoming: IncomingMessage | None
+) -> tuple[QueueAddress, NewRow]:
+    """The row of one message that shares nothing with others: middleware may give each its own headers."""
+    made = composer.compose(message, body, options, incoming=incoming)
+    return made.destination, composer.delayed_row(made) if made.is_delayed else new_row(made, keep_id=True)
 
 
 def _template(composer: Composer, message: object, options: SendOptions, incoming: IncomingMessage | None) -> _Template:
@@ -621,7 +648,7 @@ def _template(composer: Composer, message: object, options: SendOptions, incomin
     headers = composer.headers_of(form, marked, incoming=incoming, intent=Intent.SEND, sent_to=destination.table, for_many=True)
     sample = OutgoingMessage(destination, headers, b"", options.time_to_be_received, options.delay, options.deliver_at)
     row = composer.delayed_row(sample) if sample.is_delayed else new_row(sample, keep_id=True)
-    write_body = composer.body_writer(form, options)
+    write_body = composer.body_writer(form, options, headers, destination, incoming)
     if (claim_checks := composer.claim_checks) is not None:
 
         def checked(payload: typing.Any, write: Writer = write_body) -> bytes:

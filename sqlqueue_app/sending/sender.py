@@ -23,7 +23,6 @@ from sqlqueue_app.messages.times import as_delay
 from sqlqueue_app.messages.types import Body, registry
 from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.sending.composer import (
-    Composer,
     DelayOptions,
     ManyOptions,
     Options,
@@ -33,6 +32,7 @@ from sqlqueue_app.sending.composer import (
     sender_identity,
 )
 from sqlqueue_app.sending.dispatcher import Dispatcher, missing_queue_hint
+from sqlqueue_app.sending.middleware import composer_for
 from sqlqueue_app.sending.unique import Unique, claim
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection, on_settings_changed
 from sqlqueue_app.tables.listing import current_catalog
@@ -292,7 +292,7 @@ class Sender:
         connection = connection_of(settings.database)
         book = settings.address_book(dialect_of_connection(connection).name, current_catalog(connection))
         self.alias = settings.database
-        self.composer = Composer(settings, book, sender_identity(endpoint, book))
+        self.composer = composer_for(settings, book, sender_identity(endpoint, book))
         delays_as = endpoint or settings.delays_as
         self.dispatcher = Dispatcher(settings.database, book, endpoint=delays_as, claim_checks=self.composer.claim_checks)
 

@@ -30,7 +30,8 @@ from sqlqueue_app.messages.headers import Intent, read_headers
 from sqlqueue_app.messages.times import parse_time
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.endpoint import endpoints_of
-from sqlqueue_app.sending.composer import Composer, delayed_row, sender_identity
+from sqlqueue_app.sending.composer import delayed_row, sender_identity
+from sqlqueue_app.sending.middleware import composer_for
 from sqlqueue_app.sending.sender import send
 from sqlqueue_app.sending.subscribers import Subscribers, Topics, use_subscribers
 from sqlqueue_app.status.queues import address_book_of
@@ -294,7 +295,7 @@ class FakeContext(MessageContext):
         super().__init__(
             incoming,
             attempt=attempt,
-            composer=Composer(settings, book, sender_identity(endpoint, book), subscribers=no_subscribers),
+            composer=composer_for(settings, book, sender_identity(endpoint, book), subscribers=no_subscribers),
             connection=connection,
             send_at_once=self._at_once.extend,
         )

@@ -36,6 +36,7 @@ DEFAULTS: dict[str, Any] = {
     "ALLOWED_DESTINATIONS": None,
     "INSTALL_AFTER_MIGRATE": True,
     "EAGER": False,
+    "OUTGOING_MIDDLEWARE": (),
     "SCHEDULES": {},
     "METRICS": None,
     "INSTANCE_EXPIRY": 600,

@@ -123,7 +123,7 @@ HERE = __name__
         (f"{HERE}.HERE", r"MIDDLEWARE of endpoint 'Sales'\[0\] names .* which is str: expected a function"),
         (f"{HERE}.returns_nothing", r"\[0\] is .*returns_nothing, which returned None; expected `def middleware\(call\)`"),
         (f"{HERE}.is_async", r"\[0\] is .*is_async, which returned <coroutine"),
-        (f"{HERE}.makes_async", r"\[0\] is .*makes_async, which returned .* is async: it could not share the receive transaction"),
+        (f"{HERE}.makes_async", r"\[0\] is .*makes_async, which returned .* is async: it could not share the transaction"),
         (f"{HERE}.takes_nothing", r"\[0\] is .*takes_nothing, which must take \(call\)"),
     ],
 )

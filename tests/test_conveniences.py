@@ -102,10 +102,17 @@ def test_schedule_is_a_row_of_the_database(bench: Bench) -> None:
     assert public("unschedule")("nightly")
 
 
-@missing
-def test_signal_is_sent_when_a_message_is_handled() -> None:
-    signals = import_module("sqlqueue_app.signals")
-    assert {"message_sent", "message_handled", "message_failed", "message_moved_to_error"} <= set(dir(signals))
+def test_signal_is_sent_when_a_message_is_handled(bench: Bench, calls: Calls) -> None:
+    def receiver(**arguments: Any) -> None:
+        calls.add(arguments["message_type"])
+
+    handles("Test.Message")(lambda message, context: None)
+    message_handled = import_module("sqlqueue_app.signals").message_handled
+    message_handled.connect(receiver)
+    bench.put_message("Test.Message")
+    bench.run()
+    message_handled.disconnect(receiver)
+    assert calls.seen == ["Test.Message"]
 
 
 def test_waiting_message_is_revoked(bench: Bench) -> None:

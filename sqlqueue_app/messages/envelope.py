@@ -121,6 +121,8 @@ class OutgoingMessage:
     deliver_at: datetime | None = None
     because: str | None = None
     """For a published copy: the subscription that it follows, for the error if it cannot be written to its destination."""
+    is_new: ClassVar[bool] = False
+    """Whether a sender composed it just now: it is no copy of a received message."""
 
     @property
     def is_delayed(self) -> bool:
@@ -131,6 +133,13 @@ class OutgoingMessage:
     def message_id(self) -> str | None:
         """The id in the header; ``None`` for a copy of a row without one."""
         return self.headers.get(names.MESSAGE_ID) or None
+
+
+class NewMessage(OutgoingMessage):
+    """A message that a sender has composed just now."""
+
+    __slots__ = ()
+    is_new = True
 
 
 def complete_headers(headers: Headers, *, message_id: str, correlation_id: str | None, reply_to: str | None) -> Headers:

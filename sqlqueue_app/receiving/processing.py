@@ -55,6 +55,7 @@ from sqlqueue_app.receiving.error_queue import UNRECOVERABLE, ErrorQueue, Failur
 from sqlqueue_app.receiving.handlers import Handler, HandlerTable, is_subscription_message, refuse_unrun
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
 from sqlqueue_app.receiving.measures import Done, Measures, SlowHandlers, done
+from sqlqueue_app.receiving.outcomes import Outcomes, are_observed
 from sqlqueue_app.receiving.recovery import RateLimit, Recovery, SharedFailures
 from sqlqueue_app.receiving.time_limits import TimeLimits
 from sqlqueue_app.receiving.waiting import BatchTurn
@@ -63,6 +64,7 @@ from sqlqueue_app.sending.composer import Composer
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.sending.sender import Handling, handling
 from sqlqueue_app.sending.tracing import tracer_provider, tracing
+from sqlqueue_app.signals import message_handled
 from sqlqueue_app.tables.connections import Hooks
 from sqlqueue_app.tables.receive_transaction import LEFT_OPEN, ReceiveTransaction
 from sqlqueue_app.tables.rows import ReceivedRow
@@ -155,6 +157,7 @@ class MessageProcessor:
         self.config = config
         self.transaction = transaction
         self.recovery = Recovery(config)
+        self.outcomes = Outcomes(config.endpoint, config.queue)
         self.may_receive_ahead: Callable[[], bool] | None = None
         """Whether a commit may also receive the next rows. The caller that sets it must receive again, or call `give_back`."""
         self._clock = clock
@@ -185,6 +188,7 @@ class MessageProcessor:
             return self._process_batch(batch) if batch.several else self._process_single(batch)
         except BaseException:
             self._note_lost_batch(len(rows))
+            self.outcomes.forget()
             raise
         finally:
             # Leave nothing behind, neither after an error nor after a handler that closed the connection.
@@ -192,7 +196,19 @@ class MessageProcessor:
             if self.config.in_flight is not None:
                 self.config.in_flight.end()
             if batch.immediate:
-                self.config.dispatcher.dispatch(batch.immediate)
+                self._send_immediate(batch.immediate)
+            if self.outcomes.ready:
+                self.outcomes.send()
+
+    def _send_immediate(self, messages: Sequence[OutgoingMessage]) -> None:
+        """Write immediate sends. A receiver of `message_sent` that raises has no handler any more to raise in."""
+        try:
+            self.config.dispatcher.dispatch(messages)
+        except DatabaseError:
+            raise
+        except Exception:
+            text = "a receiver of the signal message_sent failed: messages that a handler sent at once are not sent"
+            logger.exception(text, extra=self.config.log_extra("signal_receiver_failed", ""))
 
     def _process_single(self, batch: ReceivedBatch) -> bool:
         began = self._clock()
@@ -240,12 +256,14 @@ class MessageProcessor:
         """Move an unreadable row to the error queue."""
         text = "message cannot be read, moving it to the error queue: %s"
         logger.error(text, poison, extra=self.config.log_extra("message_poison", str(row.id)))
+        failure = failure_of(poison, unrecoverable=True)
         if isinstance(poison, (NullHeaders, NullBody)):
             headers = {} if isinstance(poison, NullHeaders) else read_headers(row.headers)
-            self.config.error_queue.move(row, headers, failure_of(poison, unrecoverable=True))
+            self.config.error_queue.move(row, headers, failure)
         else:
             self.config.error_queue.move_poison(row)
         self._complete(batch)
+        _when_committed(batch, self.outcomes.moved(row, failure, poison, self.config.recoverability.error_queue))
         return RowOutcome.POISON
 
     # attempt after attempt
@@ -270,12 +288,15 @@ class MessageProcessor:
                 text = "a message was in the way of another transaction, its batch will be received again: %s"
                 extra = self.config.log_extra("receive_gave_way", delivery.incoming.message_id)
                 logger.warning(text, gave_way.__cause__, extra=extra)
+                self.outcomes.forget()
                 return RowOutcome.ROLLED_BACK
             except BaseException as error:  # noqa: BLE001 - any error of a handler fails the message; Ctrl-C is raised elsewhere
                 failure = self._note_failure(delivery, error)
                 if not self._undo(batch, delivery, failure, error):
+                    self.outcomes.failed(delivery, failure, error, None)
                     return RowOutcome.ROLLED_BACK
                 action = self.recovery.decide(delivery, failure, error)
+                self.outcomes.failed(delivery, failure, error, action)
                 if not self._retries_now(delivery, action, failure):
                     return self.give_up(batch, delivery, action, failure)
             else:
@@ -388,7 +409,7 @@ class MessageProcessor:
         return self._commit()
 
     def _commit(self) -> Hooks:
-        if self.may_receive_ahead is None or not self.may_receive_ahead():
+        if self.may_receive_ahead is None or are_observed() or not self.may_receive_ahead():
             return self.transaction.commit()
         return self.transaction.commit(then_receive=_one if self._size is None else self._size.next)
 
@@ -420,6 +441,8 @@ class MessageProcessor:
         config = self.config
         if delivery.attempt > 1:
             _when_committed(batch, lambda: config.failures.forget(delivery.row))
+        if message_handled.receivers or delivery.attempt > 1:
+            _when_committed(batch, self.outcomes.handled(delivery))
         if delivery.is_duplicate and (duplicates := config.duplicates) is not None:
             _when_committed(batch, lambda: duplicates.dropped(delivery.incoming))
         if delivery.claim is not None:
@@ -463,7 +486,7 @@ class MessageProcessor:
             self.transaction.check_usable()
         except (DatabaseError, DoomedTransaction) as lost:
             if self.transaction.was_ended():
-                self._rescue(batch, delivery, failure)
+                self._rescue(batch, delivery, failure, error)
                 return False
             self.config.failures.failed(row, attempt, failure)
             logger.warning(
@@ -476,7 +499,7 @@ class MessageProcessor:
             return False
         return True
 
-    def _rescue(self, batch: ReceivedBatch, delivery: Delivery, failure: Failure) -> None:
+    def _rescue(self, batch: ReceivedBatch, delivery: Delivery, failure: Failure, error: BaseException) -> None:
         """Recover after a handler ended the transaction past Django. A ROLLBACK leaves the rows in their queue, a COMMIT in none.
 
         After a COMMIT, write unhandled rows to the error queue, and send the outgoing messages of those handled before them.
@@ -495,6 +518,8 @@ class MessageProcessor:
             for call in batch.after_commit:
                 call()
             self._measure(batch)
+        for each in missing:
+            self.outcomes.moved(each, failure, error, self.config.recoverability.error_queue)()
         logger.error(
             "a handler ended the receive transaction with its own COMMIT or ROLLBACK; %s of %s moved to the error queue: %s",
             len(missing),
@@ -514,6 +539,7 @@ class MessageProcessor:
         self.recovery.write(action, delivery, failure)
         self._complete(batch)
         _when_committed(batch, lambda: self._report(delivery, action, failure))
+        _when_committed(batch, self.outcomes.given_up(delivery, failure, action))
         return RowOutcome.FAILED
 
     def _report(self, delivery: Delivery, action: Action, failure: Failure) -> None:
@@ -599,6 +625,7 @@ class NonTransactionalProcessor(MessageProcessor):
             self.leave_no_transaction()
             failure = self._note_failure(delivery, error)
             action = self.recovery.decide(delivery, failure, error)
+            self.outcomes.failed(delivery, failure, error, action)
             if self.config.discard_failures and isinstance(action, MoveToError):
                 action = Discard("ON_FAILURE_WITHOUT_TRANSACTION")
             return self.give_up(batch, delivery, action, failure)
@@ -606,6 +633,8 @@ class NonTransactionalProcessor(MessageProcessor):
             self.config.rate_limit.succeeded()
         batch.handled.append(done(delivery.incoming.headers, delivery.started, delivery.completed))
         self.remove_claimed_body(delivery)
+        if message_handled.receivers:
+            self.outcomes.handled(delivery)()
         return RowOutcome.HANDLED
 
     def check_usable(self) -> None:
@@ -635,6 +664,7 @@ class NonTransactionalProcessor(MessageProcessor):
             )
             raise
         self._report(delivery, action, failure)
+        self.outcomes.given_up(delivery, failure, action)()
         return RowOutcome.FAILED
 
 

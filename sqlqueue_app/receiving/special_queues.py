@@ -219,6 +219,8 @@ class CallbackProcessor(MessageProcessor):
         moved = MoveToError(self.config.recoverability.error_queue)
         self.recovery.write(moved, delivery, failure)
         self.transaction.commit()
+        self.outcomes.failed(delivery, failure, error, moved)
+        self.outcomes.given_up(delivery, failure, moved)()
         self.config.measures.failed(incoming.headers)
         self.config.measures.decided(incoming.headers, moved)
         if request is not None:

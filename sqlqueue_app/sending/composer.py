@@ -17,6 +17,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.envelope import (
     IncomingMessage,
+    NewMessage,
     OutgoingMessage,
     columns_of,
     new_message_id,
@@ -198,7 +199,7 @@ class Composer:
         data = self.body_writer(form, options, headers, destination, incoming)(payload)
         if self.claim_checks is not None:
             self.claim_checks.check_size(destination, len(data), form.name)
-        return OutgoingMessage(destination, headers, data, options.time_to_be_received, options.delay, options.deliver_at)
+        return NewMessage(destination, headers, data, options.time_to_be_received, options.delay, options.deliver_at)
 
     def compose_event(
         self, message: object, body: object = None, options: SendOptions = NO_OPTIONS, *, incoming: IncomingMessage | None = None
@@ -221,7 +222,7 @@ class Composer:
                 if self.claim_checks is not None:
                     self.claim_checks.check_size(destination, len(data), form.name)
                 because = f"{subscription} leads there: {REMOVE_IT}"
-                copies[destination] = OutgoingMessage(destination, headers, data, options.time_to_be_received, because=because)
+                copies[destination] = NewMessage(destination, headers, data, options.time_to_be_received, because=because)
         return headers[names.MESSAGE_ID] or "", list(copies.values())
 
     def _address_of(self, subscription: SubscriptionRow) -> QueueAddress:
@@ -238,7 +239,7 @@ class Composer:
         content = outgoing_headers(
             message_id=new_message_id(), now=self._now(), shared=self._shared(), intent=intent, incoming=incoming, custom=headers
         )
-        return OutgoingMessage(self.destination(to), content, b"")
+        return NewMessage(self.destination(to), content, b"")
 
     def check_delay(self, options: SendOptions) -> None:
         """Check the delay or due time of a send.
@@ -553,7 +554,7 @@ def outgoing_of(destination: QueueAddress, row: NewRow) -> OutgoingMessage:
     """Turn a composed row back into its message, for handlers whose messages are collected."""
     headers = read_headers(row.headers)
     lifetime, delay = _duration(row.time_to_be_received_ms), _duration(row.delay_ms)
-    return OutgoingMessage(destination, headers, row.body, lifetime, delay, row.due)
+    return NewMessage(destination, headers, row.body, lifetime, delay, row.due)
 
 
 def _duration(milliseconds: int | None) -> timedelta | None:

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from functools import cached_property, lru_cache, partial
+from itertools import chain, islice
 
 from django.db import transaction
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.conf.validation import suggestion
+from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.envelope import OutgoingMessage, new_message_id
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.sending.claim_checks import ClaimChecks
-from sqlqueue_app.sending.composer import check_can_delay, delayed_row, new_row, utc_now
+from sqlqueue_app.sending.composer import check_can_delay, delayed_row, new_row, outgoing_of, utc_now
+from sqlqueue_app.signals import about, message_sent
 from sqlqueue_app.tables.connections import SecondConnections, connection_of
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
-from sqlqueue_app.tables.queue import Inserts, QueueTable, chunks_by_table, queue_table, write_chunks
+from sqlqueue_app.tables.queue import Inserts, QueueTable, all_or_none, chunks_by_table, queue_table, write_chunks
 from sqlqueue_app.tables.rows import NewRow
 
 _REMEMBERED_ADDRESSES = 1_000
+_SIGNALLED_TOGETHER = 500
 
 
 class Dispatcher:
@@ -64,6 +68,16 @@ class Dispatcher:
 
         A group holds the messages sent while one message of a batch was handled, so batching does not change the result.
         """
+        if message_sent.receivers:
+            with nullcontext() if begun else all_or_none(self.alias):
+                self._dispatch_each(groups, begun=True)
+                for message in chain.from_iterable(groups):
+                    if message.is_new:
+                        self._signal_sent(message)
+        else:
+            self._dispatch_each(groups, begun=begun)
+
+    def _dispatch_each(self, groups: Sequence[Sequence[OutgoingMessage]], *, begun: bool) -> None:
         try:
             if len(groups) == 1 and len(groups[0]) == 1 and not groups[0][0].is_delayed:
                 table, row = self._immediate(groups[0][0])
@@ -87,6 +101,27 @@ class Dispatcher:
         waiting = {place: self._delayed_row(message, now) for place, message in unique.items() if message.is_delayed}
         return (
             (self._delayed, waiting[place]) if place in waiting else self._immediate(message) for place, message in unique.items()
+        )
+
+    def send_rows(self, rows: Iterable[tuple[QueueAddress, NewRow]], *, begun: bool = False) -> list[str]:
+        """`dispatch_rows` for new messages: with receivers of `message_sent`, some rows at a time, followed by their signals."""
+        if not message_sent.receivers:
+            return self.dispatch_rows(rows, begun=begun)
+        source, ids = iter(rows), list[str]()
+        with nullcontext() if begun else all_or_none(self.alias):
+            while written := list(islice(source, _SIGNALLED_TOGETHER)):
+                ids += self.dispatch_rows(written, begun=True)
+                for destination, row in written:
+                    self._signal_sent(outgoing_of(destination, row))
+        return ids
+
+    def _signal_sent(self, message: OutgoingMessage) -> None:
+        """Send the signal in the caller's transaction. Raises what a receiver raises."""
+        message_sent.send(
+            **about(message.headers, message.body),
+            message_id=message.message_id or "",
+            destination=self.book.canonical(message.destination),
+            endpoint=message.headers.get(names.ORIGINATING_ENDPOINT),
         )
 
     def dispatch_rows(self, rows: Iterable[tuple[QueueAddress, NewRow]], *, begun: bool = False) -> list[str]:

@@ -345,14 +345,14 @@ class Sender:
         """
         if self._eager is None and self._other_alias_in_transaction() is None:
             if isinstance(source, (list, tuple)):
-                return self.dispatcher.dispatch_rows(rows)
+                return self.dispatcher.send_rows(rows)
             # Begin before the caller's code runs, and close a generator before rolling back: an atomic() that the caller holds
             # open around a yield must begin and end inside ours.
             ended = closing(source) if isinstance(source, Generator) else nullcontext()
             with all_or_none(self.alias), ended:
-                return self.dispatcher.dispatch_rows(rows, begun=True)
+                return self.dispatcher.send_rows(rows, begun=True)
         made = list(rows)
-        self.when_possible(partial(self.dispatcher.dispatch_rows, made))
+        self.when_possible(partial(self.dispatcher.send_rows, made))
         return [row.id for _, row in made]
 
     def _write_after(self, other: str, write: Callable[[], object]) -> None:

@@ -165,7 +165,7 @@ def test_middleware_must_call_on_and_keep_the_headers_valid(bench: Bench) -> Non
         return lambda message, context: None
 
     configure(bench, silent)
-    with pytest.raises(ConfigurationError, match="has not called its `call` for the message 'Test.Message': return call"):
+    with pytest.raises(ConfigurationError, match=r"has not called its `call` for the message 'Test.Message': return call"):
         send("Test.Message", {})
 
     def changing(name: str, value: Any) -> Callable[..., Any]:

@@ -27,14 +27,22 @@ from sqlqueue_app.tables.announcements import inspect_wake_up_triggers, why_not_
 from sqlqueue_app.tables.connections import aliases_beside, connection_of, fetch_all
 from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_tables
 from sqlqueue_app.tables.listing import current_catalog, dead_rows, list_tables
-from sqlqueue_app.tables.managed import handled_elsewhere
+from sqlqueue_app.tables.managed import handled_elsewhere, reserved_elsewhere
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.two_phase import max_prepared_transactions
 
 
 def register() -> None:
     """Register all checks with Django; called when the app is ready, may be called again."""
-    for check in (check_settings, check_sqlite_transaction_mode, check_schedules, check_names, check_router, check_deduplication):
+    for check in (
+        check_settings,
+        check_sqlite_transaction_mode,
+        check_schedules,
+        check_names,
+        check_router,
+        check_deduplication,
+        check_rate_limits,
+    ):
         checks.register(check, TAG)
     for check in (check_worker_side, check_other_databases, check_routes, check_shared_handlers):
         checks.register(check, TAG)
@@ -178,6 +186,7 @@ MISSPELLED_ROUTE: Final = "sqlqueue.W007"
 UNKNOWN_ROUTE: Final = "sqlqueue.W038"
 UNUSABLE_NAME: Final = "sqlqueue.E030"
 HANDLED_ELSEWHERE: Final = "sqlqueue.E031"
+RESERVED_ELSEWHERE: Final = "sqlqueue.E032"
 NO_ROUTER: Final = "sqlqueue.W030"
 MISSING_TABLE: Final = "sqlqueue.W031"
 NO_EXPIRES_INDEX: Final = "sqlqueue.W032"
@@ -234,6 +243,22 @@ def check_deduplication(**_: Any) -> list[checks.CheckMessage]:
         checks.Error(handled_elsewhere(name, alias, settings.database), hint=hint, id=HANDLED_ELSEWHERE)
         for name, endpoint in settings.endpoints.items()
         if endpoint.deduplicate_for_seconds
+    ]
+
+
+def check_rate_limits(**_: Any) -> list[checks.CheckMessage]:
+    """Report endpoints with rate limits, in the settings or of their handlers, if the managed tables are in another database."""
+    settings = usable_settings()
+    if settings is None:
+        return []
+    alias = router.db_for_write(apps.get_model("sqlqueue_app", "RateReservation"))
+    if alias == settings.database:
+        return []
+    hint = 'add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS, or remove the rate limits'
+    return [
+        checks.Error(reserved_elsewhere(name, alias, settings.database), hint=hint, id=RESERVED_ELSEWHERE)
+        for name, endpoint in settings.endpoints.items()
+        if endpoint.rate_limits or any(handler.rate is not None for handler in handlers_or_none(endpoint))
     ]
 
 

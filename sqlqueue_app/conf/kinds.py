@@ -17,6 +17,7 @@ from sqlqueue_app.conf.crontab import cron_fault
 from sqlqueue_app.conf.validation import Code, Refused, ValueKind
 from sqlqueue_app.messages.addresses import check_queue_name
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError
+from sqlqueue_app.policies.rates import EXPECTED, Rate
 from sqlqueue_app.policies.recoverability import Retry
 
 # Longer waits overflow the clocks of some platforms, and are never intended.
@@ -124,6 +125,13 @@ def _json_object(value: Mapping[object, object], _: str) -> Mapping[object, obje
     return MappingProxyType(dict(value))
 
 
+def _rate(value: str, _: str) -> Rate:
+    try:
+        return Rate.parse(value)
+    except ValueError as error:
+        raise Refused(Code.BAD_RATE) from error
+
+
 _secret: Final = required(
     lambda value: value and not any(character.isspace() or not character.isprintable() for character in value),
     Code.BAD_NAME,
@@ -163,6 +171,7 @@ HostPattern = Annotated[
         "the name of a host such as 'hooks.example.com' or '*.example.com'", read=lambda value, place: _host(value, place).lower()
     ),
 ]
+RateText = Annotated[Rate, ValueKind(EXPECTED, read=_rate)]
 RetryRule = Annotated[Retry, ValueKind("a sqlqueue_app.Retry", (Retry,))]
 LakePlace = Annotated[str, ValueKind("a folder, or a URL that Spark can write", read=_lake_place)]
 

@@ -35,6 +35,7 @@ from sqlqueue_app.conf.kinds import (
     Network,
     QueueName,
     QueuePattern,
+    RateText,
     RetryRule,
     SchemaName,
     Seconds,
@@ -138,6 +139,7 @@ class EndpointSettings:
     delayed_retries: CountOrZero = 3
     delayed_retry_increase_seconds: Seconds = 10.0
     retries: Mapping[TypePattern, RetryRule] = field(default_factory=_empty)
+    rate_limits: Mapping[TypePattern, RateText] = field(default_factory=_empty)
     on_failure_without_transaction: FailureWithoutTransaction = "error_queue"
     recoverability: DottedPath | None = None
     middleware: tuple[DottedPath | Callable[..., object], ...] = ()

@@ -67,6 +67,7 @@ class Code(StrEnum):
     BAD_NETWORK = "sqlqueue.E024"
     BAD_WEB_ADDRESS = "sqlqueue.E025"
     LAKE_WITH_KEYS = "sqlqueue.E026"
+    BAD_RATE = "sqlqueue.E028"
     TASK_QUEUE = "sqlqueue.E040"
     TASKS_WITHOUT_APP = "sqlqueue.E041"
     SLOW_PEEK = "sqlqueue.W001"

@@ -186,13 +186,13 @@ def _remark(each: SubscriptionState) -> str:
     return _("no handler for it") if each.handled is False else ""
 
 
-def _handlers(settings: Settings, each: EndpointStatus) -> tuple[list[tuple[str, object]], str]:
-    """The message types with handlers in this process and their own retries, or the error."""
+def _handlers(settings: Settings, each: EndpointStatus) -> tuple[list[tuple[str, object, object]], str]:
+    """The message types with handlers in this process, their own retries and rate limits, or the error."""
     if not each.is_in_settings:
         return [], _("The endpoint is not in the settings of this site.")
     try:
         handlers = ReceivingEndpoint(settings, each.name).handlers
-        return [(name, handlers.retries.get(name, "")) for name in handlers.message_types], ""
+        return [(name, handlers.retries.get(name, ""), handlers.rates.get(name, "")) for name in handlers.message_types], ""
     except Exception as error:  # noqa: BLE001 - importing user modules may raise anything
         return [], str(error) if isinstance(error, SqlQueueError) else f"{type(error).__name__}: {error}"
 

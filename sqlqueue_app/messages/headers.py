@@ -73,6 +73,9 @@ PRIORITY: Final = "SqlQueue.Priority"
 # The name of the file that has the body, which is empty in the row: specific to sqlqueue.
 CLAIM_CHECK: Final = "SqlQueue.ClaimCheck"
 
+# Rate limits: the time that is reserved for a message; specific to sqlqueue.
+RATE_RESERVATION: Final = "SqlQueue.RateReservation"
+
 # Failures (docs/internals/wire.md#error-queue-headers) and retries.
 FAILED_QUEUE: Final = "NServiceBus.FailedQ"
 TIME_OF_FAILURE: Final = "NServiceBus.TimeOfFailure"

@@ -370,6 +370,27 @@ class UniqueMessage(models.Model):
         return f"{self.queue}: {self.key}"
 
 
+class RateReservation(models.Model):
+    """The next free time of a rate limit: one row for each endpoint and message type that has one.
+
+    Written in short transactions of their own. The id is a digest of endpoint and type. Deleting a row begins the limit anew.
+    """
+
+    id = models.UUIDField("id", primary_key=True)
+    endpoint = models.CharField("endpoint", max_length=255)
+    message_type = models.CharField("message type", max_length=255)
+    reserved_until = models.BigIntegerField("reserved until", help_text="microseconds since 1970, by the clock of the database")
+    handled_until = models.BigIntegerField("handled until", help_text="the end of the interval of the last message")
+
+    class Meta:
+        verbose_name = "rate reservation"
+        verbose_name_plural = "rate reservations"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.endpoint}: {self.message_type}"
+
+
 class TaskResult(models.Model):
     """A task of Django's Tasks framework and its outcome.
 

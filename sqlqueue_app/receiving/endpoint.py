@@ -43,6 +43,7 @@ from sqlqueue_app.receiving.instances import InstanceLease, lease_instance, mana
 from sqlqueue_app.receiving.measures import Measures, SlowHandlers
 from sqlqueue_app.receiving.priority_poller import LevelPoller, PriorityPoller, PriorityWakeUp
 from sqlqueue_app.receiving.processing import ProcessorConfig
+from sqlqueue_app.receiving.rate_limits import TypeLimits, with_rates
 from sqlqueue_app.receiving.receiver import NewProcessor, Poller, QueuePoller, Receiver, ReceiverOptions
 from sqlqueue_app.receiving.recovery import RateLimit, SharedFailures
 from sqlqueue_app.receiving.special_queues import CallbackWakeUp, SatelliteProcessor, SatelliteRoutes, callback_processor
@@ -104,14 +105,8 @@ class ReceivingEndpoint:
         self.model: ConcurrencyModel = model or self.config.concurrency_model
         self.concurrency = max_concurrency or self.config.concurrency(os.cpu_count() or 1)
         self.batch_size = batch_size or self.config.batch_size
-        setting = f"MIDDLEWARE of endpoint {name!r}"
-        middleware = load_middleware(self.config.middleware, setting=setting)
-        found = with_retries([*handlers_of(self.config.handlers), *task_handlers(settings, name)], self.config.retries)
-        for handler in found:
-            self._check_handler(handler)
-        found = with_time_limits(found, self.config.soft_time_limit_seconds, self.config.hard_time_limit_seconds)
-        self._time_limits = TimeLimits(name, found)
-        handlers = around(found, middleware, setting=setting)
+        handlers = self._handlers()
+        self._time_limits = TimeLimits(name, handlers)
         self._allowed = allowed_destinations(settings.allowed_destinations, self.book)
         self._composer = composer_for(settings, self.book, sender_identity(name, self.book))
         self.subscriptions = self._composer.subscribers.table
@@ -130,6 +125,10 @@ class ReceivingEndpoint:
         self._separate: SeparateDispatcher | None = None
         if connection.vendor != "sqlite":
             self._separate = SeparateDispatcher(self.alias, self.book, endpoint=name, claim_checks=checks)
+        self.type_limits: TypeLimits | None = None
+        """The rate limits of message types; None without any."""
+        if rates := self.handlers.rates:
+            self.type_limits = TypeLimits(name, rates, self.alias, None if self._separate is None else self._separate.second)
         self._log = transaction_log(self.alias)
         self._joined = Dispatcher(self.alias, self.book, endpoint=name, claim_checks=checks)
         self._dispatcher = (self._separate or self._joined) if self.mode is TransactionMode.RECEIVE_ONLY else self._joined
@@ -139,6 +138,18 @@ class ReceivingEndpoint:
             return default_policy
         policy: Policy = load_callable(self.config.recoverability, setting=f"RECOVERABILITY of endpoint {self.name!r}")
         return policy
+
+    def _handlers(self) -> list[Handler]:
+        """The handlers with what the settings add to them."""
+        setting = f"MIDDLEWARE of endpoint {self.name!r}"
+        middleware = load_middleware(self.config.middleware, setting=setting)
+        own = [*handlers_of(self.config.handlers), *task_handlers(self.settings, self.name)]
+        found = with_retries(own, self.config.retries)
+        for handler in found:
+            self._check_handler(handler)
+        found = with_rates(found, self.config.rate_limits)
+        found = with_time_limits(found, self.config.soft_time_limit_seconds, self.config.hard_time_limit_seconds)
+        return around(found, middleware, setting=setting)
 
     def _check_handler(self, handler: Handler) -> None:
         """Raise ConfigurationError for a handler that cannot run here, and for a Retry in mode none or of an unknown error."""
@@ -347,9 +358,9 @@ class ReceivingEndpoint:
                 logger.warning("%s; to add it: %s", finding.text, finding.sql, extra={"event": "table_inspected"})
         if self.mode is TransactionMode.TRANSACTION_SCOPE:
             name_coordinator(self._log)
-        for queue in queues:
-            if (duplicates := self._duplicates_of(queue)) is not None:
-                duplicates.check()
+        for needed in (self.type_limits, *map(self._duplicates_of, queues)):
+            if needed is not None:
+                needed.check()
         if stopping:
             found = "; ".join(finding.text for finding in stopping)
             remedy = "run sqlqueue_install or migrate, or start with --install"
@@ -430,6 +441,7 @@ class ReceivingEndpoint:
             slow_handlers=self._slow_handlers,
             time_limits=self._time_limits,
             measures=self.measures,
+            type_limits=None if queue.is_callback_queue else self.type_limits,
             rate_limit=RateLimit(queue.name, after) if (after := self.config.rate_limit_after) is not None else None,
             failures=SharedFailures(),
             mode=self.mode,

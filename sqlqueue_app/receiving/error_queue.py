@@ -39,7 +39,8 @@ TRACE_CHARACTERS = 100_000
 UNRECOVERABLE = (Unrecoverable, MessageBodyError, MessageTypeError, HandlerError, CannotPrepare)
 # The worker's own frames, and those of the event loop of an `async def` handler.
 _OWN_CODE = (str(Path(__file__).parent.parent), *asgiref.__path__, *asyncio.__path__, *concurrent.__path__)
-_DROPPED = (names.DELAYED_RETRIES, names.IMMEDIATE_RETRIES)
+# A retry reserves a time of its own.
+_DROPPED = (names.DELAYED_RETRIES, names.IMMEDIATE_RETRIES, names.RATE_RESERVATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +245,7 @@ def last_retry_at(headers: Headers) -> datetime | None:
 
 def with_next_retry(headers: Headers, now: datetime) -> Headers:
     """The headers for another delayed retry, stored at `now`; its immediate retries start from 0 again."""
-    counted = {name: value for name, value in headers.items() if name != names.IMMEDIATE_RETRIES}
+    counted = {name: value for name, value in headers.items() if name not in (names.IMMEDIATE_RETRIES, names.RATE_RESERVATION)}
     counted[names.DELAYED_RETRIES] = str(retries_so_far(headers) + 1)
     counted[names.DELAYED_RETRIES_TIMESTAMP] = format_time(now)
     return counted

@@ -39,6 +39,7 @@ from sqlqueue_app.messages.serializers import body_reader, deserialize_element, 
 from sqlqueue_app.messages.type_hints import backtracking_budget
 from sqlqueue_app.messages.types import plain_name, registry as message_types, resolve_enclosed
 from sqlqueue_app.messages.xml import Element, messages_in
+from sqlqueue_app.policies.rates import EXPECTED, Rate
 from sqlqueue_app.policies.recoverability import Retry, TransactionMode
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.destinations import AllowedDestinations, Destinations, Unroutable
@@ -71,6 +72,8 @@ class Handler:
     """Seconds until SoftTimeLimitExceeded is raised in the function; None: never."""
     hard_time_limit: float | None = None
     """Seconds until the supervisor ends the process; None: never."""
+    rate: Rate | None = None
+    """How often messages of the type are handled, in all processes of the endpoint together; None: without a limit."""
     is_coroutine: bool = False
     """Whether it is an `async def` function, whose soft limit is that of its event loop."""
     is_timeout: bool = False
@@ -129,6 +132,7 @@ def handles(
     retry: Retry | None = None,
     soft_time_limit: float | timedelta | None = None,
     hard_time_limit: float | timedelta | None = None,
+    rate_limit: str | None = None,
 ) -> Callable[[_Handler], _Handler]:
     """Register a handler `f(message, context)` for classes of a `message_type`, or for type names whose bodies arrive as dicts.
 
@@ -137,11 +141,12 @@ def handles(
     methods of the ORM and thread-sensitive `sync_to_async` in the thread that received the message.
 
     `retry` replaces the retries of the endpoint for messages that fail in this handler. The time limits, in seconds or as a
-    timedelta, replace SOFT_TIME_LIMIT and HARD_TIME_LIMIT of the endpoint.
+    timedelta, replace SOFT_TIME_LIMIT and HARD_TIME_LIMIT of the endpoint. `rate_limit`, such as "10/m", limits how often messages
+    of these types are handled, in all processes of the endpoint together.
 
     Raises HandlerError for an async generator function, for a function that does not take two positional arguments, for a class
-    that is not a message type, for a `retry` that is no `Retry`, for a time limit that is not a positive time, and for a bare
-    `@handles`.
+    that is not a message type, for a `retry` that is no `Retry`, for a time limit that is not a positive time, for another
+    `rate_limit`, and for a bare `@handles`.
     """
     if not messages:
         raise HandlerError(
@@ -151,6 +156,7 @@ def handles(
         raise HandlerError(f"@handles(…, retry={retry!r}): expected a Retry, as in retry=Retry(delays=[10, 60])")
     soft = time_limit("soft_time_limit", soft_time_limit)
     hard = time_limit("hard_time_limit", hard_time_limit)
+    rate = _rate(rate_limit)
     named = [named_type(message) for message in messages]
 
     def register(function: _Handler) -> _Handler:
@@ -158,7 +164,7 @@ def handles(
         caller = sys._getframe(1)
         place = (str(caller.f_globals.get("__name__", "")), caller.f_lineno)
         for name, target in named:
-            registry.add(Handler(name, function, target, call, place, retry, soft, hard, is_coroutine=call is not None))
+            registry.add(Handler(name, function, target, call, place, retry, soft, hard, rate, call is not None))
         return function
 
     return register
@@ -172,6 +178,13 @@ def time_limit(name: str, value: Any, *, where: str = "@handles") -> float | Non
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < math.inf:
         raise HandlerError(f"{where}(…, {name}={value!r}): expected a number of seconds above 0, or a timedelta")
     return float(found)
+
+
+def _rate(value: Any) -> Rate | None:
+    try:
+        return None if value is None else Rate.parse(value)
+    except ValueError as error:
+        raise HandlerError(f"@handles(…, rate_limit={value!r}): expected {EXPECTED}") from error
 
 
 def named_type(message: Any, *, where: str = "@handles") -> tuple[str, type | None]:
@@ -288,6 +301,11 @@ class HandlerTable:
         own = (handler for each in self._by_type.values() for handler in reversed(each) if handler.retry is not None)
         self.retries = {plain_name(handler.message_type): handler.retry for handler in own if handler.retry is not None}
         """The types whose handlers have retries of their own; of several handlers, the first."""
+        self.rates: dict[str, Rate] = {}
+        """The types whose messages have a rate limit; of several handlers, the one with the longest interval."""
+        for name, each in self._by_type.items():
+            if limits := [handler.rate for handler in each if handler.rate is not None]:
+                self.rates[name] = max(limits, key=lambda rate: rate.interval)
         self._body_names = body_names
         self._serializer = serializer
         self._subscriptions = subscriptions

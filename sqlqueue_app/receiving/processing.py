@@ -56,6 +56,7 @@ from sqlqueue_app.receiving.handlers import Handler, HandlerTable, is_subscripti
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
 from sqlqueue_app.receiving.measures import Done, Measures, SlowHandlers, done
 from sqlqueue_app.receiving.outcomes import Outcomes, are_observed
+from sqlqueue_app.receiving.rate_limits import TypeLimits
 from sqlqueue_app.receiving.recovery import RateLimit, Recovery, SharedFailures
 from sqlqueue_app.receiving.time_limits import TimeLimits
 from sqlqueue_app.receiving.waiting import BatchTurn
@@ -79,12 +80,13 @@ class RowOutcome(enum.Enum):
     EXPIRED = "expired"
     POISON = "poison"
     HANDLED = "handled"
+    POSTPONED = "postponed"
     FAILED = "failed"
     ROLLED_BACK = "rolled back"
 
 
 # A poll with one of these counts as a success of the ramp-up controller (docs/internals/endpoints.md#ramp-up-controller).
-_FOUND_WORK = (RowOutcome.HANDLED, RowOutcome.FAILED, RowOutcome.ROLLED_BACK)
+_FOUND_WORK = (RowOutcome.HANDLED, RowOutcome.POSTPONED, RowOutcome.FAILED, RowOutcome.ROLLED_BACK)
 _NOT_HANDLED = (RowOutcome.POISON, RowOutcome.FAILED, RowOutcome.ROLLED_BACK)
 
 
@@ -279,6 +281,12 @@ class MessageProcessor:
             action = self.recovery.decide(delivery, failure)
             if not self._retries_now(delivery, action, failure):
                 return self.give_up(batch, delivery, action, failure)
+        elif config.type_limits is not None and config.type_limits.postpones(config, self.transaction, delivery):
+            self._complete(batch)
+            return RowOutcome.POSTPONED
+        return self._attempt_until_decided(batch, delivery)
+
+    def _attempt_until_decided(self, batch: ReceivedBatch, delivery: Delivery) -> RowOutcome:
         while True:
             delivery.attempt += 1
             try:
@@ -615,7 +623,11 @@ class NonTransactionalProcessor(MessageProcessor):
 
     def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> RowOutcome:
         """Commit the receive, then attempt to handle the message once."""
+        limits = self.config.type_limits
+        is_postponed = limits is not None and limits.postpones(self.config, self.transaction, delivery)
         self.transaction.commit()
+        if is_postponed:
+            return RowOutcome.POSTPONED
         delivery.attempt = 1
         try:
             self._attempt(batch, delivery)
@@ -688,6 +700,8 @@ class ProcessorConfig:
     recoverability: RecoverabilityConfig
     failures: SharedFailures
     policy: Policy = default_policy
+    type_limits: TypeLimits | None = None
+    """Delays messages whose types have a rate limit."""
     rate_limit: RateLimit | None = None
     duplicates: Duplicates | None = None
     """Drops further copies of handled messages."""

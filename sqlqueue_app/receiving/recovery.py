@@ -247,32 +247,3 @@ class RateLimit:
             ends = self._count.succeeded()
         if ends:
             logger.info("a message was handled: the rate limit has ended", extra={"event": "rate_limit_ends", "queue": self._queue})
-
-
-@dataclass(slots=True)
-class SharedFailures:
-    """The failure memory of a queue, shared by its threads."""
-
-    is_empty: bool = True
-    """Whether nothing is remembered, the usual case. Read without the lock: other threads remember other rows."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _memory: FailureMemory[Failure] = field(default_factory=FailureMemory)
-
-    def failed(self, row: ReceivedRow, attempts: int, failure: Failure) -> None:
-        """Remember a failure whose transaction is lost."""
-        with self._lock:
-            self._memory.failed(row.id, attempts, failure)
-            self.is_empty = False
-
-    def recall(self, row: ReceivedRow) -> tuple[int, Failure] | None:
-        """The remembered attempts and failure of a row."""
-        with self._lock:
-            return self._memory.recall(row.id)
-
-    def forget(self, row: ReceivedRow) -> None:
-        """Drop the memory of a finished row."""
-        if self.is_empty:
-            return
-        with self._lock:
-            self._memory.forget(row.id)
-            self.is_empty = not self._memory

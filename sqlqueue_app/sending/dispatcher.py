@@ -188,16 +188,17 @@ class SeparateDispatcher(Dispatcher):
         self, alias: str, book: AddressBook, *, endpoint: str | None = None, claim_checks: ClaimChecks | None = None
     ) -> None:
         super().__init__(alias, book, endpoint=endpoint, claim_checks=claim_checks)
-        self._second = SecondConnections(alias)
+        self.second = SecondConnections(alias)
+        """The second connections, for what else must not join the thread's transaction."""
 
     def dispatch_each(self, groups: Sequence[Sequence[OutgoingMessage]], *, begun: bool = False) -> None:
         """Insert as Dispatcher.dispatch_each, but never inside the caller's transaction, whatever `begun` is."""
-        with self._second.used():
+        with self.second.used():
             super().dispatch_each(groups)
 
     def close(self) -> None:
         """Close the calling thread's second connection."""
-        self._second.close()
+        self.second.close()
 
 
 def own_delayed_table(alias: str, book: AddressBook, endpoint: str | None) -> DelayedTable:

@@ -16,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.dialects.dialect import Rendered
 from sqlqueue_app.messages.errors import ConfigurationError, ConstraintViolation, DatabaseError, LockTimeout
+from sqlqueue_app.policies.rates import RateState
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all, run
 from sqlqueue_app.tables.queue import all_or_none
 
@@ -216,5 +217,46 @@ def handled_elsewhere(endpoint: str, alias: str, wanted: str) -> str:
     """The error text if handled messages would be stored in another database than that of the queues."""
     return (
         f"DEDUPLICATE_FOR of endpoint {endpoint!r} remembers messages in the receive transaction, in the database {wanted!r}, "
+        f"but the routers keep the tables of sqlqueue_app in {alias!r}"
+    )
+
+
+class RateTable:
+    """The states of rate limits. Holds no connection, as TransactionLog; the database's clock is theirs."""
+
+    def __init__(self, alias: str, name: str) -> None:
+        self._alias = alias
+        self._dialect = dialect_of_connection(connection_of(alias))
+        table = self._dialect.quote(name)
+        self._read = self._dialect.statement("read_rate", table=table)
+        self._replace = self._dialect.statement("replace_rate", table=table)
+
+    def read(self, key: uuid.UUID) -> tuple[int, RateState | None]:
+        """The time in microseconds since 1970, and the state; None before the first message."""
+        connection = connection_of(self._alias)
+        with database_errors(self._dialect, "read a rate limit"):
+            now, reserved_until, handled_until = fetch_all(connection, self._read, id=uuid_value(connection, key))[0]
+        return int(now), None if reserved_until is None else RateState(int(reserved_until), int(handled_until))
+
+    def replace(self, key: uuid.UUID, before: RateState, after: RateState) -> bool:
+        """Replace a state that was read. Returns False if another process has replaced it; waits for one that is doing so."""
+        connection = connection_of(self._alias)
+        with database_errors(self._dialect, "reserve a time for a rate limit"):
+            changed = run(
+                connection,
+                self._replace,
+                id=uuid_value(connection, key),
+                reserved_until=after.reserved_until,
+                handled_until=after.handled_until,
+                reserved_before=before.reserved_until,
+                handled_before=before.handled_until,
+            )
+        return changed == 1
+
+
+def reserved_elsewhere(endpoint: str, alias: str, wanted: str) -> str:
+    """The error text if times of rate limits would be reserved in another database than that of the queues."""
+    return (
+        f"the rate limits of endpoint {endpoint!r} reserve times in the database of the queues, {wanted!r}, "
         f"but the routers keep the tables of sqlqueue_app in {alias!r}"
     )

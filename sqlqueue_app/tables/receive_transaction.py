@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from django.db import Error as DjangoDatabaseError
 from django.db.transaction import Atomic
@@ -130,6 +131,16 @@ class ReceiveTransaction:
             self._savepoint = Savepoint.STALE
         if self.participants is not None:
             self.participants.end_message()
+
+    @contextmanager
+    def before_message(self) -> Iterator[None]:
+        """While open, statements belong to the receive: undoing the message does not undo them."""
+        connection = self.connection
+        kept, connection.on_first_use = connection.on_first_use, None
+        try:
+            yield
+        finally:
+            connection.on_first_use = kept
 
     def _before_use(self) -> None:
         before, self._savepoint = self._savepoint, Savepoint.USED

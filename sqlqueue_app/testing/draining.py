@@ -297,7 +297,9 @@ def watching_processor(
         return action
 
     # Immediate sends join the transaction, as on SQLite: on a second connection they would outlive the test.
-    changed = replace(config, policy=policy, batch_size=1, dispatcher=config.joined_dispatcher, immediate_dispatcher=None)
+    changed = replace(
+        config, policy=policy, batch_size=1, dispatcher=config.joined_dispatcher, immediate_dispatcher=None, type_limits=None
+    )
     kind = _WatchingWithoutTransaction if config.mode is TransactionMode.NONE else _Watching
     made = kind(changed, transaction)
     made.drained, made.raises = drained, raises

@@ -155,8 +155,10 @@ def _jobs_for_all(
 
 
 def _connections_needed(endpoints: list[ReceivingEndpoint], queues: dict[str, list[ReceivingQueue]]) -> int:
-    threads = ((queue.maximum, each.mode is TransactionMode.RECEIVE_ONLY) for each in endpoints for queue in queues[each.name])
-    return connections_needed(threads)
+    def has_second(endpoint: ReceivingEndpoint) -> bool:
+        return endpoint.mode is TransactionMode.RECEIVE_ONLY or endpoint.type_limits is not None
+
+    return connections_needed((queue.maximum, has_second(each)) for each in endpoints for queue in queues[each.name])
 
 
 def _receivers(

@@ -76,6 +76,7 @@ ENDPOINT_DEFAULTS: dict[str, Any] = {
     "CIRCUIT_BREAKER": 30,
     "RATE_LIMIT_AFTER": None,
     "RETRIES": {},
+    "RATE_LIMITS": {},
     "IMMEDIATE_RETRIES": 5,
     "DELAYED_RETRIES": 3,
     "DELAYED_RETRY_INCREASE": 10,

@@ -265,6 +265,8 @@ class Settings:
     allowed_destinations: tuple[QueuePattern, ...] | None = None
     install_after_migrate: Flag = True
     eager: Flag = False
+    max_messages_per_process: Count | None = None
+    max_memory_per_process: Count | None = None
     outgoing_middleware: tuple[DottedPath | Callable[..., object], ...] = ()
     schedules: Mapping[Text, ScheduleSettings] = field(default_factory=_empty)
     metrics: MetricsSettings | None = None

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
@@ -49,6 +49,7 @@ from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.listing import current_catalog
 from sqlqueue_app.worker.affinity import AdaptiveAffinity
+from sqlqueue_app.worker.replacement import ProcessLimits
 from sqlqueue_app.worker.service_control import service_control_jobs
 
 logger = logging.getLogger("sqlqueue.worker")
@@ -65,6 +66,8 @@ class RunOptions:
     batch_size: int | Literal["auto"] | None = None
     until_empty: bool = False
     install: bool = False
+    limits: ProcessLimits | None = None
+    """The limits at which a supervisor replaces the process; None without a supervisor."""
 
 
 def run_worker(
@@ -103,7 +106,7 @@ def run_worker(
         for each in endpoints:
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs(), *service_control_jobs(each)]
         notifications = Notifications(settings, stop)
-        jobs += [*_jobs_of_process(endpoints, measuring, affinity), notifications.job()]
+        jobs += [*_jobs_of_process(endpoints, measuring, affinity), notifications.job(), *_limit_jobs(options.limits, receivers)]
         jobs += _jobs_for_all(settings, endpoints, ProcessChecks(settings.database, _connections_needed(endpoints, own)), stop)
         # The leases' threads must end before the connections of this thread close.
         connections.close_all()
@@ -134,6 +137,11 @@ def _jobs_of_process(
     if affinity is not None:
         jobs.append(affinity.job(lambda: sum(each.measures.all_handled + each.measures.all_failures for each in endpoints)))
     return jobs
+
+
+def _limit_jobs(limits: ProcessLimits | None, receivers: Mapping[str, list[Receiver]]) -> list[BackgroundJob]:
+    everyone = [receiver for owned in receivers.values() for receiver in owned]
+    return [] if limits is None else limits.jobs(lambda: sum(each.received for each in everyone))
 
 
 def _jobs_for_all(

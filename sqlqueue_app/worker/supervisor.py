@@ -36,6 +36,8 @@ logger = logging.getLogger("sqlqueue.worker")
 
 # A restart would fail again: these codes are final (1: the database refused, 2: a wrong setting).
 FINAL_EXIT_CODES = (1, 2)
+# The process has reached a limit of its own and has finished its messages: another follows at once.
+REPLACED_EXIT_CODE = 4
 RESTART_FIRST_SECONDS = 1.0
 RESTART_CAP_SECONDS = 30.0
 # A hard time limit is noticed at most this much later.
@@ -222,14 +224,14 @@ class Supervisor:
         with self._lock:
             self._close_pipe(child)
         if self._stop.is_set():
-            child.exit_code = max(code, 0)
+            child.exit_code = 0 if code == REPLACED_EXIT_CODE else max(code, 0)
             return True
         # A process that ends normally holds no rows, which distinguishes it from an exit inside a handler.
         held = crashes.process_died(child.number, code, child.overdue)
         if child.overdue:
             child.overdue = []
             child.back_off.reset()
-        if child.restarts != self._restarts:
+        if child.restarts != self._restarts or (code == REPLACED_EXIT_CODE and not held):
             child.back_off.reset()
             return False
         if code in FINAL_EXIT_CODES and not held and self._reloads:

@@ -36,6 +36,8 @@ DEFAULTS: dict[str, Any] = {
     "ALLOWED_DESTINATIONS": None,
     "INSTALL_AFTER_MIGRATE": True,
     "EAGER": False,
+    "MAX_MESSAGES_PER_PROCESS": None,
+    "MAX_MEMORY_PER_PROCESS": None,
     "OUTGOING_MIDDLEWARE": (),
     "SCHEDULES": {},
     "METRICS": None,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, get_args
 
 from django.conf import settings as django_settings
@@ -29,9 +31,11 @@ from sqlqueue_app.worker.affinity import (
 )
 from sqlqueue_app.worker.logs import configure_logging, remove_logging
 from sqlqueue_app.worker.reloading import watching_files
+from sqlqueue_app.worker.replacement import ProcessLimits
 from sqlqueue_app.worker.run import RunOptions, run_worker
 from sqlqueue_app.worker.signals import stop_on_signals
 from sqlqueue_app.worker.supervisor import (
+    REPLACED_EXIT_CODE,
     SupervisedProcess,
     Supervisor,
     become_supervisor,
@@ -51,6 +55,7 @@ exit codes:
   1  a database error, or a missing table (run migrate or sqlqueue_install, or start with --install)
   2  a wrong argument or setting, or a missing driver
   3  a thread died of an unexpected error and the worker stopped: start it again (a supervisor does)
+  4  a process of a supervisor has reached its limit of messages or memory; the supervisor starts another
   128 + signal number  ended by a second signal (130 for Ctrl-C, 143 for SIGTERM)
 
 examples:
@@ -69,6 +74,11 @@ _RELOAD_NEEDS_SUPERVISOR = (
     "without --processes 0"
 )
 
+_LIMITS_NEED_SUPERVISOR = (
+    "--max-messages-per-process and --max-memory-per-process need a supervisor, which replaces the process: run it by "
+    "`manage.py run_sqlqueue_worker` on Linux or macOS, without --processes 0"
+)
+
 _EAGER_NEEDS_NO_WORKER = (
     'SQLQUEUE["EAGER"] is on: send() handles messages in the process that sends them; remove it or set it to False to run a worker'
 )
@@ -81,6 +91,43 @@ EXIT_FAILED = 3
 
 def _batch_size(text: str) -> int | str:
     return text if text == "auto" else whole_number(1)(text)
+
+
+def _add_process_options(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--processes",
+        type=whole_number(0),
+        metavar="N",
+        help="number of worker processes; a supervisor restarts those that die. 0: run in this process without a supervisor, "
+        "for debuggers and scripts (default: 1; 0 with call_command())",
+    )
+    parser.add_argument(
+        "--cpu-affinity",
+        type=_affinity,
+        metavar="auto|none|0,2-4",
+        help="keep each process on one processor: 'auto' while it handles many quick messages, which makes it faster; 'none' "
+        "never; a list always, in turn (default: auto on Linux; none elsewhere and with call_command())",
+    )
+    parser.add_argument(
+        "--max-messages-per-process",
+        type=whole_number(1),
+        metavar="N",
+        help="replace a process when it has received this many messages and finished them (default: MAX_MESSAGES_PER_PROCESS)",
+    )
+    parser.add_argument(
+        "--max-memory-per-process",
+        type=whole_number(1),
+        metavar="BYTES",
+        help="replace a process when it occupies this much memory and has finished its messages (default: MAX_MEMORY_PER_PROCESS)",
+    )
+
+
+def _limits(settings: Settings, options: Mapping[str, Any]) -> ProcessLimits:
+    return ProcessLimits(
+        StopSignal(),
+        options["max_messages_per_process"] or settings.max_messages_per_process,
+        options["max_memory_per_process"] or settings.max_memory_per_process,
+    )
 
 
 def _add_log_options(parser: CommandParser) -> None:
@@ -157,20 +204,7 @@ class Command(SqlQueueCommand):
             metavar="N",
             help="maximum number of messages per transaction, or 'auto' (default: BATCH_SIZE of the endpoint)",
         )
-        parser.add_argument(
-            "--processes",
-            type=whole_number(0),
-            metavar="N",
-            help="number of worker processes; a supervisor restarts those that die. 0: run in this process without a supervisor, "
-            "for debuggers and scripts (default: 1; 0 with call_command())",
-        )
-        parser.add_argument(
-            "--cpu-affinity",
-            type=_affinity,
-            metavar="auto|none|0,2-4",
-            help="keep each process on one processor: 'auto' while it handles many quick messages, which makes it faster; 'none' "
-            "never; a list always, in turn (default: auto on Linux; none elsewhere and with call_command())",
-        )
+        _add_process_options(parser)
         parser.add_argument(
             "--until-empty", action="store_true", help="end with exit code 0 when all queues are empty, for scripts and tests"
         )
@@ -202,11 +236,14 @@ class Command(SqlQueueCommand):
         try:
             supervised = SupervisedProcess.found()
             if supervised is not None:
+                chosen = replace(chosen, limits=_limits(settings, options))
                 with _staying_on(affinity, supervised.number):
                     self._work_supervised(settings, chosen, supervised, _adaptive(affinity, supervised.number))
                 return
             _refuse_failing_checks()
             processes = self._processes(options["processes"])
+            if not processes and (options["max_messages_per_process"] or options["max_memory_per_process"]):
+                raise ConfigurationError(_LIMITS_NEED_SUPERVISOR)
             if options["reload"]:
                 if not processes:
                     raise ConfigurationError(_RELOAD_NEEDS_SUPERVISOR)
@@ -233,10 +270,13 @@ class Command(SqlQueueCommand):
     def _work_supervised(
         self, settings: Settings, chosen: RunOptions, supervised: SupervisedProcess, affinity: AdaptiveAffinity | None
     ) -> None:
-        stop = StopSignal()
+        limits = chosen.limits or ProcessLimits(StopSignal())
+        stop = limits.stop
         supervised.follow_supervisor(stop)
         with stop_on_signals(stop, abort=supervised.in_flight.abandon):
             run_worker(settings, chosen, stop, in_flight=supervised.in_flight, affinity=affinity)
+        if limits.is_reached:
+            raise SystemExit(REPLACED_EXIT_CODE)
 
     def _supervise(self, processes: int, options: dict[str, Any]) -> None:
         if options["reload"]:

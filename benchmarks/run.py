@@ -24,6 +24,7 @@ from benchmarks import (
     backlog,
     claim_checks,
     delayed,
+    hooks,
     idle,
     memory,
     priorities,
@@ -41,7 +42,7 @@ from benchmarks.series import Plan, Section, take_turns
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PARTS = (
-    "receive", "processes", "affinity", "backlog", "several", "priorities", "sagas", "claim-checks",
+    "receive", "processes", "affinity", "backlog", "several", "priorities", "sagas", "claim-checks", "hooks",
     "idle", "announcing", "memory", "send", "delayed", "profile",
 )  # fmt: skip
 PROCESSES_FACTOR = 3
@@ -143,6 +144,7 @@ class Bench:
             "claim-checks": lambda: [claim_checks.plan(each) for each in everywhere],
             "several": lambda: [several.plan(main, messages=messages)],
             "sagas": lambda: [sagas.plan(main, messages=messages)],
+            "hooks": lambda: [hooks.plan(main, messages=messages)],
             "backlog": lambda: [backlog.plan(main, messages=messages, depths=depths, dead_rows=options.dead_rows)],
         }
         return take_turns(plans[part](), rounds, log_line)

@@ -59,6 +59,9 @@ SQLQUEUE: dict[str, Any] = {
     **({"PIPELINE": {"LAKE": os.environ["SQLQUEUE_BENCH_LAKE"]}} if "SQLQUEUE_BENCH_LAKE" in os.environ else {}),
     "ROUTES": {"Bench.*": _ENDPOINT["name"]},
     "SEND_AS": _ENDPOINT["name"],
+    "OUTGOING_MIDDLEWARE": (
+        ["benchmarks.hook_handlers.middleware"] if os.environ.get("SQLQUEUE_BENCH_HOOK") == "middleware" else []
+    ),
     "ENDPOINTS": {
         _ENDPOINT["name"]: {"HANDLERS": ["benchmarks.handlers"], "MAX_CONCURRENCY": 8, **_ENDPOINT["options"]},
         # for pages about many queues

@@ -15,6 +15,7 @@ from benchmarks import (
     affinity,
     backlog,
     delayed,
+    hooks,
     limit,
     memory,
     processes,
@@ -137,6 +138,11 @@ def test_sagas_are_compared_with_plain_handlers(server: PostgreSQL) -> None:
 
     ways = ("nothing", "hand", "continues", "starts")
     assert [kind.key for kind in plan.kinds] == [f"{way}.{threads}" for threads in (1, 8) for way in ways]
+
+
+def test_hooks_are_compared_with_nothing(server: PostgreSQL) -> None:
+    plan = hooks.plan(server, messages=100)
+    measured_once(plan, "plain", "handled", "rate", "sends", "sent", "middleware")
 
 
 def test_one_processor_is_compared_with_all(server: PostgreSQL) -> None:

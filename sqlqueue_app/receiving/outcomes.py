@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal
 
-from sqlqueue_app.messages.errors import PoisonMessage
+from sqlqueue_app.messages.envelope import OutgoingMessage
+from sqlqueue_app.messages.errors import DatabaseError, PoisonMessage
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.policies.recoverability import Action, MoveToError
 from sqlqueue_app.receiving.error_queue import Failure
+from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.signals import about, message_failed, message_handled, message_moved_to_error
 from sqlqueue_app.tables.rows import ReceivedRow
 
@@ -79,6 +81,16 @@ class Outcomes:
         known = {**about(headers, row.body), "message_id": str(row.id), "attempt": 0, "error_queue": error_queue}
         entry = ("message_moved_to_error", message_moved_to_error, self._of_all | known | _details(failure, error))
         return partial(self.ready.append, entry)
+
+    def send_immediate(self, dispatcher: Dispatcher, messages: Sequence[OutgoingMessage]) -> None:
+        """Write immediate sends. A receiver of `message_sent` that raises has no handler any more to raise in."""
+        try:
+            dispatcher.dispatch(messages)
+        except DatabaseError:
+            raise
+        except Exception:
+            text = "a receiver of the signal message_sent failed: messages that a handler sent at once are not sent"
+            logger.exception(text, extra={"event": "signal_receiver_failed", **self._of_all})
 
     def send(self) -> None:
         """Send what is ready. Never raises: an error of a receiver is logged."""

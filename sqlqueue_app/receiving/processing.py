@@ -198,19 +198,9 @@ class MessageProcessor:
             if self.config.in_flight is not None:
                 self.config.in_flight.end()
             if batch.immediate:
-                self._send_immediate(batch.immediate)
+                self.outcomes.send_immediate(self.config.dispatcher, batch.immediate)
             if self.outcomes.ready:
                 self.outcomes.send()
-
-    def _send_immediate(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Write immediate sends. A receiver of `message_sent` that raises has no handler any more to raise in."""
-        try:
-            self.config.dispatcher.dispatch(messages)
-        except DatabaseError:
-            raise
-        except Exception:
-            text = "a receiver of the signal message_sent failed: messages that a handler sent at once are not sent"
-            logger.exception(text, extra=self.config.log_extra("signal_receiver_failed", ""))
 
     def _process_single(self, batch: ReceivedBatch) -> bool:
         began = self._clock()

@@ -18,7 +18,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 from uuid import UUID
 
 from sqlqueue_app.messages.errors import ProcessDied
@@ -118,6 +118,13 @@ class InFlightRegistry:
     def _end_turn(self, thread: _Thread) -> None:
         thread.has_turn = False
         self._turn.release()
+
+
+def end_child() -> NoReturn:
+    """End the child process of a handler that has forked."""
+    # The child of a handler that forked: it has one thread, and a connection in the middle of the parent's transaction.
+    os.write(2, b"a handler forked and its child came back: the child ends here; end it in the handler, by os._exit()\n")
+    os._exit(1)
 
 
 def describe_exit(exit_code: int) -> str:

@@ -17,8 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Literal, NoReturn
+from typing import Literal
 
 from django.db import transaction
 
@@ -35,7 +34,6 @@ from sqlqueue_app.messages.errors import (
     counted,
 )
 from sqlqueue_app.messages.headers import read_headers
-from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.policies.polling import BatchSize, LowerBound
 from sqlqueue_app.policies.recoverability import (
     Action,
@@ -53,11 +51,11 @@ from sqlqueue_app.receiving.destinations import AllowedDestinations
 from sqlqueue_app.receiving.duplicates import Duplicates
 from sqlqueue_app.receiving.error_queue import UNRECOVERABLE, ErrorQueue, Failure, failure_of
 from sqlqueue_app.receiving.handlers import Handler, HandlerTable, is_subscription_message, refuse_unrun
-from sqlqueue_app.receiving.in_flight import InFlightRegistry
+from sqlqueue_app.receiving.in_flight import InFlightRegistry, end_child
 from sqlqueue_app.receiving.measures import Done, Measures, SlowHandlers, done
 from sqlqueue_app.receiving.outcomes import Outcomes, are_observed
 from sqlqueue_app.receiving.rate_limits import TypeLimits
-from sqlqueue_app.receiving.recovery import RateLimit, Recovery, SharedFailures
+from sqlqueue_app.receiving.recovery import RateLimit, Recovery, SharedFailures, facts_of
 from sqlqueue_app.receiving.time_limits import TimeLimits
 from sqlqueue_app.receiving.waiting import BatchTurn
 from sqlqueue_app.sending.claim_checks import claimed_body
@@ -371,7 +369,7 @@ class MessageProcessor:
             if self._slot is not None:
                 self._slot.running = None
             if os.getpid() != self._process_id:
-                _end_child()
+                end_child()
         return context.outgoing
 
     def _call_each(self, delivery: Delivery, context: MessageContext) -> None:
@@ -474,7 +472,7 @@ class MessageProcessor:
         if self.config.rate_limit is not None:
             self.config.rate_limit.failed()
         self.config.measures.failed(delivery.incoming.headers)
-        return failure_of(error, unrecoverable=isinstance(error, UNRECOVERABLE), facts=_facts(delivery))
+        return failure_of(error, unrecoverable=isinstance(error, UNRECOVERABLE), facts=facts_of(delivery))
 
     def _undo(self, batch: ReceivedBatch, delivery: Delivery, failure: Failure, error: BaseException) -> bool:
         """Undo the attempt. Returns False if the whole transaction is lost: the row is in its queue, the failure remembered."""
@@ -576,28 +574,8 @@ def _when_committed(batch: ReceivedBatch, call: Callable[[], None]) -> None:
         call()
 
 
-def _facts(delivery: Delivery) -> dict[str, str]:
-    """The facts about a failed attempt, with the names of core 10 (docs/internals/wire.md#error-queue-headers)."""
-    incoming = delivery.incoming
-    found = {"Message ID": incoming.message_id, "Transport message ID": str(incoming.row_id)}
-    if types := incoming.message_types:
-        found["Message type"] = types[0]
-    if delivery.called is not None:
-        handler, began = delivery.called
-        found["Handler type"] = handler.path
-        found["Handler start time"] = format_time(datetime.fromtimestamp(began, UTC))
-        found["Handler failure time"] = format_time(datetime.fromtimestamp(time.time(), UTC))
-    return found
-
-
 def _one() -> int:
     return 1
-
-
-def _end_child() -> NoReturn:
-    # The child of a handler that forked: it has one thread, and a connection in the middle of the parent's transaction.
-    os.write(2, b"a handler forked and its child came back: the child ends here; end it in the handler, by os._exit()\n")
-    os._exit(1)
 
 
 class NonTransactionalProcessor(MessageProcessor):

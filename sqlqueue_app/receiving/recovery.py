@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import AddressError, QueueNotFound, TableMismatch
-from sqlqueue_app.messages.times import deliver_at_header
+from sqlqueue_app.messages.times import deliver_at_header, format_time
 from sqlqueue_app.policies.polling import WAIT_SECONDS, ConsecutiveFailures
 from sqlqueue_app.policies.recoverability import (
     Action,
@@ -173,6 +174,20 @@ def _check(action: object, now: datetime) -> None:
         deliver_at_header(delay, None, now)
     elif not isinstance(action, (RetryNow, MoveToError, Discard)):
         raise TypeError(f"it returned {action!r}: expected RetryNow(), RetryLater(delay), MoveToError(queue) or Discard(reason)")
+
+
+def facts_of(delivery: Delivery) -> dict[str, str]:
+    """The facts about a failed attempt, with the names of core 10 (docs/internals/wire.md#error-queue-headers)."""
+    incoming = delivery.incoming
+    found = {"Message ID": incoming.message_id, "Transport message ID": str(incoming.row_id)}
+    if types := incoming.message_types:
+        found["Message type"] = types[0]
+    if delivery.called is not None:
+        handler, began = delivery.called
+        found["Handler type"] = handler.path
+        found["Handler start time"] = format_time(datetime.fromtimestamp(began, UTC))
+        found["Handler failure time"] = format_time(datetime.fromtimestamp(time.time(), UTC))
+    return found
 
 
 @dataclass(slots=True)

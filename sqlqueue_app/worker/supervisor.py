@@ -30,7 +30,7 @@ from sqlqueue_app.receiving.in_flight import (
 )
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.worker.logs import configure_logging
-from sqlqueue_app.worker.signals import stop_on_signals
+from sqlqueue_app.worker.stop_signals import stop_on_signals
 
 logger = logging.getLogger("sqlqueue.worker")
 

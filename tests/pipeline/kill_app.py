@@ -22,7 +22,7 @@ def main(lake: str, step: str, batch_size: str, *flags: str) -> None:
     from sqlqueue_app.conf import get_settings
     from sqlqueue_app.pipeline.run import options_of, run_pipeline
     from sqlqueue_app.receiving.stopping import StopSignal
-    from sqlqueue_app.worker.signals import stop_on_signals
+    from sqlqueue_app.worker.stop_signals import stop_on_signals
     from tests.support.spark import CONF, MASTER
 
     stop = StopSignal()

@@ -134,7 +134,7 @@ def test_run_does_not_outlive_its_killed_worker(queue_database: QueueDatabase, m
 def test_end_of_standard_input_stops_the_run() -> None:
     script = (
         "from sqlqueue_app.receiving.stopping import StopSignal\n"
-        "from sqlqueue_app.worker.signals import stop_at_eof\n"
+        "from sqlqueue_app.worker.stop_signals import stop_at_eof\n"
         "stop = StopSignal()\n"
         "stop_at_eof(stop)\n"
         "print(stop.is_set(), flush=True)\n"

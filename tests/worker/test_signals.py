@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.worker.signals import stop_on_signals
+from sqlqueue_app.worker.stop_signals import stop_on_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -53,7 +53,7 @@ import os, signal, sys, threading
 import django
 django.setup()
 from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.worker.signals import stop_on_signals
+from sqlqueue_app.worker.stop_signals import stop_on_signals
 
 times, asked = iter([10.0, 10.9, 11.0]), threading.Semaphore(0)
 

@@ -16,7 +16,7 @@ from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_arg
 from sqlqueue_app.messages.errors import ConfigurationError, SqlQueueError, counted
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.worker.logs import configure_logging, remove_logging
-from sqlqueue_app.worker.signals import stop_at_eof, stop_on_signals
+from sqlqueue_app.worker.stop_signals import stop_at_eof, stop_on_signals
 
 _NEEDED = ("pyspark", "pyarrow")
 _EPILOG = """\

@@ -33,7 +33,7 @@ from sqlqueue_app.worker.logs import configure_logging, remove_logging
 from sqlqueue_app.worker.reloading import watching_files
 from sqlqueue_app.worker.replacement import ProcessLimits
 from sqlqueue_app.worker.run import RunOptions, run_worker
-from sqlqueue_app.worker.signals import stop_on_signals
+from sqlqueue_app.worker.stop_signals import stop_on_signals
 from sqlqueue_app.worker.supervisor import (
     REPLACED_EXIT_CODE,
     SupervisedProcess,

@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("sqlqueue_app", "0007_task_priority")]
+    dependencies = [("sqlqueue_app", "0008_database_schedules")]
     operations = [
         migrations.CreateModel(
             name="RateReservation",

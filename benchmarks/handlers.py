@@ -29,6 +29,9 @@ DIRECTORY = "SQLQUEUE_BENCH_TIMES"
 TOGETHER = "SQLQUEUE_BENCH_TOGETHER"
 """How many processes wait in that directory for one another at their first message: a rate is that of all at work."""
 
+KEYED = "SQLQUEUE_BENCH_KEYED"
+"""Set where the order is the key of the message."""
+
 _SECONDS_TO_MEET = 60.0
 
 
@@ -60,7 +63,11 @@ def _nothing(_message: Any, _context: Any) -> None:
     return None
 
 
-handles("Bench.Message")(_nothing if QUIET in os.environ else _note)
+def _key(message: Any) -> Any:
+    return message["order_id"]
+
+
+handles("Bench.Message", key=_key if KEYED in os.environ else None)(_nothing if QUIET in os.environ else _note)
 
 
 @atexit.register

@@ -26,6 +26,7 @@ from benchmarks import (
     delayed,
     hooks,
     idle,
+    keys,
     memory,
     priorities,
     processes,
@@ -43,7 +44,7 @@ from benchmarks.series import Plan, Section, take_turns
 RESULTS = Path(__file__).resolve().parent / "results"
 PARTS = (
     "receive", "processes", "affinity", "backlog", "several", "priorities", "sagas", "claim-checks", "hooks",
-    "idle", "announcing", "memory", "send", "delayed", "profile",
+    "idle", "announcing", "memory", "send", "delayed", "keys", "profile",
 )  # fmt: skip
 PROCESSES_FACTOR = 3
 """Factor for the number of messages if two processes do not start at the same moment."""
@@ -137,6 +138,7 @@ class Bench:
             "receive": lambda: [receive.plan(each, messages=messages) for each in everywhere],
             "send": lambda: [sending.plan(each, messages=messages) for each in everywhere],
             "delayed": lambda: [delayed.plan(each, due=messages) for each in everywhere],
+            "keys": lambda: [keys.plan(main, count_messages=messages)],
             "announcing": lambda: [announcing.plan(main, rows=messages)],
             "processes": lambda: [processes.plan(main, messages=messages * PROCESSES_FACTOR)],
             "affinity": lambda: [affinity.plan(main, messages=messages * PROCESSES_FACTOR)],

@@ -73,10 +73,13 @@ def test_handler_has_time_limits() -> None:
     register("Test.Message", soft_time_limit=1, hard_time_limit=5)(lambda message, context: None)
 
 
-@missing
-def test_messages_of_one_key_are_handled_one_at_a_time() -> None:
-    register: Callable[..., Any] = handles
-    register("Test.Message", key=lambda message: message["customer"])(lambda message, context: None)
+def test_messages_of_one_key_are_handled_one_at_a_time(bench: Bench, calls: Calls) -> None:
+    handles("Test.Message", key=lambda message: message["customer"])(lambda message, context: calls.add(message["n"]))
+    bench.configure()
+    for number in (1, 2, 3):
+        bench.put_message_of(number, "Test.Message", {"customer": "anna", "n": number})
+    bench.run(max_concurrency=4)
+    assert calls.seen == [1, 2, 3]
 
 
 def test_message_is_enqueued_once_for_its_key(bench: Bench) -> None:

@@ -40,6 +40,7 @@ from sqlqueue_app.receiving.handlers import (
 )
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
 from sqlqueue_app.receiving.instances import InstanceLease, lease_instance, managed_alias
+from sqlqueue_app.receiving.keys import KeyedHandlerTable, check_keys, key_window
 from sqlqueue_app.receiving.measures import Measures, SlowHandlers
 from sqlqueue_app.receiving.priority_poller import LevelPoller, PriorityPoller, PriorityWakeUp
 from sqlqueue_app.receiving.processing import ProcessorConfig
@@ -106,11 +107,14 @@ class ReceivingEndpoint:
         self.concurrency = max_concurrency or self.config.concurrency(os.cpu_count() or 1)
         self.batch_size = batch_size or self.config.batch_size
         handlers = self._handlers()
+        keyed = check_keys(handlers, endpoint=name, mode=self.mode, batch_size=self.batch_size)
+        if keyed:
+            self.batch_size = 1
         self._time_limits = TimeLimits(name, handlers)
         self._allowed = allowed_destinations(settings.allowed_destinations, self.book)
         self._composer = composer_for(settings, self.book, sender_identity(name, self.book))
         self.subscriptions = self._composer.subscribers.table
-        self.handlers = HandlerTable(
+        self.handlers = (KeyedHandlerTable if keyed else HandlerTable)(
             handlers,
             body_names=settings.body_names,
             serializer=settings.serializer,
@@ -446,6 +450,7 @@ class ReceivingEndpoint:
             failures=SharedFailures(),
             mode=self.mode,
             batch_size=self.batch_size,
+            keys=None if queue.is_drained else key_window(self.name, queue.table, self.handlers, self._composer.claim_checks),
             immediate_dispatcher=self._separate,
             discard_failures=self.config.on_failure_without_transaction == "discard",
             allowed=self._allowed,

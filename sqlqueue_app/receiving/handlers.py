@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import math
@@ -80,6 +81,8 @@ class Handler:
     """Whether it handles only timeouts, which an endpoint sends to itself: it does not subscribe to them."""
     check: Callable[[str, str, TransactionMode], None] | None = None
     """Raises ConfigurationError if an endpoint cannot call it: its name, the alias of its queues and its mode."""
+    key: Callable[[Any], Any] | None = None
+    """Returns the key of a message, of which one is handled at a time; None: no key."""
 
     @property
     def path(self) -> str:
@@ -133,6 +136,7 @@ def handles(
     soft_time_limit: float | timedelta | None = None,
     hard_time_limit: float | timedelta | None = None,
     rate_limit: str | None = None,
+    key: Callable[[Any], Any] | None = None,
 ) -> Callable[[_Handler], _Handler]:
     """Register a handler `f(message, context)` for classes of a `message_type`, or for type names whose bodies arrive as dicts.
 
@@ -144,9 +148,13 @@ def handles(
     timedelta, replace SOFT_TIME_LIMIT and HARD_TIME_LIMIT of the endpoint. `rate_limit`, such as "10/m", limits how often messages
     of these types are handled, in all processes of the endpoint together.
 
+    `key` is a function of the message. Messages of one endpoint with the same key are handled one at a time, in the order of their
+    rows, in all processes. It returns a str, int, UUID or bytes, or None for a message that waits for no other, and always the
+    same for the same message. If it raises, the message fails as if the handler had raised.
+
     Raises HandlerError for an async generator function, for a function that does not take two positional arguments, for a class
     that is not a message type, for a `retry` that is no `Retry`, for a time limit that is not a positive time, for another
-    `rate_limit`, and for a bare `@handles`.
+    `rate_limit`, for a `key` that is no function of the message, and for a bare `@handles`.
     """
     if not messages:
         raise HandlerError(
@@ -157,6 +165,8 @@ def handles(
     soft = time_limit("soft_time_limit", soft_time_limit)
     hard = time_limit("hard_time_limit", hard_time_limit)
     rate = _rate(rate_limit)
+    if key is not None:
+        _check_key(key)
     named = [named_type(message) for message in messages]
 
     def register(function: _Handler) -> _Handler:
@@ -164,7 +174,7 @@ def handles(
         caller = sys._getframe(1)
         place = (str(caller.f_globals.get("__name__", "")), caller.f_lineno)
         for name, target in named:
-            registry.add(Handler(name, function, target, call, place, retry, soft, hard, rate, call is not None))
+            registry.add(Handler(name, function, target, call, place, retry, soft, hard, rate, call is not None, key=key))
         return function
 
     return register
@@ -185,6 +195,18 @@ def _rate(value: Any) -> Rate | None:
         return None if value is None else Rate.parse(value)
     except ValueError as error:
         raise HandlerError(f"@handles(…, rate_limit={value!r}): expected {EXPECTED}") from error
+
+
+def _check_key(key: Any) -> None:
+    """Raise HandlerError unless it can be called with the message, and returns its result at once."""
+    expected = "expected a function of the message, as in key=lambda message: message.customer_id"
+    if not callable(key) or inspect.iscoroutinefunction(key):
+        raise HandlerError(f"@handles(…, key={key!r}): {expected}")
+    with contextlib.suppress(ValueError):  # written in C: has no signature
+        try:
+            inspect.signature(key).bind(None)
+        except TypeError as error:
+            raise HandlerError(f"@handles(…, key={_path(key)}): {error}; {expected}") from error
 
 
 def named_type(message: Any, *, where: str = "@handles") -> tuple[str, type | None]:

@@ -65,6 +65,7 @@ from sqlqueue_app.sending.sender import Handling, handling
 from sqlqueue_app.sending.tracing import tracer_provider, tracing
 from sqlqueue_app.signals import message_handled
 from sqlqueue_app.tables.connections import Hooks
+from sqlqueue_app.tables.key_window import KeyWindow
 from sqlqueue_app.tables.receive_transaction import LEFT_OPEN, ReceiveTransaction
 from sqlqueue_app.tables.rows import ReceivedRow
 from sqlqueue_app.tables.two_phase import TwoPhaseParticipants
@@ -687,6 +688,8 @@ class ProcessorConfig:
     """The maximum number of messages in one transaction; mode none takes each alone."""
     bound: LowerBound = field(default_factory=LowerBound)
     """The start of the next receive, shared by the threads of the queue."""
+    keys: KeyWindow | None = None
+    """The waiting messages of handlers with `key=`, shared by the threads of the queue; None if no handler has one."""
     measures: Measures = field(default_factory=Measures)
     """Counts the outcomes of messages, for the whole endpoint."""
     participants: Callable[[], TwoPhaseParticipants | None] = lambda: None

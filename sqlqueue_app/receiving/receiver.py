@@ -144,6 +144,9 @@ class QueuePoller:
         except TransientError as error:
             logger.warning("receive gave way to another session: %s", error, extra=self._extra("receive_gave_way"))
             return None
+        if not rows and (keys := self._config.keys) is not None and keys.is_blocked:
+            # Not empty: poll again soon.
+            return None
         if received is not None:
             received(bool(rows))
         return self._process(processor, rows) if rows else False
@@ -169,13 +172,14 @@ class QueuePoller:
             self._clean_up()
 
     def peek(self) -> int:
-        """An upper bound of the waiting messages, without rows that are being received."""
+        """An upper bound of the waiting messages, without rows that are being received, or whose keys are taken."""
         mark = None if self._empty is None else self._empty.poll_begins()
-        waiting = -1
+        keys, empty, waiting = self._config.keys, False, 0
         try:
-            waiting = self._table.waiting()
+            waiting = self._table.waiting() if keys is None else keys.waiting(self._table)
+            empty = not waiting and (keys is None or not keys.is_blocked)
         finally:
-            if self._empty is not None and mark is not None and self._empty.poll_ends(self._config.queue, mark, empty=waiting == 0):
+            if self._empty is not None and mark is not None and self._empty.poll_ends(self._config.queue, mark, empty=empty):
                 self._stop.set()
         return waiting
 
@@ -191,7 +195,7 @@ class QueuePoller:
     def _open(self) -> MessageProcessor:
         # Not in the constructor: on SQL Server it reads the table, and the database may be unavailable.
         with self._table.errors(f"inspect {self._table.qualified}"):
-            opened = receive_transaction(self._table, self._config.bound)
+            opened = receive_transaction(self._table, self._config.bound, self._config.keys)
             opened.participants = self._config.participants()
             self._processor = self._new_processor(self._config, opened)
             if self._receives_ahead and opened.receives_ahead:

@@ -23,6 +23,7 @@ from psycopg import errors, generators, pq
 from sqlqueue_app.messages.errors import DatabaseError, DoomedTransaction
 from sqlqueue_app.policies.polling import LowerBound
 from sqlqueue_app.tables.connections import SAVEPOINT, mark_begun, mark_ended
+from sqlqueue_app.tables.keyed_receive import KeyedReceive
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction, Savepoint
 from sqlqueue_app.tables.rows import ReceivedRow
@@ -248,6 +249,62 @@ class PostgresReceiveTransaction(ReceiveTransaction):
         if raw is not None and not self.connection.in_atomic_block and not raw.closed and raw.pgconn.transaction_status in (2, 3):
             with contextlib.suppress(Exception):
                 raw.rollback()
+
+
+class KeyedPostgresReceiveTransaction(KeyedReceive, PostgresReceiveTransaction):
+    """Receives the lowest row whose key no session has, with the lock of its key."""
+
+    def _receive(self, limit: int) -> list[ReceivedRow]:
+        connection = self.connection
+        connection.ensure_connection()
+        for tried in self._tries():
+            raw = connection.unwatched
+            with connection.wrap_database_errors:
+                if self._prepared_on is not raw:
+                    self._adopt(raw)
+                self._begun, self._tried = True, tried
+                rows = self._begin_and_receive(raw, "", limit)
+            if rows:
+                self._atomic = self._own_atomic
+                mark_begun(connection, self._own_atomic)
+                return rows
+            self.abandon()
+        return []
+
+    def _begin_and_receive(
+        self, raw: psycopg.Connection[Any], before: str, limit: int, lowest: int | None = None
+    ) -> list[ReceivedRow]:
+        name = self._prepared.get(limit) or self._prepare(raw, limit)
+        rows, locks = (",".join(map(str, column)) for column in zip(*self._tried, strict=True))
+        text = f"{before}{self._begin_text} EXECUTE {name}('{{{rows}}}', '{{{locks}}}')"
+        self._savepoint = Savepoint.FRESH if self._used_before else Savepoint.NONE
+        if self._used_before:
+            self._used_before = False
+            result = _execute_for_rows(raw, f"{text}; {_WITH_SORT} SAVEPOINT {SAVEPOINT}")
+        else:
+            result = _execute(raw, text, _ROWS)
+        if before:
+            # The commit before it has freed a key.
+            self.end_key(gone=True)
+        return self.took([self._row(result, index) for index in range(result.ntuples)])
+
+    def _prepare(self, raw: psycopg.Connection[Any], limit: int) -> str:
+        name = str(self.table.dialect.quote(f"sqlqueue_receive_{secrets.token_hex(8)}"))
+        statement = self.table.dialect.statement("receive_keyed", table=self.table.qualified)
+        _execute(raw, f"PREPARE {name} (bigint[], bigint[]) AS {statement.sql % ('$1', '$2')}", _DONE)
+        self._prepared[limit] = name
+        return name
+
+    def _commit_and_receive(self, atomic: Atomic, limit: Callable[[], int]) -> None:
+        before, self._tried = self.taken, self.window.tried(ending=self.taken)
+        if not self._tried:
+            # Rows must be read first, outside a transaction.
+            self._commit(atomic)
+            return
+        super()._commit_and_receive(atomic, limit)
+        if self.taken == before:
+            # The commit is done; the receive after it failed.
+            self.end_key(gone=True)
 
 
 def _as_django(connection: BaseDatabaseWrapper, error: psycopg.Error) -> Exception:

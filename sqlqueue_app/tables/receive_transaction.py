@@ -19,6 +19,7 @@ from django.db.transaction import Atomic
 from sqlqueue_app.messages.errors import ConfigurationError, DoomedTransaction
 from sqlqueue_app.policies.polling import LowerBound
 from sqlqueue_app.tables.connections import SAVEPOINT, Hooks, WatchedConnection, watch
+from sqlqueue_app.tables.key_window import KeyWindow
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import ReceivedRow, received_rows
 from sqlqueue_app.tables.two_phase import TwoPhaseParticipants
@@ -272,15 +273,16 @@ class ReceiveTransaction:
             atomic.__exit__(None, None, None)
 
 
-def receive_transaction(table: QueueTable, bound: LowerBound | None = None) -> ReceiveTransaction:
+def receive_transaction(table: QueueTable, bound: LowerBound | None = None, keys: KeyWindow | None = None) -> ReceiveTransaction:
     """The receive transaction for the table's database. ConfigurationError for an unsuitable driver.
 
-    The threads that receive from the table share `bound`, which only PostgreSQL uses.
+    The threads that receive from the table share `bound`, which only PostgreSQL uses, and `keys`, if messages with the same key
+    are handled one at a time. On SQLite they always are: it has one writer at a time, and the rows leave in their order.
     """
     if table.dialect.name == "sqlserver":
-        from sqlqueue_app.tables.sqlserver_receive import SqlServerReceiveTransaction  # noqa: PLC0415
+        from sqlqueue_app.tables.sqlserver_receive import KeyedSqlServerReceiveTransaction, SqlServerReceiveTransaction  # noqa: PLC0415
 
-        return SqlServerReceiveTransaction(table)
+        return SqlServerReceiveTransaction(table) if keys is None else KeyedSqlServerReceiveTransaction(table, keys)
     if table.dialect.name == "postgresql":
         # Imported here: without PostgreSQL there may be no psycopg at all.
         from django.db.backends.postgresql.psycopg_any import is_psycopg3  # type: ignore[import-untyped]  # noqa: PLC0415
@@ -289,7 +291,7 @@ def receive_transaction(table: QueueTable, bound: LowerBound | None = None) -> R
             raise ConfigurationError(
                 "psycopg 2 is installed, but receiving from PostgreSQL needs psycopg 3: pip install 'psycopg[binary]'"
             )
-        from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction  # noqa: PLC0415
+        from sqlqueue_app.tables.postgresql_receive import KeyedPostgresReceiveTransaction, PostgresReceiveTransaction  # noqa: PLC0415
 
-        return PostgresReceiveTransaction(table, bound=bound)
+        return PostgresReceiveTransaction(table, bound=bound) if keys is None else KeyedPostgresReceiveTransaction(table, keys)
     return ReceiveTransaction(table)

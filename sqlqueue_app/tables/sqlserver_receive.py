@@ -15,9 +15,14 @@ from django.db.transaction import Atomic
 from sqlqueue_app.dialects import sqlserver
 from sqlqueue_app.dialects.dialect import Rendered
 from sqlqueue_app.messages.errors import ConfigurationError, DoomedTransaction
-from sqlqueue_app.tables.connections import ENDED, fetch_all, mark_begun, mark_ended, roll_back, run_on_transaction
+from sqlqueue_app.tables.connections import ENDED, executed, fetch_all, mark_begun, mark_ended, roll_back, run_on_transaction
+from sqlqueue_app.tables.key_window import Tried
+from sqlqueue_app.tables.keyed_receive import KeyedReceive
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction, Savepoint
 from sqlqueue_app.tables.rows import ReceivedRow, received_rows
+
+_TRIED = "<tried>"
+_LOCK_BITS = 2**64 - 1
 
 
 class SqlServerReceiveTransaction(ReceiveTransaction):
@@ -52,6 +57,11 @@ class SqlServerReceiveTransaction(ReceiveTransaction):
         if not found:
             self._begun = False
             return []
+        return self._adopt(found)
+
+    def _adopt(self, found: list[tuple[Any, ...]]) -> list[ReceivedRow]:
+        """Tell Django of the transaction that the receive of these rows has begun."""
+        connection = self.connection
         self._several = len(found) > 1
         self._atomic = self._own_atomic
         mark_begun(connection, self._own_atomic)
@@ -130,3 +140,47 @@ class SqlServerReceiveTransaction(ReceiveTransaction):
         connection.needs_rollback = False
         self._end()
         roll_back(connection)
+
+
+class KeyedSqlServerReceiveTransaction(KeyedReceive, SqlServerReceiveTransaction):
+    """Receives the lowest row whose key no session has, with the lock of its key.
+
+    What another session receives cannot be seen here. So a row that came back at that moment may be before the received one: the
+    receive also returns which rows are, and is rolled back if one of them may have the same key.
+    """
+
+    def prepare(self) -> None:
+        super().prepare()
+        script = self.table.dialect.script
+        inner = script("receive_this", table=self.table.qualified, **self.table.deleted_correlation_columns())
+        # As text: a batch with parameters would restore IMPLICIT_TRANSACTIONS at its end.
+        self._text = script("receive_keyed", inner=inner.replace("'", "''"), tried=_TRIED).split(_TRIED)
+
+    def _receive(self, limit: int) -> list[ReceivedRow]:
+        for tried in self._tries():
+            if rows := self._receive_one(tried):
+                return rows
+        return []
+
+    def _receive_one(self, tried: Tried) -> list[ReceivedRow]:
+        connection = self.connection
+        connection.ensure_connection()
+        raw: Any = connection.unwatched
+        if not raw.autocommit:
+            raw.autocommit = True
+        self._begun, self._tried = True, tried
+        text = "".join(f"{row:019}{lock & _LOCK_BITS:016x}" for row, lock in tried)
+        with executed(connection, Rendered(text.join(self._text), ()), ()) as cursor:
+            # A lock that is not granted may be a result without rows before them.
+            results = [cursor.fetchall() if cursor.description else []]
+            while cursor.nextset():
+                results.append(cursor.fetchall() if cursor.description else [])
+        found, below = [*filter(None, results), [], []][:2]
+        if not found:
+            self._begun = False
+            return self.took([])
+        rows = self.took(self._adopt(found))
+        if not rows or self.window.is_out_of_order(rows[0].row_version, (int(row) for (row,) in below)):
+            self.abandon()
+            return []
+        return rows

@@ -16,6 +16,7 @@ from benchmarks import (
     backlog,
     delayed,
     hooks,
+    keys,
     limit,
     memory,
     processes,
@@ -143,6 +144,13 @@ def test_sagas_are_compared_with_plain_handlers(server: PostgreSQL) -> None:
 def test_hooks_are_compared_with_nothing(server: PostgreSQL) -> None:
     plan = hooks.plan(server, messages=100)
     measured_once(plan, "plain", "handled", "rate", "sends", "sent", "middleware")
+
+
+def test_handlers_with_keys_are_compared_with_one_without(server: PostgreSQL) -> None:
+    plan = keys.plan(server, count_messages=120, keys=(1, 50))
+    measured_once(plan, "keys.1.1", "keys.8.0", "keys.8.50")
+
+    assert [kind.key for kind in plan.kinds] == [f"keys.{threads}.{each}" for threads in (1, 8) for each in (0, 1, 50)]
 
 
 def test_one_processor_is_compared_with_all(server: PostgreSQL) -> None:

@@ -17,7 +17,11 @@ from sqlqueue_app.browsing.bodies import BodyKind
 from sqlqueue_app.browsing.messages import read_body, read_message
 from sqlqueue_app.browsing.orphaned_bodies import OrphanedBodies, orphaned_bodies_of
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, MessageBodyError, Unrecoverable
+from sqlqueue_app.messages.headers import read_headers
+from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
+from sqlqueue_app.receiving.keys import KeyedHandlerTable
 from sqlqueue_app.testing import drain
 from tests.support.bench import FAST, MODES, Bench, Calls
 
@@ -96,6 +100,22 @@ def test_body_is_read_for_the_handler_and_removed_after_it(
     bench.run(max_concurrency=1)
     assert sorted(texts.seen) == sorted([LARGE["text"]] * 4 + [SMALL["text"]])
     assert files.names == []
+
+
+def test_key_of_a_message_is_read_from_its_file(bench: Bench, files: Files) -> None:
+    handles("Test.Message", key=lambda message: message["text"])(lambda message, context: None)
+    configure(bench)
+    send("Test.Message", LARGE)
+    endpoint = ReceivingEndpoint(get_settings(), "Sales")
+    assert isinstance(endpoint.handlers, KeyedHandlerTable)
+    (row,) = bench.rows("Sales")
+    incoming = IncomingMessage(row.id, read_headers(row.headers), b"")
+    claim_checks = endpoint.callback_composer("Sales").claim_checks
+    assert endpoint.handlers.key_of(incoming, claim_checks) == LARGE["text"].encode()
+    files.lose()
+    assert endpoint.handlers.key_of(incoming, claim_checks) is None
+    bench.run()
+    assert len(bench.rows("error")) == 1
 
 
 def test_messages_of_a_handler_have_their_own_files(bench: Bench, files: Files, calls: Calls) -> None:

@@ -121,3 +121,32 @@ WHERE id = ANY (ARRAY(
     LIMIT CAST(:limit AS integer)
     FOR UPDATE SKIP LOCKED
 ));
+
+-- name: receive_keyed
+-- Takes the first of the tried rows that is in the table and whose lock is free. CASE, and the subqueries without a reference to
+-- the outer query, which run once: one lock at a time is tried, of rows that exist, and none after the first success.
+-- One ctid and no array: planned on an empty table, an array became a scan of the whole table (7 ms with 50,000 rows).
+-- The lock comes before the row. A row that its last owner has deleted meanwhile is skipped: then nothing is received.
+DELETE FROM {table}
+WHERE ctid = (
+    SELECT ctid FROM {table}
+    WHERE seq = (
+        SELECT tried.seq
+        FROM unnest(CAST(:rows AS bigint[]), CAST(:locks AS bigint[])) AS tried (seq, lock)
+        WHERE
+            CASE
+                WHEN (SELECT waiting.seq FROM {table} AS waiting WHERE waiting.seq = tried.seq) IS NULL THEN FALSE
+                ELSE pg_try_advisory_xact_lock(tried.lock)
+            END
+        LIMIT 1
+    )
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING
+    id,
+    NULL,
+    NULL,
+    CASE WHEN expires <= (clock_timestamp() AT TIME ZONE 'UTC') THEN 1 ELSE 0 END,
+    headers,
+    body,
+    seq;

@@ -34,6 +34,55 @@ OUTPUT
 IF (@NOCOUNT = 'ON') SET NOCOUNT ON;
 IF (@NOCOUNT = 'OFF') SET NOCOUNT OFF;
 
+-- name: receive_keyed
+-- Begins, and runs `receive_this` as {inner}, a text whose plan is kept. {tried} has 19 digits of a RowVersion and 16 of a lock for each
+-- row to try. As after `receive`, there is a transaction with a savepoint if a row was received.
+DECLARE @NOCOUNT VARCHAR(3) = 'OFF';
+IF ( (512 & @@OPTIONS) = 512 ) SET @NOCOUNT = 'ON';
+SET NOCOUNT ON;
+DECLARE @tried varchar(4000) = '{tried}', @found int = 0;
+BEGIN TRANSACTION;
+BEGIN TRANSACTION;
+EXEC sp_executesql N'{inner}', N'@tried varchar(4000), @found int OUTPUT', @tried, @found OUTPUT;
+IF @found = 0 ROLLBACK TRANSACTION
+ELSE
+BEGIN
+    SAVE TRANSACTION sqlqueue;
+    SET IMPLICIT_TRANSACTIONS ON;
+END;
+IF (@NOCOUNT = 'ON') SET NOCOUNT ON;
+IF (@NOCOUNT = 'OFF') SET NOCOUNT OFF;
+
+-- name: receive_this
+-- Takes the first of the tried rows that is in the table and whose lock is free; the lock comes before the row. Then returns the rows
+-- before it that no session has. APPLOCK_TEST reports a taken lock without the warning of sp_getapplock.
+DECLARE @at int = 1, @got int = -1, @row bigint, @key nvarchar(255);
+WHILE @got < 0 AND @at < LEN(@tried)
+BEGIN
+    SET @row = CAST(SUBSTRING(@tried, @at, 19) AS bigint);
+    SET @key = N'sqlqueue.' + SUBSTRING(@tried, @at + 19, 16);
+    IF EXISTS (SELECT 1 FROM {table} WITH (READPAST, READCOMMITTEDLOCK) WHERE RowVersion = @row)
+        AND APPLOCK_TEST(N'public', @key, N'Exclusive', N'Transaction') = 1
+        EXEC @got = sp_getapplock @Resource = @key, @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 0;
+    SET @at = @at + 35;
+END;
+WITH message AS (
+    SELECT TOP (1) *
+    FROM {table} WITH (UPDLOCK, READPAST, ROWLOCK)
+    WHERE RowVersion = @row AND @got >= 0
+)
+DELETE FROM message
+OUTPUT
+    deleted.Id,
+    {correlation_id},
+    {reply_to_address},
+    CASE WHEN deleted.Expires <= GETUTCDATE() THEN 1 ELSE 0 END,
+    deleted.Headers,
+    deleted.Body,
+    deleted.RowVersion;
+SET @found = @@ROWCOUNT;
+IF @found > 0 SELECT RowVersion FROM {table} WITH (READPAST, READCOMMITTEDLOCK) WHERE RowVersion < @row;
+
 -- name: keep_what_was_received
 -- Runs directly after the receive. Without rows it ends the transaction, so that an empty poll is one round trip; with rows it sets
 -- the savepoint. IMPLICIT_TRANSACTIONS: if an error rolls the transaction back on the server, later statements begin another one,

@@ -297,7 +297,7 @@ def test_outermost_layers_are_not_imported(outermost: str) -> None:
 # --- the size of the package --------------------------------------------------------------------------------------------------
 
 # Sagas, keys, priorities, schedules in the database, hooks and claim checks are subjects of their own, so they need files.
-MAX_FILES = 257
+MAX_FILES = 265
 MAX_LINES = 62_000
 
 

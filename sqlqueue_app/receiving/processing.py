@@ -675,9 +675,7 @@ class ProcessorConfig:
     duplicates: Duplicates | None = None
     """Drops further copies of handled messages."""
     slow_handlers: SlowHandlers | None = None
-    """Logs slow handlers."""
     time_limits: TimeLimits = field(default_factory=TimeLimits)
-    """Ends handlers at their time limits."""
     mode: TransactionMode = TransactionMode.TRANSACTION_SCOPE
     allowed: AllowedDestinations | None = None
     immediate_dispatcher: Dispatcher | None = None

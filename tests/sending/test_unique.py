@@ -200,7 +200,9 @@ def test_killed_senders_send_each_key_once(bench: Bench) -> None:
         try:
             for process in senders:
                 assert process.stdout is not None
-                committed.update(int(process.stdout.readline()) for _ in range(chosen.randint(1, 60)))
+                lines = [process.stdout.readline() for _ in range(chosen.randint(1, 60))]
+                # On a busy machine SQLite may refuse one of them the write lock for good.
+                committed.update(int(line) for line in lines if line)
                 process.kill()
         finally:
             for process in senders:
@@ -209,6 +211,7 @@ def test_killed_senders_send_each_key_once(bench: Bench) -> None:
     wait_until_released(bench)
     sent = [json.loads(row.body or b"")["n"] for row in bench.rows("Sales")]
     assert sorted(sent) == sorted(set(sent)), "a key was sent twice"
+    assert committed
     assert committed <= set(sent)
 
 

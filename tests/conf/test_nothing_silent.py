@@ -237,7 +237,7 @@ settings.configure(
 )
 django.setup()
 from django.core.management import CommandError, call_command
-from sqlqueue_app import *
+from sqlqueue_app import SqlQueueError, pause, publish, request, send, send_many, set_concurrency, subscribe
 
 for call in CALLS:
     try:

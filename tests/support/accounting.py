@@ -112,6 +112,7 @@ _MAY_CHANGE: Final = frozenset(
         # Dropped in the error queue, and the destination of a forwarded message.
         names.DELAYED_RETRIES,
         names.IMMEDIATE_RETRIES,
+        names.RATE_RESERVATION,
         names.FORWARD_DESTINATION,
         # Headers of a finished delay.
         names.TIMEOUT_EXPIRE,

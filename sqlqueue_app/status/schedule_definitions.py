@@ -241,6 +241,8 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def clean(self) -> dict[str, Any]:
         """The values; errors unless the schedule has times, and its message a queue."""
+        # Without it, Django 6.1 does not look at the constraints of the model.
+        super().clean()
         now, row = database_now(managed_alias()), self.instance
         for name, value in self.cleaned_data.items():
             setattr(row, name, value)

@@ -149,8 +149,7 @@ def test_wrong_form_names_the_mistake(sqlite_database: QueueDatabase, fields: di
 def test_name_is_unique(installed: QueueDatabase) -> None:
     post(MAKE)
     status, text = post(MAKE, message_type="Sales.Other")
-    assert status in (400, 409)
-    assert "There is a schedule of this name." in text
+    assert (status, "There is a schedule of this name." in text) == (400, True)
 
 
 def test_schedule_of_the_settings_is_not_edited(installed: QueueDatabase) -> None:

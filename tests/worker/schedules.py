@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from django.db import connections
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import ScheduleTick
 from sqlqueue_app.status.schedules import Schedules
 from tests.support.bench import Bench
+from tests.support.waiting import join_all
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -36,6 +40,28 @@ def schedules_of(clock: Clock, **more: Any) -> Schedules:
     made = Schedules(get_settings(), "Sales", now=clock, **more)
     made.send_due()
     return made
+
+
+def sent_by_competitors(clock: Clock, *, workers: int, rounds: int) -> list[int]:
+    """Let workers check their schedules at the same moment, once an hour; returns how many messages each check has sent."""
+    sent: list[int] = []
+    # The last thread advances the clock; then all check at once.
+    together = threading.Barrier(workers, action=lambda: setattr(clock, "now", clock.now + HOUR))
+
+    def work() -> None:
+        mine = Schedules(get_settings(), "Sales", now=clock)
+        try:
+            for _ in range(rounds):
+                together.wait(60)
+                sent.append(mine.send_due())
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    join_all(threads)
+    return sent
 
 
 def scheduled_for(bench: Bench) -> list[str]:

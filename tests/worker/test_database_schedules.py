@@ -31,7 +31,19 @@ from sqlqueue_app.status.schedules import (
 )
 from tests.support.bench import Bench, Calls, Running
 from tests.support.waiting import join_all, poll_until
-from tests.worker.schedules import HOUR, HOURLY, MINUTE, NOON, ROUTES, Clock, configure, scheduled_for, schedules_of, ticks
+from tests.worker.schedules import (
+    HOUR,
+    HOURLY,
+    MINUTE,
+    NOON,
+    ROUTES,
+    Clock,
+    configure,
+    scheduled_for,
+    schedules_of,
+    sent_by_competitors,
+    ticks,
+)
 
 KEY = ("hourly", "Test.Hourly")
 SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
@@ -80,23 +92,7 @@ def test_one_of_two_workers_sends_a_tick(bench: Bench, clock: Clock) -> None:
     rounds, workers = 6, 2
     hourly()
     schedule("also", "Test.Also", every=3600, start=NOON)
-    sent: list[int] = []
-    # The last thread advances the clock; then both check at once.
-    together = threading.Barrier(workers, action=lambda: setattr(clock, "now", clock.now + HOUR))
-
-    def work() -> None:
-        mine = Schedules(get_settings(), "Sales", now=clock)
-        try:
-            for _ in range(rounds):
-                together.wait(60)
-                sent.append(mine.send_due())
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=work) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    join_all(threads)
+    sent = sent_by_competitors(clock, workers=workers, rounds=rounds)
     assert sum(sent) == 2 * rounds
     assert ticks(bench) == sorted([NOON + number * HOUR for number in range(rounds)] * 2)
     assert len(bench.rows("Sales")) == 2 * rounds

@@ -18,11 +18,22 @@ from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import ScheduleTick
 from sqlqueue_app.status import schedules
 from sqlqueue_app.status.schedule_definitions import schedules_without_route
-from sqlqueue_app.status.schedules import KEPT, MAX_DELAY, Schedules, read_schedules
+from sqlqueue_app.status.schedules import KEPT, MAX_DELAY, read_schedules
 from sqlqueue_app.tables.connections import database_now
 from tests.support.bench import Bench, Calls, Running
 from tests.support.waiting import join_all, poll_until
-from tests.worker.schedules import HOUR, HOURLY, MINUTE, NOON, Clock, configure, scheduled_for, schedules_of, ticks
+from tests.worker.schedules import (
+    HOUR,
+    HOURLY,
+    MINUTE,
+    NOON,
+    Clock,
+    configure,
+    scheduled_for,
+    schedules_of,
+    sent_by_competitors,
+    ticks,
+)
 
 
 def test_message_is_sent_at_each_tick_as_the_workers_endpoint(bench: Bench) -> None:
@@ -51,23 +62,7 @@ def test_one_of_many_competing_workers_sends_a_tick(bench: Bench) -> None:
     rounds, workers = 5, 6
     clock = Clock(NOON)
     schedules_of(clock)
-    sent: list[int] = []
-    # The last thread advances the clock; then all check at once.
-    together = threading.Barrier(workers, action=lambda: setattr(clock, "now", clock.now + HOUR))
-
-    def work() -> None:
-        mine = Schedules(get_settings(), "Sales", now=clock)
-        try:
-            for _ in range(rounds):
-                together.wait(60)
-                sent.append(mine.send_due())
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=work) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    join_all(threads)
+    sent = sent_by_competitors(clock, workers=workers, rounds=rounds)
     wanted = [NOON + number * HOUR for number in range(1, rounds + 1)]
     assert sum(sent) == 2 * rounds
     assert ticks(bench) == sorted(wanted * 2)

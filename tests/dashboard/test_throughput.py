@@ -26,8 +26,9 @@ def now() -> datetime:
     return datetime.fromtimestamp((datetime.now(UTC) - 2 * SECOND).timestamp() // 10 * 10, UTC)
 
 
-def sampled(queue: str, ago: timedelta, waiting: int, written: int | None, seconds: int = 10) -> None:
-    at = now() - ago if seconds == 10 else datetime.fromtimestamp((now() - ago).timestamp() // 60 * 60, UTC)
+def sampled(queue: str, at: datetime, waiting: int, written: int | None, seconds: int = 10) -> None:
+    """Take every ``at`` of one test from one ``now()``: the period may end between two calls."""
+    at = datetime.fromtimestamp(at.timestamp() // seconds * seconds, UTC)
     QueueSample.objects.create(
         queue=queue, taken_at=at, seconds=seconds, waiting=waiting, most_waiting=waiting, written=written
     )  # fmt: skip
@@ -57,9 +58,10 @@ def test_each_endpoint_has_numbers_and_lines(queue_database: QueueDatabase) -> N
     install(queue_database, ENDPOINTS=ENDPOINTS)
     instance(callback_queue=None)
     table(queue_database, "Sales").send([message() for _ in range(3)])
+    newest = now()
     for ago, written in ((60, 1_000), (30, 1_060), (0, 1_120)):
-        sampled("Sales", ago * SECOND, 3, written)
-    sampled("Billing", timedelta(), 0, None)
+        sampled("Sales", newest - ago * SECOND, 3, written)
+    sampled("Billing", newest, 0, None)
     failed("Billing", 1)
     text, markup = shown()
     assert re.search(r"Endpoint In .{0,20} Out .{0,20} Waiting Failed", text), text
@@ -96,10 +98,11 @@ def test_messages_moved_to_the_error_queue_are_counted_once(queue_database: Queu
 def test_growing_queue_is_visible_on_the_overview(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS=ENDPOINTS)
     instance(callback_queue=None)
+    newest = now()
     for name, before in (("Sales", 5), ("Billing", 40)):
         table(queue_database, name).send([message() for _ in range(42)])
         for ago in range(1, 20):
-            sampled(name, ago * MINUTE, before, None, seconds=60)
+            sampled(name, newest - ago * MINUTE, before, None, seconds=60)
     text, _markup = shown()
     assert re.search(r"Sales In: .*? 42 \+37 in 10 min Failed", text), text
     assert text.count("in 10 min") == 1, "Billing has hardly grown"
@@ -108,8 +111,9 @@ def test_growing_queue_is_visible_on_the_overview(queue_database: QueueDatabase)
 def test_old_rates_are_not_shown_as_current(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS=ENDPOINTS)
     instance(callback_queue=None)
+    newest = now()
     for ago, written in ((70, 1_000), (50, 1_060)):
-        sampled("Sales", ago * SECOND, 3, written)
+        sampled("Sales", newest - ago * SECOND, 3, written)
     text, _markup = shown()
     assert re.search(r"Sales In: .*? – Out: .*? – Waiting:", text), text
     queues = Markup(client_of("viewer").get("/admin/sqlqueue_app/queue/").content.decode()).text()
@@ -120,7 +124,7 @@ def test_page_takes_the_samples_without_a_worker(queue_database: QueueDatabase) 
     install(queue_database, ENDPOINTS=ENDPOINTS)
     instance(callback_queue=None, silent=timedelta(hours=1))
     table(queue_database, "Sales").send([message() for _ in range(3)])
-    sampled("Sales", 10 * MINUTE, 7, None)
+    sampled("Sales", now() - 10 * MINUTE, 7, None)
     text = Markup(client_of("viewer").get(DASHBOARD).content.decode()).text()
     assert "messages: now 3, between 3 and 7" in text
     assert "No samples since" not in text
@@ -130,7 +134,7 @@ def test_page_takes_the_samples_without_a_worker(queue_database: QueueDatabase) 
 @pytest.mark.parametrize("page", ["queue/", "queue/Sales/", "endpoint/Sales/"])
 def test_every_page_with_samples_takes_them_without_a_worker(queue_database: QueueDatabase, page: str) -> None:
     install(queue_database, ENDPOINTS=ENDPOINTS)
-    sampled("Sales", 5 * MINUTE, 7, None)
+    sampled("Sales", now() - 5 * MINUTE, 7, None)
     assert client_of("viewer").get(f"/admin/sqlqueue_app/{page}").status_code == 200
     assert QueueSample.objects.filter(queue="Billing", seconds=10).count() == 1
 

@@ -26,7 +26,8 @@ At least 5, because a callback of core 5 accepts a reply by its intent only from
 """
 
 
-@dataclass(frozen=True, slots=True)
+# Immutable by convention: one is created for each message, and frozen=True would triple the cost.
+@dataclass(slots=True)
 class IncomingMessage:
     """A received row.
 
@@ -47,12 +48,9 @@ class IncomingMessage:
 
     def __post_init__(self) -> None:
         header = self.headers.get
-        correlation_id = header(names.CORRELATION_ID) or self.correlation_id or None
-        reply_address = self.reply_to or header(names.REPLY_TO_ADDRESS) or None
-        reply_to = header(names.CALLBACK_QUEUE) or reply_address
-        object.__setattr__(self, "correlation_id", correlation_id)
-        object.__setattr__(self, "reply_to", reply_to)
-        object.__setattr__(self, "reply_address", reply_address)
+        self.correlation_id = header(names.CORRELATION_ID) or self.correlation_id or None
+        self.reply_address = self.reply_to or header(names.REPLY_TO_ADDRESS) or None
+        self.reply_to = header(names.CALLBACK_QUEUE) or self.reply_address
 
     @property
     def message_id(self) -> str:
@@ -100,7 +98,7 @@ class SagaMessage(IncomingMessage):
             self, incoming.row_id, incoming.headers, incoming.body, incoming.correlation_id, incoming.reply_address
         )
         headers: Headers = {names.ORIGINATING_SAGA_ID: saga_id, names.ORIGINATING_SAGA_TYPE: saga_type}
-        object.__setattr__(self, "saga_headers", headers)
+        self.saga_headers = headers
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ from sqlqueue_app.receiving.waiting import BatchTurn
 from sqlqueue_app.sending.claim_checks import claimed_body
 from sqlqueue_app.sending.composer import Composer
 from sqlqueue_app.sending.dispatcher import Dispatcher
-from sqlqueue_app.sending.sender import Handling, handling
+from sqlqueue_app.sending.sender import Handling
 from sqlqueue_app.sending.tracing import tracer_provider, tracing
 from sqlqueue_app.signals import message_handled
 from sqlqueue_app.tables.connections import Hooks
@@ -360,7 +360,7 @@ class MessageProcessor:
         )
         collect = context.outgoing.extend if config.mode is TransactionMode.RECEIVE_ONLY else None
         try:
-            with handling(Handling(incoming, config.endpoint, collect)):
+            with Handling(incoming, config.endpoint, collect):
                 if self._tracer_provider is None or self._tracer_provider() is None or (active := tracing()) is None:
                     self._call_each(delivery, context)
                 else:

@@ -94,6 +94,7 @@ class QueuePoller:
         self._new_processor = new_processor or _processor_of_mode
         self._processor: MessageProcessor | None = None
         self._has_other_aliases = len(list(connections)) > 1
+        self._logs_queries = django_settings.DEBUG
         self._turn = _sqlite_turn if table.dialect.name == "sqlite" else None
 
     def poll(self, received: Callable[[bool], None] | None = None) -> bool:
@@ -213,7 +214,7 @@ class QueuePoller:
 
     def _clean_up(self) -> None:
         """Clear the query log and close broken or old connections, as Django does at the end of a request."""
-        if django_settings.DEBUG:
+        if self._logs_queries:
             reset_queries()
         if not self._has_other_aliases:
             return

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any, Unpack, overload
@@ -407,15 +407,22 @@ on_settings_changed(sender_as.cache_clear, "SQLQUEUE", "DATABASES", "TASKS")
 Collect = Callable[[Sequence[OutgoingMessage]], None]
 
 
-# Immutable by convention: one is created for each message, and frozen=True would double the cost.
 @dataclass(slots=True, eq=False)
 class Handling:
-    """The message in progress, and the endpoint that handles it."""
+    """The message in progress, and the endpoint that handles it. While it is open as a context, this thread handles the message."""
 
     incoming: IncomingMessage
     endpoint: str
     collect: Collect | None = None
     """Takes the messages of a plain `send()` in modes in which they must not join the receive transaction."""
+    _token: Token[Handling | None] | None = field(default=None, init=False)
+
+    def __enter__(self) -> None:
+        self._token = _handling.set(self)
+
+    def __exit__(self, *exception: object) -> None:
+        if self._token is not None:
+            _handling.reset(self._token)
 
 
 _handling: ContextVar[Handling | None] = ContextVar("sqlqueue_handling", default=None)
@@ -424,18 +431,3 @@ _handling: ContextVar[Handling | None] = ContextVar("sqlqueue_handling", default
 def current_handling() -> Handling | None:
     """The message that the calling thread handles, or None outside a handler."""
     return _handling.get()
-
-
-class handling:  # noqa: N801 - a context manager, used as `with handling(...)`
-    """Mark the message as handled by this thread while the context is open."""
-
-    __slots__ = ("_handled", "_token")
-
-    def __init__(self, handled: Handling) -> None:
-        self._handled = handled
-
-    def __enter__(self) -> None:
-        self._token: Token[Handling | None] = _handling.set(self._handled)
-
-    def __exit__(self, *exception: object) -> None:
-        _handling.reset(self._token)

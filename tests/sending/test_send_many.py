@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue_app import send, send_many
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, MessageBodyError, MessageTypeError, QueueNotFound
-from sqlqueue_app.sending.sender import Handling, handling
+from sqlqueue_app.sending.sender import Handling
 from tests.sending.conftest import Desk
 from tests.sending.types import NotRegistered, Pair, PlaceOrder
 
@@ -197,7 +197,7 @@ def test_messages_continue_the_conversation_of_the_handled_message(desk: Desk) -
         uuid.uuid4(), {"NServiceBus.MessageId": "m", "NServiceBus.ConversationId": "c", "NServiceBus.CorrelationId": "k"}, b"{}"
     )
     desk.configure(ENDPOINTS={"Web": {}})
-    with handling(Handling(incoming, "Web")):
+    with Handling(incoming, "Web"):
         send_many([PlaceOrder("1"), PlaceOrder("2")])
 
     for headers in desk.headers():
@@ -214,7 +214,7 @@ def test_collected_messages_are_complete(desk: Desk) -> None:
     incoming = IncomingMessage(uuid.uuid4(), {"NServiceBus.MessageId": "m"}, b"{}")
     desk.configure(ENDPOINTS={"Web": {}})
     collected: list[OutgoingMessage] = []
-    with handling(Handling(incoming, "Web", collected.extend)):
+    with Handling(incoming, "Web", collected.extend):
         ids = send_many([PlaceOrder("1"), PlaceOrder("2")], headers={"Tenant": "ü/"}, time_to_be_received=timedelta(seconds=1.5))
 
     assert desk.rows() == []

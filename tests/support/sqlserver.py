@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
@@ -87,6 +86,9 @@ _PROBES = {
 def needs(vendor: str, feature: str) -> None:
     """Skip the test if the server lacks this documented feature of SQL Server."""
     if vendor == "sqlserver" and lacks(feature):
+        # Imported here: the settings import this module in each process that a test starts.
+        import pytest
+
         pytest.skip(f"the server of {URL_VARIABLE} lacks {feature}")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import signal
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +25,12 @@ from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.keys import KeyedHandlerTable
 from sqlqueue_app.testing import drain
+from tests.support import counted_app, forking
 from tests.support.bench import FAST, MODES, Bench, Calls
+from tests.support.counted_app import NEXT
+from tests.support.delayed_rows import delayed
+from tests.support.forking import ForkedProcesses
+from tests.support.worker_processes import wait_until_released
 
 SMALL, LARGE = {"text": "x" * 50}, {"text": "y" * 500}
 
@@ -354,3 +361,107 @@ def test_clean_up_leaves_other_files_alone(bench: Bench, files: Files) -> None:
     job = clean_up(bench, days=30)
     assert (job.run(), job.run()) == (0, 0)
     assert files.names == ["sqlqueue-bodies/notes/a.txt"]
+
+
+# --- kills --------------------------------------------------------------------------------------------------------------------
+
+FAILS: dict[str, Any] = {**LARGE, "fails": True}
+SENDS: dict[str, Any] = {**LARGE, "sends": True}
+RETRY = {"DELAYED_RETRIES": 1, "DELAYED_RETRY_INCREASE": 0}
+OF_WORKERS = (*counted_app.COMMITS, "file read", "before the file is deleted", "after the file is deleted")
+OF_RETRIES = ("handler failed", "rows written", "file written")
+OF_SENDERS = ("file written", "rows written")
+
+
+def prepare_kills(bench: Bench, **endpoint: Any) -> None:
+    configure(bench, HANDLERS=[counted_app.MODULE], **endpoint)
+    bench.database.configure(ROUTES={"Counted.*": "Sales"})
+    counted_app.create_table(bench)
+
+
+def send_numbered(bench: Bench, numbers: range, *kinds: dict[str, Any]) -> None:
+    """Messages of these numbers, which are of these kinds in turns."""
+    alias = bench.database.alias
+    with transaction.atomic(using=alias):
+        for number in numbers:
+            send(counted_app.TYPE, {"alias": alias, "number": number, **kinds[number % len(kinds)]})
+
+
+def named_files(bench: Bench) -> set[str]:
+    """The files that rows name: in the queue, the error queue and the table of delayed messages."""
+    texts = [row.headers for row in [*bench.rows("Sales"), *bench.rows("error")]]
+    texts += [row.headers for row in delayed(bench.database).peek(1000)]
+    return {json.loads(text or "")["SqlQueue.ClaimCheck"] for text in texts}
+
+
+def check_kills(bench: Bench, files: Files, forked: ForkedProcesses) -> list[int]:
+    """No row has lost its file; the rest is handled, and the clean-up deletes what the kills have left. The handled numbers."""
+    wait_until_released(bench)
+    named = named_files(bench)
+    assert named <= set(files.names)
+    old = clean_up(bench, days=3)
+    old.run(), old.run()
+    assert set(files.names) == named, "the clean-up deletes what no row names, and nothing else"
+    assert forked.run(forking.RECEIVE, {"until_empty": True}) == 0
+    assert files.names == []
+    assert bench.rows("Sales") == bench.rows("error") == []
+    assert delayed(bench.database).peek(10) == []
+    handled = counted_app.counted(bench)
+    assert len(handled) == len(set(handled)), "a message was handled twice"
+    committed = {int(line.split()[1]) for line in forked.printed if line.startswith("sent")}
+    assert committed <= set(handled), "a message was lost"
+    return handled
+
+
+@pytest.mark.parametrize(("mode", "batch_size"), [("transaction_scope", 1), ("transaction_scope", 5), ("none", 1)])
+def test_kill_at_each_point_leaves_no_message_without_its_file(bench: Bench, files: Files, mode: str, batch_size: int) -> None:
+    chosen = random.Random()
+    loses = mode == "none"
+    prepare_kills(bench, TRANSACTION_MODE=mode, **({} if loses else RETRY))
+    numbers = range(200)
+    send_numbered(bench, numbers, *([LARGE] if loses else [FAILS, SENDS]))
+    with ForkedProcesses(bench) as forked:
+        for point in (*OF_WORKERS, *(() if loses else OF_RETRIES)):
+            options = {"batch_size": batch_size, "max_concurrency": 2}
+            assert forked.run(counted_app.RECEIVE_UNTIL, point, chosen.randint(1, 3), options) == -signal.SIGKILL
+            wait_until_released(bench)
+            assert named_files(bench) <= set(files.names), point
+        left = len(set(files.names) - named_files(bench))
+        for first, point in enumerate(OF_SENDERS, 1):
+            arguments = bench.database.alias, first * 1000, 10, LARGE
+            assert forked.run(counted_app.SEND_UNTIL, point, chosen.randint(1, 3), *arguments) == -signal.SIGKILL
+        assert len(set(files.names) - named_files(bench)) == left + len(OF_SENDERS)
+        handled = check_kills(bench, files, forked)
+    assert left, "a worker died between its commit and the deletion"
+    own = {number for number in handled if number in numbers}
+    if loses:
+        # Two threads, each with one message that it has received.
+        assert len(own) >= len(numbers) - 2 * len(OF_WORKERS)
+    else:
+        assert own == set(numbers)
+        assert {number - NEXT for number in handled if number >= NEXT} == set(numbers[1::2])
+
+
+ROUNDS, WORKERS, MESSAGES = 15, 3, 8
+
+
+def test_kills_at_random_leave_no_message_without_its_file(bench: Bench, files: Files) -> None:
+    """Each round kills a worker and a sender."""
+    chosen = random.Random()
+    prepare_kills(bench, **RETRY)
+    with ForkedProcesses(bench) as forked:
+        for _ in range(WORKERS):
+            forked.begin(forking.RECEIVE, {"max_concurrency": 3})
+        for first in range(0, ROUNDS * MESSAGES, MESSAGES):
+            sender = forked.begin(counted_app.SEND, bench.database.alias, 1000 + first, MESSAGES, SENDS)
+            send_numbered(bench, range(first, first + MESSAGES), FAILS, SENDS)
+            for _ in range(chosen.randint(1, MESSAGES)):
+                forked.read()
+            forked.kill(sender)
+            forked.kill(chosen.choice(forked.alive))
+            forked.begin(forking.RECEIVE, {"max_concurrency": 3})
+        forked.kill_all()
+        handled = check_kills(bench, files, forked)
+    assert {number for number in handled if number < 1000} == set(range(ROUNDS * MESSAGES))
+    sending = {number for number in handled if number < NEXT and (number % 2 or number >= 1000)}
+    assert {number - NEXT for number in handled if number >= NEXT} == sending

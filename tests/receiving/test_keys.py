@@ -6,7 +6,6 @@ import random
 import signal
 import threading
 import uuid
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -21,8 +20,9 @@ from sqlqueue_app.receiving.keys import key_bytes, lock_of_key
 from sqlqueue_app.testing import InMemoryEndpoint
 from tests.support import keyed_app
 from tests.support.bench import MODES, Bench, Calls, Running
+from tests.support.forking import RECEIVE, ForkedProcesses
 from tests.support.waiting import poll_until
-from tests.support.worker_processes import wait_until_released, worker_command, worker_process
+from tests.support.worker_processes import wait_until_released
 
 SECONDS = 60.0
 
@@ -353,17 +353,13 @@ def test_thirty_kills_keep_each_key_in_order(bench: Bench) -> None:
     numbers = range(ROUNDS * WORKERS * LONGEST)
     for number in numbers:
         bench.put_message_of(number, "Keyed.Work", {"key": number % KEYS, "number": number})
-    for _ in range(ROUNDS):
-        with ExitStack() as stack:
-            options = "--max-concurrency", "3", "--model", "fixed"
-            workers = [
-                stack.enter_context(worker_process(bench, *options, DIE_AT=str(chosen.randint(1, LONGEST)))) for _ in range(WORKERS)
-            ]
-            for worker in workers:
-                assert worker.wait(SECONDS) == -signal.SIGKILL, worker.communicate()
-    wait_until_released(bench)
-    ended = worker_command(bench, "--until-empty", "--max-concurrency", "3", "--processes", "0")
-    assert ended.returncode == 0, ended.stderr
+    options = {"max_concurrency": 3, "model": "fixed"}
+    with ForkedProcesses(bench) as forked:
+        for _ in range(ROUNDS):
+            workers = [forked.begin(keyed_app.RECEIVE_SOME, chosen.randint(1, LONGEST), options) for _ in range(WORKERS)]
+            assert [forked.exit_code(worker) for worker in workers] == [-signal.SIGKILL] * WORKERS
+        wait_until_released(bench)
+        assert forked.run(RECEIVE, {**options, "until_empty": True}) == 0
     with bench.database.connection.cursor() as cursor:
         cursor.execute("SELECT customer, number, place FROM keyed ORDER BY customer, number")
         found = [tuple(map(int, each)) for each in cursor.fetchall()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import signal
 import threading
 from collections import Counter
 from datetime import timedelta
@@ -20,8 +22,11 @@ from sqlqueue_app.receiving.endpoint import endpoints_of
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.status.queues import known_queues
 from sqlqueue_app.testing import drain
+from tests.support import counted_app, forking
 from tests.support.bench import FAST, MODES, Bench, Calls, Running
+from tests.support.forking import ForkedProcesses
 from tests.support.waiting import poll_until
+from tests.support.worker_processes import wait_until_released
 
 MODELS = ["adaptive", "fixed", "monitor"]
 
@@ -314,3 +319,53 @@ def test_expired_messages_of_every_priority_are_purged(bench: Bench) -> None:
     for job in jobs:
         job.call()
     assert bench.rows("Sales.Low") == []
+
+
+# --- kills ------------------------------------------------------------
+
+KILLS, WORKERS, THREADS, ROUND = 30, 3, 3, 12
+
+
+def send_counted(bench: Bench, numbers: range) -> None:
+    """A third of the messages has each priority."""
+    alias = bench.database.alias
+    with transaction.atomic(using=alias):
+        for place, priority in enumerate(PRIORITIES):
+            bodies = [{"alias": alias, "number": number} for number in numbers[place::3]]
+            send_many(counted_app.TYPE, bodies, priority=priority)
+
+
+@pytest.mark.parametrize("mode", ["transaction_scope", "none"])
+def test_kills_lose_and_repeat_nothing_in_any_queue(bench: Bench, mode: str) -> None:
+    """With mode `none`, a killed thread loses the message that it has received."""
+    chosen = random.Random()
+    bench.configure(routes={"Counted.*": "Sales"}, PRIORITIES=True, TRANSACTION_MODE=mode, HANDLERS=[counted_app.MODULE])
+    counted_app.create_table(bench)
+    sent = 0
+    with ForkedProcesses(bench) as forked:
+        for _ in range(WORKERS):
+            forked.begin(forking.RECEIVE, {"max_concurrency": THREADS})
+        for _ in range(KILLS):
+            send_counted(bench, range(sent, sent + ROUND))
+            sent += ROUND
+            # A killed worker may have lost as many messages as it has threads.
+            for _ in range(chosen.randint(1, ROUND - THREADS)):
+                forked.read()
+            forked.kill(chosen.choice(forked.alive))
+            forked.begin(forking.RECEIVE, {"max_concurrency": THREADS})
+        forked.kill_all()
+        wait_until_released(bench)
+        for point in counted_app.COMMITS:
+            send_counted(bench, range(sent, sent + ROUND))
+            sent += ROUND
+            arguments = point, chosen.randint(1, ROUND - 1), {"max_concurrency": 1}
+            assert forked.run(counted_app.RECEIVE_UNTIL, *arguments) == -signal.SIGKILL
+        wait_until_released(bench)
+        assert forked.run(forking.RECEIVE, {"until_empty": True}) == 0
+    handled = counted_app.counted(bench)
+    assert len(handled) == len(set(handled)), "a message was handled twice"
+    lost = set(range(sent)) - set(handled)
+    limit = 0 if mode == "transaction_scope" else (KILLS + WORKERS) * THREADS + len(counted_app.COMMITS)
+    assert len(lost) <= limit
+    for queue in ("Sales", "Sales.High", "Sales.Low", "error"):
+        assert bench.rows(queue) == []

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -23,8 +18,10 @@ from sqlqueue_app.models import UniqueMessage
 from sqlqueue_app.sending import unique
 from sqlqueue_app.status.retention import UNIQUE_KEPT, delete_old_rows
 from sqlqueue_app.tables.connections import database_now
+from tests.support import counted_app
 from tests.support.bench import Bench, Calls
 from tests.support.databases import QueueDatabase
+from tests.support.forking import ForkedProcesses
 from tests.support.worker_processes import wait_until_released
 
 HOUR = timedelta(hours=1)
@@ -178,83 +175,22 @@ def test_concurrent_senders_send_one(bench: Bench) -> None:
     assert len(bench.rows("Sales")) == 10
 
 
-# Starts a process that sends without end for each line of its input; Django is imported once, not thirty times.
-SENDERS = """
-import itertools, os, sys
-import django
-django.setup()
-from django.db import transaction
-from sqlqueue_app import send
-
-def say(word):
-    # One write, for all of them write into the same pipe.
-    os.write(1, f"{os.getpid()} {word}\\n".encode())
-
-def send_all(first):
-    try:
-        for number in itertools.count(first):
-            with transaction.atomic(using=sys.argv[1]):
-                send("Test.Message", {"n": number}, unique_key=str(number), unique_for=3600)
-            say(number)
-    except Exception:
-        # On a busy machine SQLite may refuse one of them the write lock for good.
-        say("failed")
-
-for line in sys.stdin:
-    if os.fork() == 0:
-        send_all(int(line))
-        os._exit(1)
-while True:
-    try:
-        os.wait()
-    except ChildProcessError:
-        break
-"""
-AT_ONCE = 3
-
-
-def kill_each_in_time(lines: Iterator[str], left: dict[str, int], chosen: random.Random) -> Iterator[int]:
-    """Kill each new sender after a random number of its lines. Yields the numbers that senders have committed."""
-    running = AT_ONCE
-    while running:
-        sender, word = next(lines).split()
-        if word == "failed":
-            running -= 1
-            continue
-        yield int(word)
-        left[sender] = left.setdefault(sender, chosen.randint(1, 60)) - 1
-        if left[sender] == 0:
-            os.kill(int(sender), signal.SIGKILL)
-            running -= 1
-
-
 def test_killed_senders_send_each_key_once(bench: Bench) -> None:
-    chosen = random.Random()
-    committed: set[int] = set()
-    left: dict[str, int] = {}
-    with subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", SENDERS, bench.database.alias],
-        env=bench.database.child_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as parent:
-        try:
-            assert parent.stdin is not None
-            assert parent.stdout is not None
-            for first in range(0, 1000, 100):
-                parent.stdin.write(f"{first}\n" * AT_ONCE)
-                parent.stdin.flush()
-                committed.update(kill_each_in_time(iter(parent.stdout.readline, ""), left, chosen))
-            parent.stdin.close()
-            # It ends after the last sender.
-            assert parent.wait(60) == 0
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(parent.pid, signal.SIGKILL)
+    """Three processes at a time send messages of the same keys, and are killed one after the other."""
+    chosen, senders, longest = random.Random(), 3, 20
+    bench.configure(routes={"Counted.*": "Sales"})
+    with ForkedProcesses(bench) as forked:
+        for first in range(0, 1000, 100):
+            for _ in range(senders):
+                # The last one alone prints as many lines as are read.
+                forked.begin(counted_app.SEND_ONCE, bench.database.alias, first, senders * longest)
+            while forked.alive:
+                for _ in range(chosen.randint(1, longest)):
+                    forked.read()
+                forked.kill(chosen.choice(forked.alive))
+        committed = {int(line.split()[1]) for line in forked.printed}
     wait_until_released(bench)
-    sent = [json.loads(row.body or b"")["n"] for row in bench.rows("Sales")]
+    sent = [json.loads(row.body or b"")["number"] for row in bench.rows("Sales")]
     assert sorted(sent) == sorted(set(sent)), "a key was sent twice"
     assert committed
     assert committed <= set(sent)

@@ -56,7 +56,7 @@ class QueueDatabase:
         For `subprocess.Popen([sys.executable, "-m", "django", "run_sqlqueue_worker"], env=…)`. Handlers of a test module are
         found if SQLQUEUE names the module.
         """
-        seen = {"DATABASES": dict(connections.settings), "SQLQUEUE": self.settings.SQLQUEUE}
+        seen = {"DATABASES": dict(connections.settings), "SQLQUEUE": self.settings.SQLQUEUE, "STORAGES": self.settings.STORAGES}
         return {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "tests.settings",

@@ -1,20 +1,18 @@
-"""A keyed handler of worker processes. It writes a row per message, with the number of those before it of the same key.
-
-The process kills itself in its handler of this many messages, DIE_AT, if that is set.
-"""
+"""A keyed handler of worker processes. It writes a row per message, with the number of those before it of the same key."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 from typing import Any
 
 from sqlqueue_app import handles
+from tests.support.failpoints import die
+from tests.support.forking import receive
 
 MODULE = __name__
-DIE_AT = int(os.environ.get("DIE_AT", "0"))
+RECEIVE_SOME = f"{MODULE}.receive_some"
 _calls = itertools.count(1)
+_die_at: list[int] = []
 
 
 @handles("Keyed.Work", key=lambda message: message["key"])
@@ -25,5 +23,11 @@ def work(message: Any, context: Any) -> None:
         cursor.execute("SELECT count(*) FROM keyed WHERE customer = %s", (key,))
         place = cursor.fetchone()[0]
         cursor.execute("INSERT INTO keyed (customer, number, place) VALUES (%s, %s, %s)", (key, message["number"], place))
-    if next(_calls) == DIE_AT:
-        os.kill(os.getpid(), signal.SIGKILL)
+    if next(_calls) in _die_at:
+        die()
+
+
+def receive_some(messages: int, options: dict[str, Any]) -> None:
+    """Receive until the process kills itself in the handler of the last of so many messages."""
+    _die_at.append(messages)
+    receive(options)

@@ -212,6 +212,7 @@ class SqlServerProvider:
         self._given = dict(connections.settings[self.alias])
         self.database = f"sqlqueue_test_{secrets.token_hex(4)}"
         self._tables: set[tuple[str, str]] | None = None
+        self._last_migration = 0
 
     def prepare(self) -> None:
         if self._tables is not None:
@@ -220,6 +221,9 @@ class SqlServerProvider:
         point(self.alias, NAME=self.database)
         migrate(self.alias)
         self._tables = self._list_tables()
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute("SELECT MAX(id) FROM django_migrations")
+            self._last_migration = cursor.fetchone()[0]
         connections[self.alias].close()
 
     def discard(self) -> list[str]:
@@ -265,6 +269,8 @@ class SqlServerProvider:
         with connection.cursor() as cursor:
             for schema, table in sorted(self._list_tables() - managed):
                 cursor.execute(f"DROP TABLE {_bracket(schema)}.{_bracket(table)}")
+            # those of a test's own app, whose tables are gone
+            cursor.execute("DELETE FROM django_migrations WHERE id > %s", (self._last_migration,))
             # from 16384: schemas of fixed roles; below 5: dbo, guest, sys, INFORMATION_SCHEMA
             cursor.execute("SELECT name FROM sys.schemas WHERE schema_id BETWEEN 5 AND 16383")
             for (schema,) in cursor.fetchall():

@@ -19,6 +19,8 @@ def forget_sagas() -> Iterator[None]:
     yield
     saga_model._classes.clear()
     saga_model._classes.update(known)
+    saga_app.REGISTRY.all_models.clear()
+    saga_app.REGISTRY.clear_cache()
 
 
 @pytest.fixture

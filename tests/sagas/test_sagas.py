@@ -20,7 +20,7 @@ from sqlqueue_app.messages.types import registry as message_types
 from sqlqueue_app.sending.sender import sender_as
 from sqlqueue_app.status.retention import delete_old_rows
 from tests.support.bench import MODES, Bench, Calls
-from tests.support.saga_app import OrderSaga, OrderSagas, create_table
+from tests.support.saga_app import NumberedSaga, OrderSaga, OrderSagas, create_table
 from tests.support.worker_processes import address
 
 DAY = 86_400
@@ -66,14 +66,7 @@ def test_starting_message_continues_a_saga_that_runs(bench: Bench, orders: Order
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "none"])
 def test_failed_attempt_leaves_nothing(bench: Bench, calls: Calls, mode: str) -> None:
-    class Failing(Saga):
-        correlate_by = "number"
-        number = models.IntegerField(unique=True)
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = Apps()
-
+    class Failing(NumberedSaga):
         @starts("Test.Begin")
         def begin(self, message: Any, context: Any) -> None:
             context.send("Test.Out", {}, to=address(bench, "out"))
@@ -98,14 +91,7 @@ def test_failed_attempt_leaves_nothing(bench: Bench, calls: Calls, mode: str) ->
 
 
 def test_retry_and_path_are_those_of_the_method(bench: Bench, calls: Calls) -> None:
-    class Retried(Saga):
-        correlate_by = "number"
-        number = models.IntegerField(unique=True)
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = Apps()
-
+    class Retried(NumberedSaga):
         @starts("Test.Begin", retry=Retry(immediate=1, delays=[]))
         def begin(self, message: Any, context: Any) -> None:
             calls.add(context.handler)
@@ -186,14 +172,7 @@ def test_message_without_a_saga_is_dropped(bench: Bench, orders: OrderSagas, eve
 
 
 def test_not_found_decides(bench: Bench, calls: Calls) -> None:
-    class Strict(Saga):
-        correlate_by = "number"
-        number = models.IntegerField(unique=True)
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = Apps()
-
+    class Strict(NumberedSaga):
         @starts("Test.Begin")
         def begin(self, message: Any, context: Any) -> None: ...
 
@@ -224,13 +203,8 @@ def test_not_found_decides(bench: Bench, calls: Calls) -> None:
     ],
 )
 def test_message_that_belongs_to_no_saga_fails_at_once(bench: Bench, calls: Calls, body: dict[str, Any], text: str) -> None:
-    class Numbered(Saga):
-        correlate_by = "number"
+    class Numbered(NumberedSaga):
         number = models.BigIntegerField(unique=True)
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = Apps()
 
         @starts("Test.Begin")
         def begin(self, message: Any, context: Any) -> None:
@@ -259,14 +233,8 @@ def test_second_start_waits_for_the_first(bench: Bench) -> None:
     if bench.database.vendor == "sqlite":
         pytest.skip("SQLite has one writer")
 
-    class Racing(Saga):
-        correlate_by = "number"
-        number = models.IntegerField(unique=True)
+    class Racing(NumberedSaga):
         count = models.IntegerField(default=0)
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = Apps()
 
         @starts("Test.Begin")
         def begin(self, message: Any, context: Any) -> None:
@@ -296,14 +264,8 @@ def test_deadlock_between_batches_fails_no_message(bench: Bench, events: Any) ->
     first_of_each = threading.Barrier(2, timeout=60)
     calls = Calls()
 
-    class Crossing(Saga):
-        correlate_by = "number"
-        number = models.IntegerField(unique=True)
+    class Crossing(NumberedSaga):
         count = models.IntegerField(default=0)
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = Apps()
 
         @starts("Test.Begin")
         @continues("Test.Go")
@@ -326,14 +288,8 @@ def test_deadlock_between_batches_fails_no_message(bench: Bench, events: Any) ->
 
 
 def test_messages_of_one_saga_lose_no_update(bench: Bench, calls: Calls) -> None:
-    class Counting(Saga):
-        correlate_by = "number"
-        number = models.IntegerField(unique=True)
+    class Counting(NumberedSaga):
         count = models.IntegerField(default=0)
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = Apps()
 
         @starts("Test.Begin")
         @continues("Test.Go")
@@ -351,14 +307,8 @@ def test_messages_of_one_saga_lose_no_update(bench: Bench, calls: Calls) -> None
 
 
 def test_coroutine_handles(bench: Bench, calls: Calls) -> None:
-    class Waiting(Saga):
-        correlate_by = "number"
-        number = models.IntegerField(unique=True)
+    class Waiting(NumberedSaga):
         done = models.BooleanField(default=False)
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = Apps()
 
         @starts("Test.Begin", soft_time_limit=60)
         async def begin(self, message: Any, context: Any) -> None:
@@ -376,14 +326,8 @@ def test_coroutine_handles(bench: Bench, calls: Calls) -> None:
 
 
 def test_completed_saga_can_be_deleted_at_once(bench: Bench) -> None:
-    class Short(Saga):
-        correlate_by = "number"
+    class Short(NumberedSaga):
         keep_completed = timedelta(0)
-        number = models.IntegerField(unique=True)
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = Apps()
 
         @starts("Test.Begin")
         def begin(self, message: Any, context: Any) -> None:
@@ -427,14 +371,7 @@ def test_objects_and_base_types_correlate(bench: Bench, calls: Calls) -> None:
     class Child(Parent):
         text: str = ""
 
-    class Typed(Saga):
-        correlate_by = "number"
-        number = models.IntegerField(unique=True)
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = Apps()
-
+    class Typed(NumberedSaga):
         @starts(Child)
         @continues(Parent)
         def begin(self, message: Any, context: Any) -> None:
@@ -559,14 +496,7 @@ def test_wrong_decorators_are_refused(decorate: Any) -> None:
 def test_two_methods_for_one_message_are_refused(bench: Bench) -> None:
     with pytest.raises(HandlerError, match=r"two methods for 'Test\.Begin', begin and go"):
 
-        class Double(Saga):
-            correlate_by = "number"
-            number = models.IntegerField(unique=True)
-
-            class Meta:
-                app_label = "sqlqueue_app"
-                apps = Apps()
-
+        class Double(NumberedSaga):
             @starts("Test.Begin")
             def begin(self, message: Any, context: Any) -> None: ...
 

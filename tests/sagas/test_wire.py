@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.apps.registry import Apps
 from django.db import models
 
-from sqlqueue_app import Saga, continues, handles, on_timeout, send, send_many, starts
+from sqlqueue_app import continues, handles, on_timeout, send, send_many, starts
 from sqlqueue_app.messages import headers as names
 from tests.support.bench import Bench, Calls
 from tests.support.databases import ROOT
-from tests.support.saga_app import OrderSaga, OrderSagas, create_table
+from tests.support.saga_app import NumberedSaga, OrderSaga, OrderSagas, create_table
 from tests.support.worker_processes import address
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -56,14 +55,8 @@ def test_timeout_has_the_headers_of_a_real_one(bench: Bench, orders: OrderSagas,
 def test_timeout_of_a_real_endpoint_arrives(bench: Bench, calls: Calls) -> None:
     """The row that a saga of .NET left behind reaches the saga that has taken its place."""
 
-    class DeliverySaga(Saga):
-        correlate_by = "number"
+    class DeliverySaga(NumberedSaga):
         saga_type = "DeliverySaga"
-        number = models.IntegerField(unique=True)
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = Apps()
 
         @starts("Test.Begin")
         def begin(self, message: Any, context: Any) -> None: ...
@@ -89,14 +82,7 @@ def test_timeout_of_a_real_endpoint_arrives(bench: Bench, calls: Calls) -> None:
 def test_everything_that_a_saga_sends_names_it(bench: Bench, orders: OrderSagas) -> None:
     out = address(bench, "out")
 
-    class Sending(Saga):
-        correlate_by = "number"
-        number = models.IntegerField(unique=True)
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = Apps()
-
+    class Sending(NumberedSaga):
         @starts("Test.Begin")
         def begin(self, message: Any, context: Any) -> None:
             context.send("Test.A", {}, to=out)
@@ -134,14 +120,8 @@ def test_reply_of_a_plain_handler_names_the_asking_saga(bench: Bench, reply: tup
 
 
 def test_reply_finds_the_saga_by_its_headers(bench: Bench) -> None:
-    class Asking(Saga):
-        correlate_by = "number"
-        number = models.IntegerField(unique=True)
+    class Asking(NumberedSaga):
         answer = models.CharField(max_length=20, default="")
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = Apps()
 
         @starts("Test.Begin")
         def begin(self, message: Any, context: Any) -> None:
@@ -162,14 +142,7 @@ def test_reply_finds_the_saga_by_its_headers(bench: Bench) -> None:
 
 
 def test_originator_gets_the_reply(bench: Bench) -> None:
-    class Slow(Saga):
-        correlate_by = "number"
-        number = models.IntegerField(unique=True)
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = Apps()
-
+    class Slow(NumberedSaga):
         @starts("Test.Begin")
         def begin(self, message: Any, context: Any) -> None: ...
 

@@ -29,6 +29,22 @@ def note_line(order_id: str) -> None:
         os.write(1, f"{order_id}\n".encode())
 
 
+REGISTRY = Apps()
+"""Not Django's own: migrations and the admin of the tests do not know these sagas."""
+
+
+class NumberedSaga(Saga):
+    """The head of the small sagas that tests define. They are forgotten after their test."""
+
+    correlate_by = "number"
+    number = models.IntegerField(unique=True)
+
+    class Meta:
+        abstract = True
+        app_label = "sqlqueue_app"
+        apps = REGISTRY
+
+
 class OrderSaga(Saga):
     """Waits for the payment and the parcel of an order; expires after a day."""
 
@@ -41,7 +57,6 @@ class OrderSaga(Saga):
 
     class Meta:
         app_label = "sqlqueue_app"
-        # Its own registry: migrations and the admin of the tests do not know it.
         apps = Apps()
 
     @starts("Test.PlaceOrder")

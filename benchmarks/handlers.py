@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import hashlib
 import json
 import os
 import threading
@@ -32,7 +33,25 @@ TOGETHER = "SQLQUEUE_BENCH_TOGETHER"
 KEYED = "SQLQUEUE_BENCH_KEYED"
 """Set where the order is the key of the message."""
 
+WORK = "SQLQUEUE_BENCH_WORK"
+"""Names what the handler does besides: one of `WORKS`."""
+
 _SECONDS_TO_MEET = 60.0
+_pause = threading.Event()
+_block = bytes(1_000_000)
+
+
+def _compute() -> None:
+    """About two milliseconds that hold the interpreter's lock."""
+    sum(number * number for number in range(20_000))
+
+
+WORKS: dict[str, Callable[[], object]] = {
+    "waits": lambda: _pause.wait(0.005),
+    "computes in Python": _compute,
+    # hashlib releases the lock for large data
+    "computes outside Python": lambda: hashlib.sha256(_block).digest(),
+}
 
 
 def _meet(directory: Path, processes: int) -> None:
@@ -67,7 +86,14 @@ def _key(message: Any) -> Any:
     return message["order_id"]
 
 
-handles("Bench.Message", key=_key if KEYED in os.environ else None)(_nothing if QUIET in os.environ else _note)
+def _with_work(message: Any, context: Any) -> None:
+    WORKS[os.environ[WORK]]()
+    _note(message, context)
+
+
+handles("Bench.Message", key=_key if KEYED in os.environ else None)(
+    _nothing if QUIET in os.environ else _with_work if WORK in os.environ else _note
+)
 
 
 @atexit.register

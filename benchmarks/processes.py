@@ -29,14 +29,16 @@ def _kind(database: Database, messages: int, processes: int) -> Kind:
     return Kind(f"processes.{processes}", name, lambda: run(database, messages, processes, each))
 
 
-def run(database: Database, messages: int, processes: int, threads: int, *arguments: str) -> Measured:
-    """Empty the queue with this number of processes and threads in each; `arguments` are passed to the command."""
+def run(database: Database, messages: int, processes: int, threads: int, *arguments: str, work: str | None = None) -> Measured:
+    """Empty the queue with this number of processes and threads in each; `arguments` are passed to the command. The handler does
+    the `work`, if any."""
     database.fill(messages)
     command = ["run_sqlqueue_worker", "--until-empty", "--processes", str(processes), "--max-concurrency", str(threads), *arguments]
+    environment = database.environment() | ({} if work is None else {handlers.WORK: work})
     with tempfile.TemporaryDirectory(prefix="sqlq-times-") as directory:
         answer = subprocess.run(
             [sys.executable, "-m", "django", *command],
-            env=database.environment() | {handlers.DIRECTORY: directory, handlers.TOGETHER: str(processes)},
+            env=environment | {handlers.DIRECTORY: directory, handlers.TOGETHER: str(processes)},
             check=False,
             capture_output=True,
             text=True,

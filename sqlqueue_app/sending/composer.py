@@ -306,7 +306,11 @@ class Composer:
 
     def destination(self, address: str) -> QueueAddress:
         """The queue of an address text, resolved; AddressError for bad text."""
-        return self._book.parse(address)
+        try:
+            return self._parsed(address)
+        except TypeError:
+            # Not hashable, and so no text: the book says what was expected.
+            return self._book.parse(address)
 
     def headers_of(
         self,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from django.db import Error as DjangoDatabaseError
+from django.db.transaction import Atomic
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.messages.errors import DoomedTransaction, PoisonMessage
@@ -347,7 +348,8 @@ class NestedReceiveTransaction(ReceiveTransaction):
     def _receive(self, limit: int) -> list[ReceivedRow]:
         connection = self.connection
         self._hooks = len(connection.run_on_commit)
-        self._enter_atomic()
+        self._atomic = Atomic(self.table.alias, savepoint=True, durable=False)
+        self._atomic.__enter__()
         self._blocks, self._savepoints = len(connection.atomic_blocks), len(connection.savepoint_ids)
         statement = self.table.receive_statement(limit)
         with connection.cursor() as cursor:
@@ -393,6 +395,9 @@ class NestedReceiveTransaction(ReceiveTransaction):
             raise DoomedTransaction(LEFT_OPEN)
         if connection.needs_rollback or len(connection.atomic_blocks) < self._blocks or self._is_broken():
             raise DoomedTransaction(CANNOT_COMMIT)
+
+    def _commit(self, atomic: Atomic) -> None:
+        atomic.__exit__(None, None, None)
 
     def _is_broken(self) -> bool:
         # After an error that bypassed Django, PostgreSQL refuses all statements; the others continue.

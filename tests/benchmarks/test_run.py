@@ -155,11 +155,12 @@ def test_handlers_with_keys_are_compared_with_one_without(server: PostgreSQL) ->
 
 def test_one_processor_is_compared_with_all(server: PostgreSQL) -> None:
     plan = affinity.plan(server, messages=200)
-    measured_once(plan, "plain.8.one", "worker.8", "worker.8.one", "worker.8.auto.one")
+    measured_once(plan, "plain.8.one", "worker.8", "worker.8.one", "worker.8.auto.one", "worker.8.waits.one")
 
     assert [kind.key for kind in plan.kinds] == [
         "limit.8.1", "plain.8", "plain.8.one", "worker.2x4", "worker.2x4.one",
-        "worker.8", "worker.8.one", "worker.8.auto", "worker.8.auto.one",
+        "worker.8", "worker.8.one", "worker.8.auto", "worker.8.auto.one", "worker.8.computes", "worker.8.computes.one",
+        "worker.8.hashes", "worker.8.hashes.one", "worker.8.waits", "worker.8.waits.one",
     ]  # fmt: skip
 
 

@@ -136,33 +136,11 @@ def read_headers(text: str | None) -> Headers:
     """
     if not text:
         return {}
-    found = _read_plain(text)
-    if found is not None:
-        return found
-    found = _read_checked(text)
-    # Lone surrogates come from an escape or from non-ASCII text.
-    return _without_half_pairs(found) if "\\u" in text or not text.isascii() else found
-
-
-def _read_plain(text: str) -> Headers | None:
-    """The headers of one object with ASCII texts as names and values, by the scanner written in C; None for any other text.
-
-    The scanner keeps the last of two equal names. Each name and each value has two quotes, so a text in which a name occurs twice
-    has more of them than four for each header found; so has one with an escaped quote, which is read again.
-    """
     try:
-        found, end = _raw_decode(text)
-        if end == len(text) and type(found) is dict and text.count('"') == 4 * len(found):
-            # join() takes nothing but text
-            return found if "".join(found.values()).isascii() and "".join(found).isascii() else None
-    except (ValueError, RecursionError, TypeError):
-        return None
-    return None
-
-
-def _read_checked(text: str) -> Headers:
-    try:
-        found = _decode(text)
+        found, end = _raw_decode(text) if text[0] == "{" else (None, -1)
+        if end != len(text):
+            # surrounding white space, other text after the object, or no object
+            found = _decode(text)
     except RecursionError:
         raise PoisonMessage("the headers are nested too deeply; expected one flat JSON object") from None
     except json.JSONDecodeError as error:
@@ -172,6 +150,9 @@ def _read_checked(text: str) -> Headers:
     for name, value in found.items():
         if type(value) is not str and value is not None:
             found[name] = _as_text(name, value)
+    # Lone surrogates come from an escape or from non-ASCII text: both are rare, so the common case costs two look-ups.
+    if "\\u" in text or not text.isascii():
+        return _without_half_pairs(found)
     return found
 
 
@@ -207,8 +188,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 # Numbers keep their literal text, as in 3..9.0, so no number is too long to convert.
-_decode: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str, parse_constant=str).decode
-_raw_decode: Final = json.JSONDecoder().raw_decode
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str, parse_constant=str)
+_decode: Final = _DECODER.decode
+_raw_decode: Final = _DECODER.raw_decode
 _encode: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 
 

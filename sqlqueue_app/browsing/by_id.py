@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
+from uuid import UUID
 
 from django.db import router, transaction
 from django.db.models import Q
@@ -71,9 +72,9 @@ class _Found:
     is_complete: bool
 
 
-def cancel(message_id: str, queue: str | None, limit: int) -> RevokeResult:
+def cancel(wanted: str | UUID, queue: str | None, limit: int) -> RevokeResult:
     """Delete the rows of a message that waits: see `revoke()`."""
-    _check(message_id, limit)
+    message_id = _checked_id(wanted, limit)
     settings = get_settings()
     if _is_handled_here(message_id):
         return RevokeResult.IN_PROGRESS
@@ -101,13 +102,15 @@ def cancel(message_id: str, queue: str | None, limit: int) -> RevokeResult:
     return RevokeResult.NOT_FOUND if is_certain else RevokeResult.UNKNOWN
 
 
-def _check(message_id: object, limit: object) -> None:
+def _checked_id(wanted: object, limit: object) -> str:
+    message_id = str(wanted) if isinstance(wanted, UUID) else wanted
     if not isinstance(message_id, str):
-        raise WireFormatError(f"message_id is {type(message_id).__name__} ({message_id!r:.200}); expected str: convert it first")
+        raise WireFormatError(f"message_id is {type(wanted).__name__} ({wanted!r:.200}); expected str or UUID: convert it first")
     if not message_id:
         raise WireFormatError("message_id is empty; expected the id of a message: pass what send() has returned")
     if type(limit) is not int or limit < 1:
         raise ConfigurationError(f"limit is {limit!r:.200}; expected the number of rows to read in each table, at least 1")
+    return message_id
 
 
 def _is_handled_here(message_id: str) -> bool:
@@ -213,9 +216,9 @@ _ORDER: Final = tuple(
 _CERTAIN: Final = _ORDER[: _ORDER.index(MessageState.HANDLED) + 1]
 
 
-def status_of(message_id: str, queue: str | None, limit: int) -> MessageStatus:
+def status_of(wanted: str | UUID, queue: str | None, limit: int) -> MessageStatus:
     """Where a message is: see `message_status()`."""
-    _check(message_id, limit)
+    message_id = _checked_id(wanted, limit)
     settings = get_settings()
     if _is_handled_here(message_id):
         return MessageStatus(message_id, MessageState.IN_PROGRESS)

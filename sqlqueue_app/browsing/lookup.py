@@ -68,7 +68,7 @@ class MessageStatus:
     failure: UUID | None = None
 
 
-def revoke(message_id: str, *, queue: str | None = None, limit: int = SEARCHED_ROWS) -> RevokeResult:
+def revoke(message_id: str | UUID, *, queue: str | None = None, limit: int = SEARCHED_ROWS) -> RevokeResult:
     """Cancel a message that waits in a queue or a delayed table: delete it, so that it is never handled.
 
     The row locks of the database decide between this call and the workers: a message is either cancelled or handled, never both.
@@ -80,8 +80,8 @@ def revoke(message_id: str, *, queue: str | None = None, limit: int = SEARCHED_R
     Headers have no index: at most `limit` rows are read in each table, of a queue the newest ones. `queue`: search only this
     queue or delayed table (`Sales.Delayed`). Otherwise all queue tables of the database are searched.
 
-    Raises WireFormatError for an id that is not text, ConfigurationError for an unknown queue or a wrong limit, and DatabaseError:
-    PermissionDenied unless the user of the connection may SELECT and DELETE.
+    Raises WireFormatError for an id that is neither text nor a UUID, ConfigurationError for an unknown queue or a wrong limit, and
+    DatabaseError: PermissionDenied unless the user of the connection may SELECT and DELETE.
     """
     # Imported here, because the names that the package exports can be imported before Django is set up.
     from sqlqueue_app.browsing.by_id import cancel  # noqa: PLC0415
@@ -89,7 +89,7 @@ def revoke(message_id: str, *, queue: str | None = None, limit: int = SEARCHED_R
     return cancel(message_id, queue, limit)
 
 
-def message_status(message_id: str, *, queue: str | None = None, limit: int = SEARCHED_ROWS) -> MessageStatus:
+def message_status(message_id: str | UUID, *, queue: str | None = None, limit: int = SEARCHED_ROWS) -> MessageStatus:
     """Look up where a message is; changes and locks nothing.
 
     Reads queues and delayed tables as `revoke()` does, error and audit queues, the index of failed messages, and if it was found
@@ -104,11 +104,11 @@ def message_status(message_id: str, *, queue: str | None = None, limit: int = SE
     return status_of(message_id, queue, limit)
 
 
-async def arevoke(message_id: str, *, queue: str | None = None, limit: int = SEARCHED_ROWS) -> RevokeResult:
+async def arevoke(message_id: str | UUID, *, queue: str | None = None, limit: int = SEARCHED_ROWS) -> RevokeResult:
     """`revoke()` for coroutines, as `asend()` is `send()`."""
     return await sync_to_async(revoke)(message_id, queue=queue, limit=limit)
 
 
-async def amessage_status(message_id: str, *, queue: str | None = None, limit: int = SEARCHED_ROWS) -> MessageStatus:
+async def amessage_status(message_id: str | UUID, *, queue: str | None = None, limit: int = SEARCHED_ROWS) -> MessageStatus:
     """`message_status()` for coroutines, as `asend()` is `send()`."""
     return await sync_to_async(message_status)(message_id, queue=queue, limit=limit)

@@ -467,6 +467,12 @@ def test_coroutines_revoke_and_look_up(shop: Bench) -> None:
     assert async_to_sync(both)() == (MessageStatus(message_id, MessageState.WAITING, "Sales"), RevokeResult.CANCELLED)
 
 
+def test_id_of_a_uuid_field_is_known(shop: Bench) -> None:
+    message_id = send("Test.Message", {})
+    assert message_status(uuid.UUID(message_id)) == MessageStatus(message_id, MessageState.WAITING, "Sales")
+    assert revoke(uuid.UUID(message_id))
+
+
 # --- limits and wrong calls ---------------------------------------------------------------------------------------------------
 
 
@@ -500,8 +506,8 @@ def test_naming_the_queue_takes_two_statements(shop: Bench) -> None:
 
 @pytest.mark.parametrize("call", [revoke, message_status])
 def test_wrong_arguments_are_refused_with_their_values(shop: Bench, call: Callable[..., object]) -> None:
-    wrong: Any = uuid.UUID(int=5)
-    with pytest.raises(WireFormatError, match=r"message_id is UUID .*expected str: convert it first"):
+    wrong: Any = 5
+    with pytest.raises(WireFormatError, match=r"message_id is int \(5\); expected str or UUID: convert it first"):
         call(wrong)
     with pytest.raises(WireFormatError, match="message_id is empty"):
         call("")

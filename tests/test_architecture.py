@@ -41,8 +41,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "routers": frozenset({"messages", "conf", "models"}),
     "status": frozenset({"messages", "conf", "dialects", "tables", "models", "sending", "receiving"}),
     "tasks": frozenset({"messages", "policies", "conf", "tables", "models", "sending", "receiving"}),
-    "browsing": frozenset({"messages", "conf", "lake", "tables", "models", "sending", "receiving", "status"}),
-    "checks": frozenset({"messages", "policies", "conf", "dialects", "tables", "installation", "status"}),
+    "browsing": frozenset({"messages", "policies", "conf", "lake", "tables", "models", "sending", "receiving", "status"}),
+    "checks": frozenset({"messages", "policies", "conf", "dialects", "tables", "sending", "installation", "status"}),
     "monitoring": frozenset(
         {"messages", "conf", "dialects", "health_checks", "tables", "models", "installation", "receiving", "status"}
     ),
@@ -78,6 +78,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "management": frozenset(
         {
             "messages",
+            "policies",
             "conf",
             "dialects",
             "tables",

@@ -28,6 +28,7 @@ from sqlqueue_app.messages.errors import PoisonMessage, QueueNotFound, SqlQueueE
 from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.messages.headers import Headers, read_headers
 from sqlqueue_app.models import FailedMessage
+from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.claim_checks import claim_checks_of
 from sqlqueue_app.sending.composer import Routes
@@ -527,6 +528,7 @@ def send_copies(
     headers: Mapping[str, str],
     time_to_be_received: timedelta | None = None,
     delay: timedelta | None = None,
+    priority: Priority | None = None,
     count: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> list[str]:
@@ -542,6 +544,7 @@ def send_copies(
                 headers=headers,
                 time_to_be_received=time_to_be_received,
                 delay=delay,
+                priority=priority,
             )
             if progress is not None:
                 progress(len(ids))

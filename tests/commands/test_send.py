@@ -56,6 +56,22 @@ def test_body_is_read_from_file_or_stdin(sqlite_database: QueueDatabase, tmp_pat
     assert [json.loads(each.body.text)["from"] for each in sent(sqlite_database, "Sales")] == ["file", "stdin"]
 
 
+def test_priority_chooses_the_queue(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS={"Sales": {"PRIORITIES": True}, "Billing": {}})
+
+    send("Sales", "--type", "T", "--body", "{}", "--priority", "high")
+    output = send("Sales", "--type", "T", "--body", "{}", "--priority", "low", "--count", "11")
+    send("Sales", "--type", "T", "--body", "{}", "--priority", "normal")
+
+    assert [count(queue_database, name) for name in ("Sales.High", "Sales", "Sales.Low")] == [1, 1, 11]
+    (urgent,) = sent(queue_database, "Sales.High")
+    assert urgent.headers is not None
+    assert urgent.headers["SqlQueue.Priority"] == "high"
+    assert output.strip() == f"sent 11 messages to {table(queue_database, 'Sales').qualified} with priority low"
+    with pytest.raises(CommandError, match="'Billing', which has no queues for priorities in these settings"):
+        send("Billing", "--type", "T", "--body", "{}", "--priority", "high")
+
+
 def test_copies_have_different_ids(queue_database: QueueDatabase) -> None:
     install(queue_database)
 

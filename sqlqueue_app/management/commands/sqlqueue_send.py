@@ -22,6 +22,7 @@ from sqlqueue_app.management.command_line import (
 )
 from sqlqueue_app.messages.errors import WireFormatError
 from sqlqueue_app.messages.serializers import deserialize
+from sqlqueue_app.policies.priorities import PRIORITIES
 
 _MAX_LISTED = 10
 
@@ -66,6 +67,11 @@ class Command(SqlQueueCommand):
             metavar="S",
             help="deliver it this many seconds later; it waits in the delayed table of SEND_AS; not with --ttbr",
         )
+        parser.add_argument(
+            "--priority",
+            choices=PRIORITIES,
+            help="send it to the queue of this priority; QUEUE is the main queue of an endpoint with PRIORITIES",
+        )
         parser.add_argument("--count", type=whole_number(1), default=1, metavar="N", help="how many copies (default: %(default)s)")
         add_format_argument(parser)
 
@@ -81,6 +87,7 @@ class Command(SqlQueueCommand):
                 headers=dict(options["header"]),
                 time_to_be_received=options["ttbr"],
                 delay=options["delay"],
+                priority=options["priority"],
                 count=count,
                 progress=lambda done: self.write_progress(done, count, "messages written") if count > _MAX_LISTED else None,
             )
@@ -89,7 +96,8 @@ class Command(SqlQueueCommand):
         if options["format"] == "json":
             self.write_json({"queue": table.address.table, "table": table.qualified, "sent": len(ids), "message_ids": ids})
         elif count > _MAX_LISTED:
-            self.stdout.write(f"sent {len(ids)} messages to {table.qualified}")
+            level = f" with priority {options['priority']}" if options["priority"] else ""
+            self.stdout.write(f"sent {len(ids)} messages to {table.qualified}{level}")
         else:
             for message_id in ids:
                 self.stdout.write(message_id)

@@ -21,11 +21,12 @@ from django.db.transaction import Atomic
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
-from sqlqueue_app.messages.errors import AddressError, PoisonMessage, counted
+from sqlqueue_app.messages.errors import AddressError, BodyNotFound, MessageBodyError, PoisonMessage, counted
 from sqlqueue_app.messages.headers import Headers, Intent, read_headers
 from sqlqueue_app.messages.serializers import deserialize, is_xml, number_in_dict, serialize
 from sqlqueue_app.messages.times import as_delay, parse_time
 from sqlqueue_app.messages.types import registry as message_types, resolve_enclosed
+from sqlqueue_app.sending.claim_checks import claim_checks_of, claimed_body
 from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues
 from sqlqueue_app.tables.connections import connection_of
 from sqlqueue_app.tables.delayed import DelayedTable
@@ -297,7 +298,18 @@ def _message(address: QueueAddress, text: str | None, body: bytes | None, book: 
             address = book.parse(to)
         except AddressError:
             pass  # keep the address of the delayed table
-    yield SentMessage(address, headers, body or b"")
+    yield SentMessage(address, headers, whole_body(headers, body))
+
+
+def whole_body(headers: Headers, body: bytes | None) -> bytes:
+    """The body of a row, or of the file that its claim check names; b"" if that is gone."""
+    if body or (name := headers.get(names.CLAIM_CHECK)) is None:
+        return body or b""
+    settings = get_settings()
+    try:
+        return claimed_body(claim_checks_of(settings, address_book_of(settings)), name)
+    except (BodyNotFound, MessageBodyError):
+        return b""
 
 
 @dataclass(frozen=True)
@@ -308,7 +320,7 @@ class SentMessage:
     """The full address of the destination queue."""
     headers: Headers
     raw: bytes
-    """The body as stored."""
+    """The body as stored, in the row or by a claim check."""
 
     @property
     def queue(self) -> str:

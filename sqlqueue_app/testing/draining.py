@@ -40,7 +40,7 @@ from sqlqueue_app.tables.connections import Hooks, connection_of
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import CANNOT_COMMIT, LEFT_OPEN, ReceiveTransaction, receive_transaction
 from sqlqueue_app.tables.rows import ReceivedRow, received_rows
-from sqlqueue_app.testing.asserting import SentMessage, record
+from sqlqueue_app.testing.asserting import SentMessage, record, whole_body
 
 # Stops handlers that send to each other endlessly.
 MAX_MESSAGES = 10_000
@@ -185,7 +185,7 @@ class _Queue:
             incoming = read_message(rows[0])
         except PoisonMessage:
             return f"a row of {self._queue.name!r} that cannot be read"
-        message = SentMessage(self._queue.table.address, incoming.headers, incoming.body)
+        message = SentMessage(self._queue.table.address, incoming.headers, whole_body(incoming.headers, incoming.body))
         self._drained.messages.append(message)
         return f"message {incoming.message_id} ({message.message_type or 'without a type'}) of queue {self._queue.name!r}"
 

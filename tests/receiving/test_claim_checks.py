@@ -24,7 +24,7 @@ from sqlqueue_app.messages.errors import ConfigurationError, MessageBodyError, U
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.keys import KeyedHandlerTable
-from sqlqueue_app.testing import drain
+from sqlqueue_app.testing import drain, failed
 from tests.support import counted_app, forking
 from tests.support.bench import FAST, MODES, Bench, Calls
 from tests.support.counted_app import NEXT
@@ -92,6 +92,15 @@ def test_large_body_is_a_file_and_small_one_is_not(bench: Bench, files: Files) -
     assert not second.body
     assert json.loads(second.headers or "")["SqlQueue.ClaimCheck"] == name
     assert json.loads((files.folder / name).read_bytes()) == LARGE
+
+
+def test_failed_message_is_listed_with_the_body_of_its_file(bench: Bench, files: Files, texts: Calls) -> None:
+    handles("Test.Lost")(lambda message, context: message["missing"])
+    send("Test.Lost", LARGE)
+    drain(raise_errors=False, with_delayed=True)
+    assert [message.body for message in failed()] == [LARGE]
+    files.lose()
+    assert [message.raw for message in failed()] == [b""]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 from django.db import transaction
+from pytest_django import Settings
 
 from sqlqueue_app import handles, message_type, send, send_many
 from sqlqueue_app.testing import assert_not_sent, assert_sent, drain, sent
@@ -161,3 +162,18 @@ def test_row_of_another_sender_is_reported_as_sent(bench: Bench) -> None:
     (message,) = sent()
     assert (message.message_type, message.body, message.message) == ("", b"no json", b"no json")
     assert "a message without a type to Sales: b'no json'" in failure("Test.Any")
+
+
+def test_body_of_a_claim_check_is_read_from_its_file(bench: Bench, settings: Settings) -> None:
+    memory = {"BACKEND": "django.core.files.storage.InMemoryStorage"}
+    settings.STORAGES = {**settings.STORAGES, "bodies": memory}
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "CLAIM_CHECK": {"STORAGE": "bodies", "ABOVE": 100}}
+    handles("Test.Large")(lambda message, context: None)
+    large = {"text": "x" * 500}
+    send("Test.Large", large)
+    send("Test.Large", large, delay=60)
+    assert "SqlQueue.ClaimCheck" in assert_sent("Test.Large", large, to="Sales", count=2).headers
+    with pytest.raises(AssertionError, match=r"body\['text'\] is \"x"):
+        assert_sent("Test.Large", {"text": "y" * 500})
+    drain()
+    assert [each.body for each in sent("Test.Large")] == [large, large]

@@ -14,7 +14,7 @@ import enum
 import random
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar, cast
@@ -22,6 +22,8 @@ from uuid import UUID
 
 # No further delayed retry if the last one is older than this (docs/internals/endpoints.md#retry-policy).
 DELAYED_RETRIES_END_AFTER = timedelta(days=1)
+
+_LONGEST_DELAY = timedelta(days=3652)
 
 
 ErrorClass = type[BaseException] | str
@@ -51,7 +53,7 @@ class Retry:
         if not _is_number(self.jitter, (int, float)) or self.jitter > 1:
             raise ValueError(f"Retry(jitter={self.jitter!r}): expected a number from 0 to 1, the greatest part of a delay")
         if self.delays is not None:
-            object.__setattr__(self, "delays", tuple(_duration(delay, number) for number, delay in enumerate(self.delays)))
+            object.__setattr__(self, "delays", _durations(self.delays))
         for name in ("on", "give_up_on"):
             object.__setattr__(self, name, _classes(name, getattr(self, name)))
 
@@ -120,13 +122,19 @@ def _seconds(delay: float | timedelta) -> float:
     return delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
 
 
+def _durations(delays: Any) -> tuple[timedelta, ...]:
+    if isinstance(delays, str) or not isinstance(delays, Iterable):
+        raise ValueError(f"Retry(delays={delays!r}): expected a list of seconds or timedeltas, as in delays=[10, 60]")
+    return tuple(_duration(delay, number) for number, delay in enumerate(delays))
+
+
 def _duration(delay: Any, number: int) -> timedelta:
     try:
         found = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
     except (TypeError, ValueError, OverflowError):
         found = timedelta(-1)
-    if found < timedelta(0):
-        raise ValueError(f"Retry(delays=…): delays[{number}] is {delay!r}, expected seconds or a timedelta, of zero or more")
+    if not timedelta(0) <= found <= _LONGEST_DELAY:
+        raise ValueError(f"Retry(delays=…): delays[{number}] is {delay!r}, expected seconds or a timedelta, from zero to ten years")
     return found
 
 

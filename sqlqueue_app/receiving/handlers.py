@@ -152,7 +152,7 @@ def handles(
     rows, in all processes. It returns a str, int, UUID or bytes, or None for a message that waits for no other, and always the
     same for the same message. If it raises, the message fails as if the handler had raised.
 
-    Raises HandlerError for an async generator function, for a function that does not take two positional arguments, for a class
+    Raises HandlerError for a generator function, for a function that does not take two positional arguments, for a class
     that is not a message type, for a `retry` that is no `Retry`, for a time limit that is not a positive time, for another
     `rate_limit`, for a `key` that is no function of the message, and for a bare `@handles`.
     """
@@ -200,7 +200,9 @@ def _rate(value: Any) -> Rate | None:
 def _check_key(key: Any) -> None:
     """Raise HandlerError unless it can be called with the message, and returns its result at once."""
     expected = "expected a function of the message, as in key=lambda message: message.customer_id"
-    if not callable(key) or inspect.iscoroutinefunction(key):
+    if inspect.iscoroutinefunction(key):
+        raise HandlerError(f"@handles(…, key={_path(key)}): it is `async def`; {expected}")
+    if not callable(key):
         raise HandlerError(f"@handles(…, key={key!r}): {expected}")
     with contextlib.suppress(ValueError):  # written in C: has no signature
         try:
@@ -246,10 +248,9 @@ def _checked_call(function: Any) -> HandlerFunction | None:
     if not callable(function):
         raise HandlerError(f"@handles decorates {function!r}: expected a function that takes (message, context)")
     call = function if inspect.isroutine(function) else function.__call__
-    if inspect.isasyncgenfunction(call):
-        raise HandlerError(
-            f"handler {_path(function)} is an async generator, of which nothing would run: write an `async def` without yield"
-        )
+    if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
+        kind = "an async generator" if inspect.isasyncgenfunction(call) else "a generator"
+        raise HandlerError(f"handler {_path(function)} is {kind}, of which nothing would run: write it without yield")
     try:
         inspect.signature(function).bind(None, None)
     except TypeError as error:

@@ -90,8 +90,9 @@ TESTS: dict[str, list[str]] = {
     "`@handles(Order)`, although the class is not a message type": [
         "conf/test_nothing_silent.py::test_a_class_that_is_no_message_type_is_refused_before_it_decorates"
     ],
-    "a handler that is an async generator": [
+    "a handler that is a generator": [
         "receiving/test_async_handlers.py::test_asynchronous_generator_is_refused",
+        "receiving/test_async_handlers.py::test_generator_is_refused",
         "receiving/test_handlers.py::test_callable_with_other_parameters_is_refused",
     ],
     "a handler that returns a coroutine or a generator": [

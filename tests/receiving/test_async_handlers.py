@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -199,4 +199,12 @@ def test_asynchronous_generator_is_refused(handler_registry: None) -> None:
 
         @handles("Test.Message")
         async def handler(message: Any, context: Any) -> AsyncIterator[None]:
+            yield
+
+
+def test_generator_is_refused(handler_registry: None) -> None:
+    with pytest.raises(HandlerError, match=r"handler is a generator, of which nothing would run: write it without yield"):
+
+        @handles("Test.Message")
+        def handler(message: Any, context: Any) -> Iterator[None]:
             yield

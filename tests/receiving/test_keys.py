@@ -283,6 +283,11 @@ async def coroutine(message: Any) -> str:
     return "a"
 
 
+def test_asynchronous_key_is_named_as_such() -> None:
+    with pytest.raises(HandlerError, match=r"key=tests.receiving.test_keys.coroutine\): it is `async def`; expected a function"):
+        handles("Test.Message", key=coroutine)
+
+
 @pytest.mark.parametrize("key", ["customer_id", 7, coroutine, lambda: "a", lambda message, context: "a"])
 def test_key_that_is_no_function_of_the_message_is_refused(key: Any) -> None:
     with pytest.raises(HandlerError, match="expected a function of the message"):

@@ -8,10 +8,13 @@ from __future__ import annotations
 import ipaddress
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from django.apps import apps
+from django.conf import settings as django_settings
 from django.core import checks
+from django.core.files.storage import storages
 from django.db import Error as DjangoDatabaseError, connections, router
 
 from sqlqueue_app.conf import Code, Settings, current_problems, dialect_of, get_settings, is_configured
@@ -21,6 +24,8 @@ from sqlqueue_app.dialects.postgresql import CAN_PREPARE, options_for, seconds_u
 from sqlqueue_app.installation import planned_tables, unusable_names, wake_up_tables
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
 from sqlqueue_app.policies.recoverability import TransactionMode
+from sqlqueue_app.sending.claim_checks import unknown_storage
+from sqlqueue_app.sending.middleware import load_middleware
 from sqlqueue_app.status.queues import dead_row_problems, table_key
 from sqlqueue_app.status.schedule_definitions import handlers_or_none, schedules_without_route
 from sqlqueue_app.tables.announcements import inspect_wake_up_triggers, why_not_woken
@@ -42,6 +47,8 @@ def register() -> None:
         check_router,
         check_deduplication,
         check_rate_limits,
+        check_claim_checks,
+        check_outgoing_middleware,
     ):
         checks.register(check, TAG)
     for check in (check_worker_side, check_other_databases, check_routes, check_shared_handlers):
@@ -79,6 +86,39 @@ def check_eager(**_: Any) -> list[checks.CheckMessage]:
         return []
     message = 'SQLQUEUE["EAGER"] is on: send() handles messages itself, without retries, and no worker starts'
     return [checks.Warning(message, hint="Remove it from the settings of this deployment, and run a worker.", id=EAGER)]
+
+
+UNKNOWN_STORAGE: Final = "sqlqueue.E033"
+PUBLIC_STORAGE: Final = "sqlqueue.W009"
+MIDDLEWARE: Final = "sqlqueue.E034"
+
+
+def check_claim_checks(**_: Any) -> list[checks.CheckMessage]:
+    """Report a storage of CLAIM_CHECK that does not exist; warn of one with the uploads. Opens no storage."""
+    settings = usable_settings()
+    if settings is None or settings.claim_check is None:
+        return []
+    alias = settings.claim_check.storage
+    if (backend := storages.backends.get(alias)) is None:
+        return [checks.Error(unknown_storage(alias), hint="add it to STORAGES, or name another one", id=UNKNOWN_STORAGE)]
+    location = backend.get("OPTIONS", {}).get("location")
+    root = str(django_settings.MEDIA_ROOT)
+    is_public = location is None or (root != "" and Path(location).is_relative_to(root))
+    if backend["BACKEND"] != "django.core.files.storage.FileSystemStorage" or not is_public:
+        return []
+    place = f"MEDIA_ROOT ({root!r}), which web servers show to everyone" if root else "the folder in which a process was started"
+    message = f'SQLQUEUE["CLAIM_CHECK"]["STORAGE"] is {alias!r}, which stores bodies in {place}'
+    return [checks.Warning(message, hint='name a storage with a "location" of its own in STORAGES', id=PUBLIC_STORAGE)]
+
+
+def check_outgoing_middleware(**_: Any) -> list[checks.CheckMessage]:
+    """Report outgoing middleware that cannot be loaded: without it, no process can send. Uses no database."""
+    settings = usable_settings()
+    try:
+        load_middleware(() if settings is None else settings.outgoing_middleware, setting='SQLQUEUE["OUTGOING_MIDDLEWARE"]')
+    except ConfigurationError as error:
+        return [checks.Error(str(error), hint="correct the path, or remove the entry", id=MIDDLEWARE)]
+    return []
 
 
 def check_sqlite_transaction_mode(**_: Any) -> list[checks.CheckMessage]:

@@ -68,6 +68,7 @@ class Code(StrEnum):
     BAD_WEB_ADDRESS = "sqlqueue.E025"
     LAKE_WITH_KEYS = "sqlqueue.E026"
     BAD_RATE = "sqlqueue.E028"
+    HARD_LIMIT_FIRST = "sqlqueue.E029"
     TASK_QUEUE = "sqlqueue.E040"
     TASKS_WITHOUT_APP = "sqlqueue.E041"
     SLOW_PEEK = "sqlqueue.W001"
@@ -507,6 +508,14 @@ def _fits_transaction_mode(endpoint: EndpointSettings, at: KeyPath, _: str | Non
         yield Problem(place, message, "remove the key, or choose another TRANSACTION_MODE", Code.DEDUPLICATION_WITHOUT_TRANSACTION)
 
 
+def _limits_fit(endpoint: EndpointSettings, at: KeyPath, _: str | None) -> Iterator[Problem]:
+    soft, hard = endpoint.soft_time_limit_seconds, endpoint.hard_time_limit_seconds
+    if soft is not None and hard is not None and soft >= hard:
+        place = at / "HARD_TIME_LIMIT"
+        message = f"{place} is {hard:g} seconds, but SOFT_TIME_LIMIT is {soft:g}: expected a hard limit above the soft one"
+        yield Problem(place, message, "raise HARD_TIME_LIMIT, or remove one of them", Code.HARD_LIMIT_FIRST)
+
+
 def _is_woken_in_time(endpoint: EndpointSettings, at: KeyPath, dialect: str | None) -> Iterator[Problem]:
     """Warnings only: settings shared by production and SQLite for development still work there."""
     if endpoint.peek_delay_seconds > _SLOW_PEEK_SECONDS:
@@ -520,4 +529,4 @@ def _is_woken_in_time(endpoint: EndpointSettings, at: KeyPath, dialect: str | No
 
 
 _RULES: Final = (_schemas_and_catalogs_fit_database, _others_are_not_local, _queues_are_not_shared, _names_fit)
-_ENDPOINT_RULES: Final = (_targets_are_other_queues, _fits_transaction_mode, _is_woken_in_time)
+_ENDPOINT_RULES: Final = (_targets_are_other_queues, _fits_transaction_mode, _limits_fit, _is_woken_in_time)

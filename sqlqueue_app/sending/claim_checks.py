@@ -35,10 +35,7 @@ class ClaimChecks:
 
     def __init__(self, config: ClaimCheckSettings, settings: Settings, book: AddressBook) -> None:
         if config.storage not in storages.backends:
-            raise ConfigurationError(
-                f'SQLQUEUE["CLAIM_CHECK"]["STORAGE"] is {config.storage!r}, expected an alias of STORAGES: '
-                f"{listed(storages.backends)}"
-            )
+            raise ConfigurationError(unknown_storage(config.storage))
         self._alias = config.storage
         self._limit = settings.max_body_size
         self._above = min(config.above, self._limit or config.above)
@@ -103,6 +100,11 @@ class ClaimChecks:
                 self.storage.delete(name)
         except Exception:
             logger.exception("the body %s of a finished message cannot be deleted", name, extra={"event": "body_not_deleted"})
+
+
+def unknown_storage(alias: str) -> str:
+    """The message for a name that is not in STORAGES."""
+    return f'SQLQUEUE["CLAIM_CHECK"]["STORAGE"] is {alias!r}, expected an alias of STORAGES: {listed(storages.backends)}'
 
 
 def claim_checks_of(settings: Settings, book: AddressBook) -> ClaimChecks | None:

@@ -383,7 +383,7 @@ class Composer:
             if limit is not None and len(data) > limit:
                 raise MessageBodyError(
                     f"the body of a {what} has {len(data):,} bytes, more than the {_mebibytes(limit)} of "
-                    'SQLQUEUE["MAX_BODY_SIZE"]: store the data and send a reference to it, or raise the limit'
+                    'SQLQUEUE["MAX_BODY_SIZE"]: set CLAIM_CHECK, send a reference to the data, or raise the limit'
                 )
             return data
 

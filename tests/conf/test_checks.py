@@ -66,6 +66,37 @@ def test_a_schedule_without_a_route_is_a_warning() -> None:
     assert found.msg == f"{place} is 'Sales.CloseDay', which has no route and no handler: nothing will be sent"
 
 
+FILES = "django.core.files.storage.FileSystemStorage"
+
+
+@pytest.mark.parametrize(
+    ("storage", "media", "expected"),
+    [
+        (None, "", [("sqlqueue.E033", "'bodies', expected an alias of STORAGES: 'default' or 'staticfiles'")]),
+        ({"BACKEND": FILES}, "", [("sqlqueue.W009", "'bodies', which stores bodies in the folder in which a process was started")]),
+        ({"BACKEND": FILES}, "/srv/media", [("sqlqueue.W009", "MEDIA_ROOT ('/srv/media'), which web servers show to everyone")]),
+        ({"BACKEND": FILES, "OPTIONS": {"location": "/srv/media/own"}}, "/srv/media", [("sqlqueue.W009", "MEDIA_ROOT")]),
+        ({"BACKEND": FILES, "OPTIONS": {"location": Path("/srv/own")}}, "/srv/media", []),
+        ({"BACKEND": "shop.storages.NotInstalled"}, "/srv/media", []),
+    ],
+)
+def test_storage_of_claim_checks(storage: dict[str, Any] | None, media: str, expected: list[tuple[str, str]]) -> None:
+    storages = {**{name: {"BACKEND": FILES} for name in ("default", "staticfiles")}, **({"bodies": storage} if storage else {})}
+    with override_settings(SQLQUEUE={"CLAIM_CHECK": {"STORAGE": "bodies"}}, STORAGES=storages, MEDIA_ROOT=media):
+        found = run()
+
+    assert [each.id for each in found] == [check_id for check_id, _ in expected]
+    assert all(text in each.msg for each, (_, text) in zip(found, expected, strict=True)), found
+
+
+def test_outgoing_middleware_that_cannot_be_imported_is_an_error() -> None:
+    with override_settings(SQLQUEUE={"OUTGOING_MIDDLEWARE": ["tests.nothing.middleware"]}):
+        (found,) = run()
+
+    assert (found.id, found.level) == ("sqlqueue.E034", checks.ERROR)
+    assert found.msg.startswith("SQLQUEUE[\"OUTGOING_MIDDLEWARE\"][0] names 'tests.nothing.middleware', which cannot be imported")
+
+
 @override_settings()
 def test_without_the_setting_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections.settings["default"], "OPTIONS", {})

@@ -45,6 +45,7 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
     ("postgresql", endpoints(AUDIT_QUEUE="x."), "E008", f"{S}[\"AUDIT_QUEUE\"]: the queue address 'x.' has no table; expected 'table', '\"table\"' or '\"schema\".\"table\"'"),
     ("sqlite", endpoints(ON_FAILURE_WITHOUT_TRANSACTION="discard"), "E020", f"{S}[\"ON_FAILURE_WITHOUT_TRANSACTION\"] is 'discard', which applies to transaction mode 'none' only, and the mode is 'transaction_scope'"),
     ("postgresql", {"ENDPOINTS": {"é" * 28: {}}}, "E022", f"SQLQUEUE[\"ENDPOINTS\"][\"{'é' * 28}\"]: the table name '{'é' * 28}' is 56 bytes long; postgresql allows 55 bytes here: choose a shorter name"),
+    ("sqlite", endpoints(SOFT_TIME_LIMIT=60, HARD_TIME_LIMIT=60), "E029", f'{S}["HARD_TIME_LIMIT"] is 60 seconds, but SOFT_TIME_LIMIT is 60: expected a hard limit above the soft one'),
     ("sqlite", endpoints(PEEK_DELAY=11), "W001", f'{S}["PEEK_DELAY"] is 11 seconds: a message may wait that long in an idle queue'),
 ]  # fmt: skip
 

@@ -133,8 +133,11 @@ def marked_methods(saga: type) -> dict[str, tuple[Callable[..., Any], list[SagaM
     for name, (_, marks) in found.items():
         for mark in marks:
             key = mark.message_type, mark.role is Role.TIMEOUT
-            if key in known:
-                both = f"{known[key]} and {name}"
+            if (first := known.get(key)) == name:
+                twice = f"{saga.__qualname__}.{name} names {mark.message_type!r} twice"
+                raise HandlerError(f"{twice}: keep one; @starts also continues")
+            if first is not None:
+                both = f"{first} and {name}"
                 raise HandlerError(f"{saga.__qualname__} has two methods for {mark.message_type!r}, {both}: keep one")
             known[key] = name
     return found

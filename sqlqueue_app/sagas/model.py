@@ -35,6 +35,7 @@ WRONG_CORRELATION: Final = "sqlqueue.E050"
 NOT_UNIQUE: Final = "sqlqueue.E051"
 WITHOUT_DEFAULT: Final = "sqlqueue.E052"
 OTHER_DATABASE: Final = "sqlqueue.E053"
+WRONG_OPTION: Final = "sqlqueue.E054"
 NEVER_STARTS: Final = "sqlqueue.W050"
 
 
@@ -175,7 +176,8 @@ class Saga(models.Model):
     @classmethod
     def check(cls, **kwargs: Any) -> list[checks.CheckMessage]:
         """Django's checks of the model, and that messages can find, start and commit with its rows."""
-        return [*super().check(**kwargs), *cls._check_correlation(), *cls._check_start(), *cls._check_database()]
+        own = [*cls._check_correlation(), *cls._check_start(), *cls._check_options(), *cls._check_database()]
+        return [*super().check(**kwargs), *own]
 
     @classmethod
     def _check_correlation(cls) -> list[checks.CheckMessage]:
@@ -199,6 +201,17 @@ class Saga(models.Model):
             return []
         text = f"{cls.__name__} starts with a row in which only the correlation is set, but {', '.join(bare)} has no default"
         return [checks.Error(text, hint="add default=… or null=True", obj=cls, id=WITHOUT_DEFAULT)]
+
+    @classmethod
+    def _check_options(cls) -> list[checks.CheckMessage]:
+        kept: Any = cls.keep_completed
+        limit: Any = cls.history_limit
+        wrong = []
+        if kept is not None and not (isinstance(kept, timedelta) and kept >= timedelta()):
+            wrong.append(f"keep_completed is {kept!r}: expected a timedelta of zero or more, or None")
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+            wrong.append(f"history_limit is {limit!r}: expected a whole number of zero or more")
+        return [checks.Error(f"{cls.__name__}.{text}", hint="change the value", obj=cls, id=WRONG_OPTION) for text in wrong]
 
     @classmethod
     def _check_database(cls) -> list[checks.CheckMessage]:

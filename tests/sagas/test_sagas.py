@@ -454,6 +454,26 @@ def test_checks_find_what_cannot_work(bench: Bench) -> None:
     assert ids(OrderSaga) == []
 
 
+def test_wrong_options_are_reported(bench: Bench) -> None:
+    class Days(Saga):
+        correlate_by = "number"
+        number = models.IntegerField(unique=True)
+        keep_completed: Any = 30
+        history_limit = -1
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = Apps()
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None: ...
+
+    assert [(each.id, each.msg) for each in Days.check()] == [
+        ("sqlqueue.E054", "Days.keep_completed is 30: expected a timedelta of zero or more, or None"),
+        ("sqlqueue.E054", "Days.history_limit is -1: expected a whole number of zero or more"),
+    ]
+
+
 def ids(saga: type[Saga]) -> list[str]:
     found: list[checks.CheckMessage] = saga.check()
     return [str(each.id) for each in found]
@@ -491,6 +511,22 @@ def test_wrong_decorators_are_refused(decorate: Any) -> None:
 
     with pytest.raises(HandlerError, match="generator"):
         decorate("Test.Message")(generator)
+
+
+def test_one_method_that_names_a_message_twice_is_refused(bench: Bench) -> None:
+    with pytest.raises(HandlerError, match=r"Double\.begin names 'Test\.Begin' twice: keep one; @starts also continues"):
+
+        class Double(Saga):
+            correlate_by = "number"
+            number = models.IntegerField(unique=True)
+
+            class Meta:
+                app_label = "sqlqueue_app"
+                apps = Apps()
+
+            @starts("Test.Begin")
+            @continues("Test.Begin")
+            def begin(self, message: Any, context: Any) -> None: ...
 
 
 def test_two_methods_for_one_message_are_refused(bench: Bench) -> None:

@@ -55,6 +55,9 @@ class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     show_full_result_count = False
     list_per_page = 50
 
+    class Media:
+        css: ClassVar = {"all": ["sqlqueue_app/dashboard.css"]}
+
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Always False: a saga changes only with its messages."""
         return False
@@ -137,13 +140,16 @@ def _changes(changed: dict[str, str]) -> str:
 
 
 def _table(heads: list[str], rows: list[tuple[Any, ...]]) -> str:
-    """A table that may be wider than a small screen."""
+    """A table whose rows are cards on a small screen, by the style of the dashboard."""
     if not rows:
         return "–"
     head = format_html_join("", '<th scope="col">{}</th>', ((each,) for each in heads))
-    lines = ((format_html_join("", "<td>{}</td>", ((cell,) for cell in row)),) for row in rows)
+    cell = '<td data-label="{}"><span class="sq-long">{}</span></td>'
+    lines = ((format_html_join("", cell, zip(heads, row, strict=True)),) for row in rows)
     body = format_html_join("", "<tr>{}</tr>", lines)
-    return format_html('<div class="results"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>', head, body)
+    return format_html(
+        '<div class="sq-scroll"><table class="sq-table"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>', head, body
+    )
 
 
 def register_sagas(site: AdminSite) -> None:

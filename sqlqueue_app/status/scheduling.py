@@ -41,6 +41,11 @@ def schedule(
     from sqlqueue_app.status.schedule_definitions import store  # noqa: PLC0415
     from sqlqueue_app.tables.connections import database_now, guarded_read  # noqa: PLC0415
 
+    if not isinstance(message_type, str | type):
+        given = type(message_type).__qualname__
+        raise ConfigurationError(f"schedule {name!r} has a {given}: expected its class or type name; pass its members as the body")
+    if missed not in ("send", "skip"):
+        raise ConfigurationError(f"schedule {name!r} has missed={missed!r}: expected 'send' or 'skip'")
     kind, seconds = _checked(name, {"cron": cron, "interval": every, "once": at}, {"at": at, "start": start, "end": end})
     alias = managed_alias()
     with guarded_read(alias, f"store the schedule {name!r}"):
@@ -61,19 +66,19 @@ def schedule(
         )
 
 
-def _checked(name: str, kinds: Mapping[str, object], instants: Mapping[str, datetime | None]) -> tuple[str, int | None]:
+def _checked(name: str, kinds: Mapping[str, object], instants: Mapping[str, object]) -> tuple[str, int | None]:
     """The kind of the schedule, and the seconds of an interval. ConfigurationError for arguments that do not fit."""
     given = [kind for kind, value in kinds.items() if value is not None]
     if len(given) != 1:
         raise ConfigurationError(f"schedule {name!r} has {len(given)} of cron, every and at: give exactly one")
     for argument, instant in instants.items():
-        if instant is not None and instant.tzinfo is None:
+        if instant is not None and (not isinstance(instant, datetime) or instant.tzinfo is None):
             raise ConfigurationError(f"schedule {name!r} has {argument}={instant!r}: expected an aware datetime, give it a tzinfo")
     every = kinds["interval"]
     seconds = every.total_seconds() if isinstance(every, timedelta) else every
     if seconds is None:
         return given[0], None
-    if not isinstance(seconds, int | float) or seconds != int(seconds):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds % 1 != 0:
         raise ConfigurationError(f"schedule {name!r} has every={every!r}: expected whole seconds, or a timedelta of whole seconds")
     return given[0], int(seconds)
 

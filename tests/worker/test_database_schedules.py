@@ -380,6 +380,9 @@ def test_class_names_the_message_type(bench: Bench, clock: Clock) -> None:
 
     schedule("classed", Classed, cron="0 * * * *")
     assert row("classed").message_type == "Test.Classed"
+    wrong: Any = Classed(7)
+    with pytest.raises(ConfigurationError, match=r"Classed: expected its class or type name; pass its members as the body"):
+        schedule("lost", wrong, cron="0 * * * *")
 
 
 @pytest.mark.parametrize(
@@ -391,10 +394,13 @@ def test_class_names_the_message_type(bench: Bench, clock: Clock) -> None:
         ({"every": 0}, "every_seconds"),
         ({"every": -5}, "every_seconds"),
         ({"every": 0.5}, "whole seconds"),
+        ({"every": True}, "whole seconds"),
+        ({"every": float("inf")}, "whole seconds"),
+        ({"at": "2030-01-01"}, "has at='2030-01-01': expected an aware datetime"),
         ({"at": NOON.replace(tzinfo=None)}, "aware datetime"),
         ({"cron": "0 2 * * *", "timezone": "Europe/Atlantis"}, "no time zone Europe/Atlantis"),
         ({"cron": "0 2 * * *", "timezone": "../etc/passwd"}, "no time zone"),
-        ({"cron": "0 2 * * *", "missed": "maybe"}, "missed"),
+        ({"cron": "0 2 * * *", "missed": "maybe"}, "missed='maybe': expected 'send' or 'skip'"),
         ({"cron": "0 2 * * *", "start": NOON, "end": NOON - DAY}, "The end is before the start"),
         ({"cron": "0 2 * * *", "body": {"at": NOON}}, "not JSON"),
         ({"cron": "0 2 * * *", "to": "x" * 401}, "destination"),

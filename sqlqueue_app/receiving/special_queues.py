@@ -231,7 +231,7 @@ class CallbackProcessor(MessageProcessor):
 
     def _log_unclaimed(self, incoming: IncomingMessage) -> None:
         logger.warning(
-            "no request waits for the reply to message %r: it has timed out, was cancelled, or its process is gone",
+            "no request waits for the reply to message %r: it has a reply, has timed out, was cancelled, or its process is gone",
             incoming.correlation_id,
             extra=self.config.log_extra("reply_unclaimed", incoming.message_id),
         )

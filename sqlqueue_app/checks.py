@@ -99,7 +99,8 @@ def check_claim_checks(**_: Any) -> list[checks.CheckMessage]:
     if settings is None or settings.claim_check is None:
         return []
     alias = settings.claim_check.storage
-    if (backend := storages.backends.get(alias)) is None:
+    defined: Mapping[str, Any] = storages.backends
+    if (backend := defined.get(alias)) is None:
         return [checks.Error(unknown_storage(alias), hint="add it to STORAGES, or name another one", id=UNKNOWN_STORAGE)]
     location = backend.get("OPTIONS", {}).get("location")
     root = str(django_settings.MEDIA_ROOT)

@@ -41,17 +41,13 @@ def schedule(
     from sqlqueue_app.status.schedule_definitions import store  # noqa: PLC0415
     from sqlqueue_app.tables.connections import database_now, guarded_read  # noqa: PLC0415
 
-    if not isinstance(message_type, str | type):
-        given = type(message_type).__qualname__
-        raise ConfigurationError(f"schedule {name!r} has a {given}: expected its class or type name; pass its members as the body")
-    if missed not in ("send", "skip"):
-        raise ConfigurationError(f"schedule {name!r} has missed={missed!r}: expected 'send' or 'skip'")
-    kind, seconds = _checked(name, {"cron": cron, "interval": every, "once": at}, {"at": at, "start": start, "end": end})
+    type_name = _type_name(name, message_type)
+    kind, seconds = _checked(name, {"cron": cron, "interval": every, "once": at}, {"at": at, "start": start, "end": end}, missed)
     alias = managed_alias()
     with guarded_read(alias, f"store the schedule {name!r}"):
         return store(
             name,
-            message_type if isinstance(message_type, str) else registry.of(message_type).name,
+            type_name,
             database_now(alias),
             kind=kind,
             cron=cron or "",
@@ -66,7 +62,17 @@ def schedule(
         )
 
 
-def _checked(name: str, kinds: Mapping[str, object], instants: Mapping[str, object]) -> tuple[str, int | None]:
+def _type_name(name: str, message_type: object) -> str:
+    """The name of the message type. MessageTypeError for a class that is none, ConfigurationError for an object."""
+    if isinstance(message_type, str):
+        return message_type
+    if not isinstance(message_type, type):
+        given = type(message_type).__qualname__
+        raise ConfigurationError(f"schedule {name!r} has a {given}: expected its class or type name; pass its members as the body")
+    return registry.of(message_type).name
+
+
+def _checked(name: str, kinds: Mapping[str, object], instants: Mapping[str, object], missed: str) -> tuple[str, int | None]:
     """The kind of the schedule, and the seconds of an interval. ConfigurationError for arguments that do not fit."""
     given = [kind for kind, value in kinds.items() if value is not None]
     if len(given) != 1:
@@ -74,6 +80,8 @@ def _checked(name: str, kinds: Mapping[str, object], instants: Mapping[str, obje
     for argument, instant in instants.items():
         if instant is not None and (not isinstance(instant, datetime) or instant.tzinfo is None):
             raise ConfigurationError(f"schedule {name!r} has {argument}={instant!r}: expected an aware datetime, give it a tzinfo")
+    if missed not in ("send", "skip"):
+        raise ConfigurationError(f"schedule {name!r} has missed={missed!r}: expected 'send' or 'skip'")
     every = kinds["interval"]
     seconds = every.total_seconds() if isinstance(every, timedelta) else every
     if seconds is None:

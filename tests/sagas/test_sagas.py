@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from django.apps.registry import Apps
@@ -458,7 +458,7 @@ def test_wrong_options_are_reported(bench: Bench) -> None:
     class Days(Saga):
         correlate_by = "number"
         number = models.IntegerField(unique=True)
-        keep_completed: Any = 30
+        keep_completed: ClassVar[Any] = 30
         history_limit = -1
 
         class Meta:

@@ -455,15 +455,9 @@ def test_checks_find_what_cannot_work(bench: Bench) -> None:
 
 
 def test_wrong_options_are_reported(bench: Bench) -> None:
-    class Days(Saga):
-        correlate_by = "number"
-        number = models.IntegerField(unique=True)
+    class Days(NumberedSaga):
         keep_completed: ClassVar[Any] = 30
         history_limit = -1
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = Apps()
 
         @starts("Test.Begin")
         def begin(self, message: Any, context: Any) -> None: ...
@@ -516,14 +510,7 @@ def test_wrong_decorators_are_refused(decorate: Any) -> None:
 def test_one_method_that_names_a_message_twice_is_refused(bench: Bench) -> None:
     with pytest.raises(HandlerError, match=r"Double\.begin names 'Test\.Begin' twice: keep one; @starts also continues"):
 
-        class Double(Saga):
-            correlate_by = "number"
-            number = models.IntegerField(unique=True)
-
-            class Meta:
-                app_label = "sqlqueue_app"
-                apps = Apps()
-
+        class Double(NumberedSaga):
             @starts("Test.Begin")
             @continues("Test.Begin")
             def begin(self, message: Any, context: Any) -> None: ...

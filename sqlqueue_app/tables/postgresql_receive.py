@@ -34,10 +34,11 @@ _DONE = pq.ExecStatus.COMMAND_OK
 _new_object = object.__new__
 _set = object.__setattr__
 
-# A plan from when the table was empty would sort the whole table after a burst (measured: 54 ms instead of 0.15 ms per
-# receive after 50,000 messages). The setting applies to the transaction, until a handler first uses the database.
-_WITHOUT_SORT = "SET LOCAL enable_sort = off;"
-_WITH_SORT = "SET LOCAL enable_sort TO DEFAULT;"
+# A plan from when the table was empty would sort the whole table after a burst, or scan it for the ctid (measured after 50,000
+# messages: 54 ms and 3.1 ms instead of 0.15 ms per receive). The settings apply to the transaction, until a handler first uses the
+# database.
+_BY_INDEX_ONLY = "SET LOCAL enable_sort = off; SET LOCAL enable_seqscan = off;"
+_AS_USUAL = "SET LOCAL enable_sort TO DEFAULT; SET LOCAL enable_seqscan TO DEFAULT;"
 
 
 class PostgresReceiveTransaction(ReceiveTransaction):
@@ -106,7 +107,7 @@ class PostgresReceiveTransaction(ReceiveTransaction):
         self._savepoint = Savepoint.FRESH if self._used_before else Savepoint.NONE
         if self._used_before:
             self._used_before = False
-            result = _execute_for_rows(raw, f"{text}; {_WITH_SORT} SAVEPOINT {SAVEPOINT}")
+            result = _execute_for_rows(raw, f"{text}; {_AS_USUAL} SAVEPOINT {SAVEPOINT}")
         else:
             result = _execute(raw, text, _ROWS)
         if not (count := result.ntuples):
@@ -134,7 +135,7 @@ class PostgresReceiveTransaction(ReceiveTransaction):
         self._prepared = {}
         level = raw.isolation_level
         isolation = f" ISOLATION LEVEL {level.name.replace('_', ' ')}" if level is not None else ""
-        self._begin_text = f"BEGIN{isolation}; {_WITHOUT_SORT}"
+        self._begin_text = f"BEGIN{isolation}; {_BY_INDEX_ONLY}"
         # A database without an encoding converts nothing: text is as written, by us in UTF-8.
         self._encoding = "utf-8" if raw.info.encoding == "ascii" else raw.info.encoding
         self._prepared_on = raw
@@ -152,7 +153,7 @@ class PostgresReceiveTransaction(ReceiveTransaction):
         super()._before_use()
 
     def _take_savepoint(self) -> None:
-        self._send(f"{_WITH_SORT} SAVEPOINT {SAVEPOINT}")
+        self._send(f"{_AS_USUAL} SAVEPOINT {SAVEPOINT}")
 
     def _renew_savepoint(self) -> None:
         self._send(f"RELEASE SAVEPOINT {SAVEPOINT}; SAVEPOINT {SAVEPOINT}")
@@ -280,7 +281,7 @@ class KeyedPostgresReceiveTransaction(KeyedReceive, PostgresReceiveTransaction):
         self._savepoint = Savepoint.FRESH if self._used_before else Savepoint.NONE
         if self._used_before:
             self._used_before = False
-            result = _execute_for_rows(raw, f"{text}; {_WITH_SORT} SAVEPOINT {SAVEPOINT}")
+            result = _execute_for_rows(raw, f"{text}; {_AS_USUAL} SAVEPOINT {SAVEPOINT}")
         else:
             result = _execute(raw, text, _ROWS)
         if before:

@@ -216,3 +216,28 @@ def test_hooks_run_before_the_next_receive(queue: QueueTable) -> None:
     assert hook() == "hook"
     assert not receiving.rows_ahead
     assert receive_all(queue) == [b"1"]
+
+
+def test_receive_that_was_planned_on_an_empty_table_scans_nothing_after_a_burst(postgresql_database: QueueDatabase) -> None:
+    queue = make_table(postgresql_database)
+    receiving = receive_transaction(queue)
+    with postgresql_database.connection.cursor() as cursor:
+        # The planner then knows that the table has no pages, so that reading all of it costs nothing.
+        cursor.execute(f"VACUUM ANALYZE {queue.qualified}")
+        for limit in (1, 10):
+            # After five executions the server keeps one plan.
+            for _ in range(8):
+                assert receiving.receive_many(limit) == []
+        queue.send(rows(2_000))
+        for limit in (1, 10):
+            assert len(receiving.receive_many(limit)) == limit
+            with receiving.before_message():
+                cursor.execute("SELECT name FROM pg_prepared_statements WHERE name LIKE 'sqlqueue_receive_%'")
+                names = [name for (name,) in cursor.fetchall()]
+                plans = []
+                for name in names:
+                    cursor.execute(f'EXPLAIN EXECUTE "{name}" (0)')
+                    plans.append("\n".join(line for (line,) in cursor.fetchall()))
+            receiving.abandon()
+            assert len(plans) == 2
+            assert all("Tid Scan" in plan and "Seq Scan" not in plan and "Sort" not in plan for plan in plans), plans

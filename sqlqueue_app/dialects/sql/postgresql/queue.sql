@@ -15,7 +15,8 @@ SELECT clock_timestamp() AT TIME ZONE 'UTC';
 -- name: receive
 -- Starts at a lower bound, so that the index scan does not step over the dead rows below it again. The bound only saves time: rows
 -- reappear below it after rollbacks and late commits, so the caller regularly receives from the start of the table.
--- Deletes by ctid, which leaves the planner no wrong plan. The array is built once, so its LIMIT holds whatever the plan.
+-- Deletes by ctid. The receive transaction rules out the plans that suit only an empty table (docs/internals/performance.md#query-plans).
+-- The array is built once, so its LIMIT holds whatever the plan.
 DELETE FROM {table}
 WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {table}

@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.installation import planned_tables
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.models import Instance
+from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.handlers import handles, registry
 from sqlqueue_app.receiving.instances import InstanceLease, lease_instance
 from sqlqueue_app.receiving.stopping import StopSignal
@@ -26,12 +28,17 @@ from sqlqueue_app.sending.replies import pending
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.rows import NewRow, PeekedRow
+from sqlqueue_app.worker import run as worker_run
 from sqlqueue_app.worker.run import RunOptions, run_worker
 from tests.support.databases import QueueDatabase
 
 # The worker of a test handles a few hundred messages at most.
 SECONDS_TO_EMPTY = 120.0
 FAST = {"CALLBACKS": False, "IMMEDIATE_RETRIES": 0, "DELAYED_RETRIES": 0, "PURGE_EXPIRED_EVERY": 0}
+# Jobs of a worker for all endpoints. A worker calls each once at its start; in a run of a few messages, that took longer than the
+# messages. Only a run with `all_jobs=True` or without `until_empty` has them.
+JOBS_FOR_ALL = {"queue samples", "index of failures", "checks", "bulk operations", "old callback queues", "expired instances"}
+_without_jobs: ContextVar[bool] = ContextVar("_without_jobs", default=False)
 MODES = ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"]
 
 
@@ -88,7 +95,7 @@ class Bench:
         text = json.dumps({"NServiceBus.EnclosedMessageTypes": message_type})
         self.put(text, json.dumps({} if body is None else body).encode(), row_id=f"00000000-0000-0000-0000-{number:012}")
 
-    def run(self, stop: StopSignal | None = None, **options: Any) -> int:
+    def run(self, stop: StopSignal | None = None, *, all_jobs: bool = False, **options: Any) -> int:
         """Run a worker until the queues are empty, or with `until_empty=False` until the stop, in this and its own threads."""
         chosen = RunOptions(**{"until_empty": True, **options})
         stop = stop or StopSignal()
@@ -96,9 +103,11 @@ class Bench:
             return run_worker(get_settings(), chosen, stop)
         late = threading.Timer(SECONDS_TO_EMPTY, stop.set)
         late.start()
+        before = _without_jobs.set(not all_jobs)
         try:
             return run_worker(get_settings(), chosen, stop)
         finally:
+            _without_jobs.reset(before)
             in_time = late.is_alive()
             late.cancel()
             late.join()
@@ -205,6 +214,13 @@ def sqlite_bench(sqlite_database: QueueDatabase, handler_registry: None) -> Benc
     return made
 
 
+def _wanted_jobs(jobs: Callable[..., list[BackgroundJob]]) -> Callable[..., list[BackgroundJob]]:
+    def wanted(*args: Any) -> list[BackgroundJob]:
+        return [each for each in jobs(*args) if not (_without_jobs.get() and each.name in JOBS_FOR_ALL)]
+
+    return wanted
+
+
 @pytest.fixture
 def handler_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Remove all other handlers during the test, and those that it registers after it.
@@ -212,6 +228,7 @@ def handler_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     No message counts as slow: on a busy machine, another thread would take the next one, and tests check the order.
     """
     monkeypatch.setattr("sqlqueue_app.receiving.background.BUSY_PROBE_SECONDS", 3600.0)
+    monkeypatch.setattr("sqlqueue_app.worker.run._jobs_for_all", _wanted_jobs(worker_run._jobs_for_all))
     kept = registry.all()
     for handler in kept:
         registry.remove(handler)

@@ -126,12 +126,15 @@ def test_every_link_leads_to_a_page(filled: QueueDatabase, site: Site, kind: str
     window = site.window(kind, scripts=False)
     client = client_of(kind)
     dead = []
+    statuses: dict[str, int] = {}
     notifications = ("notificationrule/", "notificationrule/1/", "notificationrule/deliveries/")
     for page in (*PAGES[:7], "endpoint/", "endpoint/Sales/", "conversation/", "conversation/c-1/", *notifications):
         window.goto(ADMIN + page)
-        links = [link.get_attribute("href") or "" for link in window.query_selector_all("#content a[href]")]
+        links = window.eval_on_selector_all("#content a[href]", "all => all.map(each => each.getAttribute('href'))")
         addresses = {urljoin(ADMIN + page, link) for link in links if not link.startswith("#")}
-        dead += [(page, address) for address in sorted(addresses) if client.get(address).status_code != 200]
+        # Many pages have the same links.
+        statuses |= {address: client.get(address).status_code for address in sorted(addresses - statuses.keys())}
+        dead += [(page, address) for address in sorted(addresses) if statuses[address] != 200]
     assert dead == []
 
 

@@ -341,6 +341,11 @@ class HandlerTable:
         return sorted({name if "[" in name else plain_name(name) for name in names})
 
     @property
+    def has_hard_limits(self) -> bool:
+        """Whether a handler has a hard time limit, which only a supervisor can enforce."""
+        return any(handler.hard_time_limit is not None for handlers in self._by_type.values() for handler in handlers)
+
+    @property
     def timeout_types(self) -> frozenset[str]:
         """The types of which every handler takes only timeouts."""
         return frozenset(name for name, handlers in self._by_type.items() if all(each.is_timeout for each in handlers))

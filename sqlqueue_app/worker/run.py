@@ -113,7 +113,7 @@ def run_worker(
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
         announcements = listening(settings.database, [each.wake_up for each in worker.receivers], stop, also=mover.wake_ups)
         with announcements, listeners, mover.running(), notifications.running():
-            worker.run(on_started=lambda: _log_started(endpoints, everything))
+            worker.run(on_started=lambda: _log_started(endpoints, everything, in_flight))
     finally:
         measuring.write_at_exit()
         for _, lease in leases:
@@ -255,8 +255,14 @@ def _heartbeat(
     return Heartbeat(lease, receivers, following, callbacks, lost).job()
 
 
-def _log_started(endpoints: list[ReceivingEndpoint], queues: list[str]) -> None:
+def _log_started(endpoints: list[ReceivingEndpoint], queues: list[str], in_flight: InFlightRegistry | None) -> None:
     for endpoint in endpoints:
+        if endpoint.handlers.has_hard_limits and in_flight is None:
+            logger.warning(
+                "the hard time limits of endpoint %s have no effect: they need a supervisor, which --processes 0 does without",
+                endpoint.name,
+                extra={"event": "hard_limits_off", "endpoint": endpoint.name},
+            )
         types = endpoint.handlers.message_types
         if not types:
             logger.warning(

@@ -37,6 +37,16 @@ def test_endpoint_without_handlers_logs_a_warning_with_the_remedy(
     assert headers["NServiceBus.ExceptionInfo.Message"].endswith("its types are 'Test.Message'; this endpoint handles nothing")
 
 
+def test_hard_limit_without_a_supervisor_logs_a_warning(bench: Bench, events: Callable[[], list[str]]) -> None:
+    handles("Test.Message", hard_time_limit=60)(lambda message, context: None)
+    bench.configure()
+    bench.run()
+    assert events().count("hard_limits_off") == 1
+    bench.configure(HANDLERS=[])
+    bench.run()
+    assert events().count("hard_limits_off") == 1
+
+
 def test_message_without_handler_names_the_existing_ones(bench: Bench, counting: object) -> None:
     bench.put_message("Test.Massage")
     bench.run()

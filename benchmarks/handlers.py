@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import functools
 import hashlib
@@ -36,7 +37,11 @@ KEYED = "SQLQUEUE_BENCH_KEYED"
 WORK = "SQLQUEUE_BENCH_WORK"
 """Names what the handler does besides: one of `WORKS`."""
 
+HANDLER = "SQLQUEUE_BENCH_HANDLER"
+"""Names another handler: one of `_HANDLERS`."""
+
 _SECONDS_TO_MEET = 60.0
+_SECONDS_TO_WAIT = 0.01
 _pause = threading.Event()
 _block = bytes(1_000_000)
 
@@ -91,9 +96,26 @@ def _with_work(message: Any, context: Any) -> None:
     _note(message, context)
 
 
-handles("Bench.Message", key=_key if KEYED in os.environ else None)(
-    _nothing if QUIET in os.environ else _with_work if WORK in os.environ else _note
-)
+async def _note_async(message: Any, context: Any) -> None:
+    _note(message, context)
+
+
+def _wait(message: Any, context: Any) -> None:
+    _note(message, context)
+    _pause.wait(_SECONDS_TO_WAIT)
+
+
+async def _wait_async(message: Any, context: Any) -> None:
+    _note(message, context)
+    await asyncio.sleep(_SECONDS_TO_WAIT)
+
+
+_HANDLERS: dict[str, Callable[[Any, Any], Any]] = {
+    "nothing": _nothing, "note": _note, "work": _with_work,
+    "note_async": _note_async, "wait": _wait, "wait_async": _wait_async,
+}  # fmt: skip
+_handler = _HANDLERS["nothing" if QUIET in os.environ else "work" if WORK in os.environ else os.environ.get(HANDLER, "note")]
+handles("Bench.Message", key=_key if KEYED in os.environ else None)(_handler)
 
 
 @atexit.register

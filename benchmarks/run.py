@@ -23,6 +23,7 @@ from benchmarks import (
     announcing,
     backlog,
     claim_checks,
+    coroutines,
     delayed,
     hooks,
     idle,
@@ -43,7 +44,7 @@ from benchmarks.series import Plan, Section, take_turns
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PARTS = (
-    "receive", "processes", "affinity", "backlog", "several", "priorities", "sagas", "claim-checks", "hooks",
+    "receive", "processes", "affinity", "backlog", "several", "priorities", "sagas", "claim-checks", "hooks", "async",
     "idle", "announcing", "memory", "send", "delayed", "keys", "profile",
 )  # fmt: skip
 PROCESSES_FACTOR = 3
@@ -147,6 +148,7 @@ class Bench:
             "several": lambda: [several.plan(main, messages=messages)],
             "sagas": lambda: [sagas.plan(main, messages=messages)],
             "hooks": lambda: [hooks.plan(main, messages=messages)],
+            "async": lambda: [coroutines.plan(main, messages=messages)],
             "backlog": lambda: [backlog.plan(main, messages=messages, depths=depths, dead_rows=options.dead_rows)],
         }
         return take_turns(plans[part](), rounds, log_line)

@@ -1,10 +1,11 @@
-"""Send in a separate process: `python -m benchmarks.send_process single|many|large COUNT`; empties the queue first."""
+"""Send in a separate process: `python -m benchmarks.send_process single|unique|many|large COUNT`; empties the queue first."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+import uuid
 
 import django
 
@@ -35,6 +36,10 @@ def run(how: str, count: int) -> dict[str, object]:
     used_before = time.process_time()
     if how == "many":
         send_many(MESSAGE_TYPE, bodies)
+    elif how == "unique":
+        run_id = uuid.uuid4()
+        for number, each in enumerate(bodies):
+            send(MESSAGE_TYPE, each, unique_key=f"{run_id} {number}", unique_for=60)
     else:
         for each in bodies:
             send(MESSAGE_TYPE, each)

@@ -1,4 +1,4 @@
-"""Sending: one `send_many()` compared with as many single `send()` calls, in turns."""
+"""Sending: one `send_many()`, and `send()` with a unique key, compared with as many plain `send()` calls, in turns."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from benchmarks.series import Kind, Measured, Plan
 
 
 def plan(database: Database, *, messages: int) -> Plan:
-    """Messages per second of both ways, outside of a transaction."""
+    """Messages per second of each way, outside of a transaction."""
     kinds = [
         Kind("send.single", "send(), each on its own", lambda: _send(database, "single", messages)),
+        Kind("send.unique", "send() with a new unique_key, each on its own", lambda: _send(database, "unique", messages)),
         Kind("send.many", "send_many(), all at once", lambda: _send(database, "many", messages)),
     ]
     return Plan("send", "sending", database.name, kinds, {"messages": messages})

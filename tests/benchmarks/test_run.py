@@ -14,6 +14,7 @@ import pytest
 from benchmarks import (
     affinity,
     backlog,
+    coroutines,
     delayed,
     hooks,
     keys,
@@ -146,6 +147,10 @@ def test_hooks_are_compared_with_nothing(server: PostgreSQL) -> None:
     measured_once(plan, "plain", "handled", "rate", "sends", "sent", "middleware")
 
 
+def test_coroutines_are_compared_with_functions(server: PostgreSQL) -> None:
+    measured_once(coroutines.plan(server, messages=100), "note", "note_async", "wait", "wait_async")
+
+
 def test_handlers_with_keys_are_compared_with_one_without(server: PostgreSQL) -> None:
     plan = keys.plan(server, count_messages=120, keys=(1, 50))
     measured_once(plan, "keys.1.1", "keys.8.0", "keys.8.50")
@@ -174,7 +179,7 @@ def test_memory_of_the_worker_command_is_measured(server: PostgreSQL) -> None:
 
 
 def test_sending_is_measured_on_both_databases(server: PostgreSQL, file: SQLite) -> None:
-    measured_once(sending.plan(server, messages=60), "send.single", "send.many")
+    measured_once(sending.plan(server, messages=60), "send.single", "send.unique", "send.many")
     measured_once(sending.plan(file, messages=60), "send.many")
 
 

@@ -1,10 +1,10 @@
 """Tests that are not repeated on the newest Django, where `make test` runs the tests a second time with `-m "not once"`.
 
 Tests that do not depend on the Python or Django version run only once: the browser, programs that are started and killed, SQL
-texts, the documentation, memory, the wheel, figures of benchmarks. Of the examples of the documentation, those are repeated that
-start a project or use Django's tasks. Tests that run on each product run there only on SQLite, which comes with Python. The
-contract of the tables, which depends on Django's database layer, and the installation run there on each product. A single test can
-be marked with `pytest.mark.once`.
+texts, filters by text, the documentation, memory, the wheel, figures of benchmarks. Of the examples of the documentation, those are
+repeated that start a project or use Django's tasks. Tests that run on each product run there only on SQLite, which comes with
+Python. The contract of the tables, which depends on Django's database layer, and the installation run there on each product. A
+single test can be marked with `pytest.mark.once`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ ONCE = (
     "tests/benchmarks/",
     "tests/browser/",
     "tests/chaos/",
+    "tests/dashboard/test_permission_matrix.py::test_text_filters_do_not_reveal_bodies",
     "tests/demo/test_demo.py",
     "tests/dialects/",
     "tests/docs/",

@@ -21,9 +21,18 @@ WHOLE_MODULES = {
 # Starting Spark takes seconds and much memory: one process runs all tests of such a folder.
 SPARK_FOLDERS = ("tests/spark/", "tests/pipeline/")
 # These start Spark in separate processes, which takes longest: any process runs them, one at a time.
-OWN_SPARK = ("tests/pipeline/test_kills.py", "tests/pipeline/test_cluster.py", "tests/spark/test_session.py::test_no_file")
+OWN_SPARK = (
+    "tests/pipeline/test_kills.py",
+    "tests/pipeline/test_cluster.py",
+    "tests/spark/test_session.py::test_session_leaves_no_files",
+)
 # The slowest of the remaining tests.
-LONG = ("tests/browser/", "tests/docs/test_examples.py", "tests/demo/")
+LONG = (
+    *("tests/browser/", "tests/docs/test_examples.py", "tests/benchmarks/", "tests/packaging/", "tests/demo/"),
+    "tests/dashboard/test_permission_matrix.py::test_text_filters_do_not_reveal_bodies",
+    "tests/receiving/test_keys.py::test_thirty_kills_keep_each_key_in_order",
+    "tests/worker/test_process_deaths.py",
+)
 
 
 # optional: without pytest-xdist the tests run in one process

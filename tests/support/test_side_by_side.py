@@ -35,8 +35,10 @@ def test_a_module_with_much_to_make_is_run_by_one_process_and_other_tests_by_any
 
 def test_longest_modules_start_first() -> None:
     assert [path for path in (*SPARK_FOLDERS, *OWN_SPARK, *LONG) if not (ROOT / path.partition("::")[0]).exists()] == []
+    named = [path.partition("::") for path in (*OWN_SPARK, *LONG) if "::" in path]
+    assert [test for module, _, test in named if f"def {test}(" not in (ROOT / module).read_text("utf-8")] == []
     others = ["tests/a.py::b", "tests/c.py::d"]
-    own = "tests/spark/test_session.py::test_no_file_a[b]"
+    own = "tests/spark/test_session.py::test_session_leaves_no_files[a]"
     queue = OrderedDict.fromkeys([*others, "tests/browser/test_a.py::c", own, "tests/pipeline/", "tests/spark/"])
 
     put_first(queue)

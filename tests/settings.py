@@ -80,4 +80,6 @@ if os.environ.get("SQLQUEUE_TEST_CHILD"):
     _of_parent = json.loads(os.environ["SQLQUEUE_TEST_CHILD"])
     DATABASES = _of_parent["DATABASES"]
     SQLQUEUE = _of_parent["SQLQUEUE"]
-    STORAGES = _of_parent["STORAGES"]
+    # Some tests write this by hand, with the other two only.
+    if "STORAGES" in _of_parent:
+        STORAGES = _of_parent["STORAGES"]

@@ -25,8 +25,8 @@ def test_larger_body_is_refused(limited: Bench) -> None:
     with pytest.raises(MessageBodyError) as refused:
         send("Test.Message", TOO_LARGE)
     assert str(refused.value) == (
-        'the body of a Test.Message has 111 bytes, more than the 100 bytes of SQLQUEUE["MAX_BODY_SIZE"]: store the data and send '
-        "a reference to it, or raise the limit"
+        'the body of a Test.Message has 111 bytes, more than the 100 bytes of SQLQUEUE["MAX_BODY_SIZE"]: set CLAIM_CHECK, '
+        "send a reference to the data, or raise the limit"
     )
     with pytest.raises(MessageBodyError, match=r"messages\[1\]: the body of a Test.Message has 111 bytes"):
         send_many([("Test.Message", FITS), ("Test.Message", TOO_LARGE)])

@@ -43,7 +43,7 @@ Messages per second that one worker handles from a full queue, and that one proc
 
 "8 at once" means threads, tasks of an event loop or processes, depending on the worker.
 With `--cpu-affinity auto`, each sqlqueue process [stays on one processor](performance.md#one-processor-for-each-process).
-This is not the default. The goals below refer to one such process.
+It has become the default since, for processes with many quick messages. The goals below refer to one such process.
 Bulk sending uses one statement for {chunk} messages where the queue supports it, otherwise one transaction around them.
 Celery has neither.
 

@@ -43,7 +43,7 @@ from sqlqueue_app.worker.run import RunOptions, run_worker
 from tests.support.databases import ROOT, QueueDatabase
 from tests.support.failing import fail, failed_row, install_sales
 from tests.support.filling import count, instance, table
-from tests.support.waiting import join_all, poll_until
+from tests.support.waiting import join_all, poll_until, run_in_threads
 
 ANNA = Actor("anna")
 MINUTE = timedelta(minutes=1)
@@ -162,10 +162,7 @@ def test_concurrent_retries_move_each_message_once(shop: QueueDatabase) -> None:
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=retry_everything) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    join_all(threads)
+    run_in_threads(retry_everything, 2)
 
     assert moved(shop) == ids_of(failures)
     assert count(shop, "error") == 0

@@ -19,7 +19,7 @@ from tests.support.error_rows import FAILED_AT as NOW, acknowledgement, failed
 from tests.support.failure_index import alias, index_errors, statuses
 from tests.support.filling import install, table
 from tests.support.sqlserver import needs
-from tests.support.waiting import join_all
+from tests.support.waiting import run_in_threads
 
 
 def test_error_queues_are_scanned_in_turn(errors: QueueDatabase) -> None:
@@ -49,10 +49,7 @@ def test_concurrent_scans_index_each_failure_once(errors: QueueDatabase) -> None
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    join_all(threads)
+    run_in_threads(work, 3)
 
     assert [each for each in problems if "locked" not in str(each)] == []
     assert sorted(statuses()) == sorted(names)

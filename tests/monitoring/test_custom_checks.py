@@ -21,7 +21,7 @@ from sqlqueue_app.monitoring.health import Level, read_health
 from sqlqueue_app.monitoring.metrics import read_metrics
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install, instance
-from tests.support.waiting import join_all
+from tests.support.waiting import run_in_threads
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -117,10 +117,7 @@ def test_only_one_of_many_workers_runs_a_check(queue_database: QueueDatabase) ->
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=work) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    join_all(threads)
+    run_in_threads(work, 5)
     assert check.calls == 1
 
 

@@ -22,7 +22,7 @@ from sqlqueue_app.receiving.instances import InstanceLease, lease_instance
 from sqlqueue_app.status import samples
 from tests.support.bench import Bench, Calls, Running
 from tests.support.clocks import DatabaseClock
-from tests.support.waiting import join_all, poll_until
+from tests.support.waiting import poll_until, run_in_threads
 
 
 def lease(bench: Bench, **endpoint: Any) -> InstanceLease:
@@ -121,10 +121,7 @@ def test_ten_threads_lease_ten_queues_at_once(postgresql_bench: Bench, callbacks
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=work) for _ in range(10)]
-    for thread in threads:
-        thread.start()
-    join_all(threads)
+    run_in_threads(work, 10)
     assert sorted(str(name) for name in taken) == sorted(["Sales.here", *(f"Sales.here-{n}" for n in range(2, 11))])
 
 

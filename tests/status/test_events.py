@@ -27,7 +27,7 @@ from tests.support.databases import QueueDatabase
 from tests.support.error_rows import FAILED_AT as NOW, failed
 from tests.support.failure_index import alias, index_errors
 from tests.support.filling import message, table
-from tests.support.waiting import join_all
+from tests.support.waiting import run_in_threads
 
 SECOND = timedelta(seconds=1)
 PLACED = "shop.OutOfStock: shop.handlers.place()"
@@ -105,10 +105,7 @@ def test_concurrent_scans_record_each_group_once(errors: QueueDatabase) -> None:
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    join_all(threads)
+    run_in_threads(work, 3)
 
     assert len(recorded()) == len(set(recorded())) == 30
 

@@ -22,7 +22,7 @@ from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install, message, table
-from tests.support.waiting import join_all
+from tests.support.waiting import run_in_threads
 
 START = datetime(2026, 11, 21, 12, 0, 3, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -99,10 +99,7 @@ def test_only_one_of_many_workers_counts(queue_database: QueueDatabase) -> None:
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=work) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    join_all(threads)
+    run_in_threads(work, workers)
     assert Counter(written) == {0: 2 * rounds * workers - rounds, len(QUEUES): rounds}
     per_time = Counter(sample.taken_at for sample in samples(queue_database))
     assert per_time == {START + (10 * n - 3) * SECOND: len(QUEUES) for n in range(1, rounds + 1)}
@@ -324,8 +321,5 @@ def test_first_claim_is_granted_once(queue_database: QueueDatabase) -> None:
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    join_all(threads)
+    run_in_threads(work, 6)
     assert sorted(granted) == [False] * 5 + [True]

@@ -63,6 +63,14 @@ def join_all(threads: Iterable[threading.Thread], deadline: float = SECONDS_TO_E
     assert not running, f"not within {deadline} s: the end of the threads {', '.join(running)}"
 
 
+def run_in_threads(work: Callable[[], object], count: int) -> None:
+    """Run `work` in so many threads at the same time, and join them as `join_all`. `work` closes its connections itself."""
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    join_all(threads)
+
+
 def done_within(work: Callable[[], object], deadline: float = SECONDS_TO_END, *, what: str) -> None:
     """Run work that might never return, such as `join()` of a receiver, in a thread. AssertionError with `what` at the deadline.
 

@@ -12,7 +12,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import ScheduleTick
 from sqlqueue_app.status.schedules import Schedules
 from tests.support.bench import Bench
-from tests.support.waiting import join_all
+from tests.support.waiting import run_in_threads
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -57,10 +57,7 @@ def sent_by_competitors(clock: Clock, *, workers: int, rounds: int) -> list[int]
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=work) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    join_all(threads)
+    run_in_threads(work, workers)
     return sent
 
 

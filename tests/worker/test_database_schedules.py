@@ -30,7 +30,7 @@ from sqlqueue_app.status.schedules import (
     set_enabled,
 )
 from tests.support.bench import Bench, Calls, Running
-from tests.support.waiting import join_all, poll_until
+from tests.support.waiting import poll_until, run_in_threads
 from tests.worker.schedules import (
     HOUR,
     HOURLY,
@@ -365,10 +365,7 @@ def test_two_processes_create_one_row(bench: Bench, clock: Clock) -> None:
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    join_all(threads)
+    run_in_threads(work, 2)
     assert (errors, Schedule.objects.count()) == ([], 1)
 
 

@@ -15,7 +15,7 @@ from sqlqueue_app.status import schedules
 from sqlqueue_app.status.events import Actor
 from sqlqueue_app.status.schedules import Schedules, ScheduleStatus, cancel_run, read_schedules, request_run, set_enabled
 from tests.support.bench import Bench, Calls, Running
-from tests.support.waiting import join_all, poll_until
+from tests.support.waiting import poll_until, run_in_threads
 from tests.worker.schedules import HOUR, HOURLY, MINUTE, NOON, Clock, configure, scheduled_for, schedules_of, ticks
 
 KEY = ("hourly", "Test.Hourly")
@@ -81,10 +81,7 @@ def test_one_of_many_workers_sends_the_run(bench: Bench, monkeypatch: pytest.Mon
             connections.close_all()
 
     together_again = threading.Barrier(workers)
-    threads = [threading.Thread(target=work) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    join_all(threads)
+    run_in_threads(work, workers)
     assert requests == [True] * rounds
     assert sum(sent) == rounds
     assert len(bench.rows("Sales")) == rounds

@@ -24,7 +24,7 @@ from sqlqueue_app.worker.run import RunOptions, run_worker
 from tests.monitoring.checks.watchers import MINUTE, SECOND, Bench, recorded_events
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install, instance
-from tests.support.waiting import join_all, poll_until
+from tests.support.waiting import join_all, poll_until, run_in_threads
 
 
 def test_only_one_of_many_workers_runs_a_check(bench: Bench) -> None:
@@ -45,10 +45,7 @@ def test_only_one_of_many_workers_runs_a_check(bench: Bench) -> None:
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=work) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    join_all(threads)
+    run_in_threads(work, workers)
 
     checked = [name for names in found for name in names]
     assert len(checked) == len(set(checked))

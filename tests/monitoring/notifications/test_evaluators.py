@@ -17,7 +17,7 @@ from sqlqueue_app.receiving.stopping import StopSignal
 from tests.monitoring.notifications.rules import Clock, rule, sample, sent_changes, state
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install
-from tests.support.waiting import join_all
+from tests.support.waiting import run_in_threads
 
 
 def test_only_one_of_many_workers_notifies(queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock) -> None:
@@ -42,10 +42,7 @@ def test_only_one_of_many_workers_notifies(queue_database: QueueDatabase, evalua
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=work) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    join_all(threads)
+    run_in_threads(work, workers)
     assert sum(written) == rounds
     assert sent_changes() == [[("raised", "Sales")], [("resolved", "Sales")]] * (rounds // 2)
 

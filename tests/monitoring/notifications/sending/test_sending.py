@@ -25,7 +25,7 @@ from sqlqueue_app.status.retention import NOTIFICATIONS_KEPT, delete_old_deliver
 from tests.monitoring.notifications.rules import SECRET, Clock, Receiver, sample
 from tests.monitoring.notifications.sending.deliveries import ADMIN, SMALL, deliver, slow, webhook
 from tests.support.databases import QueueDatabase
-from tests.support.waiting import join_all, poll_until
+from tests.support.waiting import join_all, poll_until, run_in_threads
 
 
 def test_webhook_is_signed_by_the_standard(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
@@ -136,10 +136,7 @@ def test_only_one_of_several_workers_sends(database: QueueDatabase, clock: Clock
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    join_all(threads)
+    run_in_threads(work, 3)
     ids = [headers["webhook-id"] for _path, headers, _body in receiver.requests]
     assert len(ids) == len(set(ids)) == NotificationDelivery.objects.filter(state="sent", attempts=1).count() > 0
     assert not NotificationDelivery.objects.exclude(state="sent").exists()

@@ -30,6 +30,10 @@ _EXPECTED: Final = f"expected {AUTO!r}, {NONE!r}, or numbers such as 0,2-4"
 _CLAIM: Final = "sqlqueue-processor"
 
 CHECK_SECONDS: Final = 1.0
+# A burst of a few thousand messages is over in a second: after the start, and after messages, binding does not wait for the end of
+# a check.
+PROBE_SECONDS: Final = 0.25
+EXPECT_SECONDS: Final = 3.0
 # One processor pays only for many switches: this many messages in a check, each with this little processor time. A message took 169
 # microseconds on two processors and 78 on one; a handler that computes outside the interpreter's lock takes longer, and loses.
 MIN_MESSAGES: Final = 100
@@ -122,6 +126,8 @@ class AdaptiveAffinity:
         self._claims = contextlib.ExitStack()
         self._last: tuple[float, float, int, float] | None = None
         self._paused_until = 0.0
+        self._expects_until = 0.0
+        self._may_bind_soon = False
 
     @property
     def processor(self) -> int | None:
@@ -130,15 +136,25 @@ class AdaptiveAffinity:
 
     def job(self, handled: Callable[[], int]) -> BackgroundJob:
         """The job that checks; `handled` returns the number of messages that this process has handled."""
-        return BackgroundJob("cpu affinity", CHECK_SECONDS, lambda: self.check(handled()), uses_database=False)
+        return BackgroundJob(
+            "cpu affinity", CHECK_SECONDS, lambda: self.check(handled()), uses_database=False, sooner=self._next_probe_seconds
+        )
+
+    def _next_probe_seconds(self) -> float | None:
+        return PROBE_SECONDS if self._may_bind_soon else None
 
     def check(self, handled: int) -> None:
-        """Bind or release the process, by the processor time of its messages since the last check."""
+        """Bind or release the process, by the processor time of its messages in the last CHECK_SECONDS at most."""
         with self._lock:
-            processor = self._processor
+            processor, last = self._processor, self._last
             busy = 0.0 if processor is None else self._busy_seconds(processor)
             now, own = self._clock(), self._own_seconds()
-            last, self._last = self._last, (now, own, handled, busy)
+            # Timers are not exact: the last probe of a check ends it.
+            if processor is not None or last is None or now - last[0] > CHECK_SECONDS - PROBE_SECONDS:
+                self._last = now, own, handled, busy
+            if last is None or handled > last[2]:
+                self._expects_until = now + EXPECT_SECONDS
+            self._may_bind_soon = processor is None and self._paused_until <= now < self._expects_until
             if last is None or now <= last[0]:
                 return
             seconds, spent, messages, of_all = now - last[0], own - last[1], handled - last[2], busy - last[3]

@@ -18,9 +18,11 @@ from sqlqueue_app.management.commands import run_sqlqueue_worker
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.worker.affinity import (
+    EXPECT_SECONDS,
     MAX_OTHERS,
     MIN_MESSAGES,
     PAUSE_SECONDS,
+    PROBE_SECONDS,
     QUICK_SECONDS,
     AdaptiveAffinity,
     busy_seconds_of,
@@ -86,9 +88,11 @@ class Machine:
         self.now = self.own = self.busy = 100.0
         self.handled = 0
 
-    def pass_second(self, affinity: AdaptiveAffinity, messages: int = 0, each: float = 0.0, others: float = 0.0) -> int | None:
+    def pass_second(
+        self, affinity: AdaptiveAffinity, messages: int = 0, each: float = 0.0, others: float = 0.0, seconds: float = 1.0
+    ) -> int | None:
         """A second with messages that take `each` seconds of processor time; others use a part of it. Returns the processor."""
-        self.now += 1.0
+        self.now += seconds
         self.own += messages * each
         self.busy += messages * each + others
         self.handled += messages
@@ -147,6 +151,32 @@ def test_many_quick_messages_bind_all_threads(machine: Machine, affinity: Adapti
     assert machine.pass_second(affinity) == number, "an idle second changes nothing"
     released.set()
     waiting.join()
+
+
+def test_burst_binds_before_the_second_is_over(machine: Machine, affinity: AdaptiveAffinity) -> None:
+    few, quick = MIN_MESSAGES // 2, QUICK_SECONDS / 2
+    assert machine.pass_second(affinity, few, quick, seconds=PROBE_SECONDS) is None, "too few"
+    assert machine.pass_second(affinity, few, quick, seconds=PROBE_SECONDS) is not None, "enough, within a second"
+    affinity.release("the next case")
+    machine.now += PAUSE_SECONDS
+    for _ in range(20):
+        assert machine.pass_second(affinity, few // 3, quick, seconds=PROBE_SECONDS) is None, "too few in any second"
+
+
+def test_probes_are_frequent_only_while_they_may_bind(machine: Machine, affinity: AdaptiveAffinity) -> None:
+    sooner = affinity.job(lambda: 0).sooner
+    assert sooner is not None
+    assert sooner() == PROBE_SECONDS, "the process has just begun"
+    machine.pass_second(affinity, seconds=EXPECT_SECONDS)
+    assert sooner() is None, "idle"
+    machine.pass_second(affinity, 1, QUICK_SECONDS / 2)
+    assert sooner() == PROBE_SECONDS
+    machine.pass_quick_second(affinity)
+    machine.pass_quick_second(affinity)
+    assert sooner() is None, "bound"
+    affinity.release("the next case")
+    machine.pass_quick_second(affinity)
+    assert sooner() is None, "must not bind yet"
 
 
 def test_slower_messages_release_it(machine: Machine, affinity: AdaptiveAffinity) -> None:

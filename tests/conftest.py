@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import sqlite3
 import sys
@@ -51,6 +52,12 @@ def pytest_configure(config: pytest.Config) -> None:
         ]
     except (RuntimeError, psycopg.Error) as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def pytest_collection_finish() -> None:
+    """Keep what the collection has made out of later garbage collections, which took 15 % of the time of all tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

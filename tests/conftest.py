@@ -6,7 +6,7 @@ import gc
 import platform
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import django
 import psycopg
@@ -54,10 +54,19 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
 
 
-def pytest_collection_finish() -> None:
-    """Keep what the collection has made out of later garbage collections, which took 15 % of the time of all tests."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector, and keep what was collected out of its later runs: tests are no garbage.
+
+    It took half of the time of collecting them, and 15 % of the time of running them.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

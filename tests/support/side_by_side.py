@@ -16,8 +16,9 @@ WHOLE_MODULES = {
     "tests/browser/test_pages.py",
     "tests/demo/test_pages.py",
     "tests/docs/test_examples.py",
-    "tests/packaging/test_wheel.py",
 }
+# Building the wheel and installing it takes ten seconds: one process runs the folder.
+WHOLE_FOLDERS = ("tests/packaging/",)
 # Starting Spark takes seconds and much memory: one process runs all tests of such a folder.
 SPARK_FOLDERS = ("tests/spark/", "tests/pipeline/")
 # These start Spark in separate processes, which takes longest: any process runs them, one at a time.
@@ -57,11 +58,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def scope(nodeid: str) -> str:
-    """The unit that one process runs: a folder that shares a Spark session, a whole module or a test."""
+    """The unit that one process runs: a folder that shares a Spark session or a wheel, a whole module or a test."""
     if nodeid.startswith(OWN_SPARK):
         return nodeid
     module = nodeid.partition("::")[0]
-    if module.startswith(SPARK_FOLDERS):
+    if module.startswith((*SPARK_FOLDERS, *WHOLE_FOLDERS)):
         return "/".join(module.split("/")[:2]) + "/"
     return module if module in WHOLE_MODULES else nodeid
 

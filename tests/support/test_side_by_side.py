@@ -7,7 +7,7 @@ from collections import OrderedDict
 import pytest
 
 from tests.support.databases import ROOT
-from tests.support.side_by_side import LONG, OWN_SPARK, SPARK_FOLDERS, WHOLE_MODULES, encodable, put_first, scope
+from tests.support.side_by_side import LONG, OWN_SPARK, SPARK_FOLDERS, WHOLE_FOLDERS, WHOLE_MODULES, encodable, put_first, scope
 
 
 def test_half_characters_of_a_report_are_escaped() -> None:
@@ -26,10 +26,12 @@ def test_the_reports_of_a_run_pass_through_it(pytestconfig: pytest.Config) -> No
 
 def test_a_module_with_much_to_make_is_run_by_one_process_and_other_tests_by_any() -> None:
     assert [module for module in WHOLE_MODULES if not (ROOT / module).is_file()] == []
+    assert [folder for folder in WHOLE_FOLDERS if not (ROOT / folder).is_dir()] == []
     assert scope("tests/docs/test_examples.py::test_a[b::c]") == "tests/docs/test_examples.py"
     assert scope("tests/docs/test_links.py::test_a[b]") == "tests/docs/test_links.py::test_a[b]"
     assert scope("tests/pipeline/test_a.py::test_a") == scope("tests/pipeline/kills/test_b.py::test_c[d]") == "tests/pipeline/"
     assert scope("tests/spark/test_a.py::test_a") == "tests/spark/"
+    assert scope("tests/packaging/test_a.py::test_a") == scope("tests/packaging/test_b.py::test_c[d]") == "tests/packaging/"
     assert scope("tests/pipeline/test_kills.py::test_a[b]") == "tests/pipeline/test_kills.py::test_a[b]"
 
 

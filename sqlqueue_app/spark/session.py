@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sqlqueue_app.messages.errors import ConfigurationError, SqlQueueError
-from sqlqueue_app.spark.java import java_home
+from sqlqueue_app.spark.java import java_home, spark_home
 from sqlqueue_app.spark.source import SqlQueueDataSource
 
 _SECONDS_TO_END = 60
@@ -218,6 +218,8 @@ def _environment(master: str, home: Path, scratch: Path, wanted: Mapping[str, st
         changes["SPARK_LOCAL_DIRS"] = str(scratch)
     if _is_this_machine(master):
         changes["SPARK_LOCAL_IP"] = "127.0.0.1"
+        if "spark.pyspark.python" not in wanted and (spark := spark_home()) is not None:
+            changes["SPARK_HOME"] = str(spark)
         changes["PYSPARK_PYTHON"] = sys.executable
     # pyspark does not read its own setting. Without either, a cluster uses the python3 on PATH of each machine.
     if python := os.environ.get("PYSPARK_PYTHON") or wanted.get("spark.pyspark.python"):

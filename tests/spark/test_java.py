@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.spark.java import java_home
+from sqlqueue_app.spark.java import java_home, spark_home
 
 WHOLE = "java.base java.se jdk.incubator.vector jdk.jfr"
 SLIM = "java.base java.se"
@@ -135,6 +136,32 @@ def test_java_from_pip_runs_with_the_options_of_spark(tmp_path: Path) -> None:
     output = subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
     assert 'version "' in output
+
+
+def test_home_of_spark_links_to_it_without_its_python_archives(tmp_path: Path) -> None:
+    home = spark_home({"HOME": str(tmp_path)})
+
+    assert home is not None
+    assert home.parent == tmp_path / ".cache" / "sqlqueue"
+    assert (home / "bin" / "spark-submit").exists()
+    assert list((home / "jars").glob("spark-core*.jar"))
+    assert not (home / "python").exists()
+    assert spark_home({"HOME": str(tmp_path)}) == home
+
+
+def test_chosen_spark_or_python_keeps_its_own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert spark_home({"HOME": str(tmp_path), "SPARK_HOME": "/opt/spark"}) is None
+    assert spark_home({"HOME": str(tmp_path), "PYSPARK_PYTHON": "/opt/python"}) is None
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
+    assert spark_home({"HOME": str(tmp_path)}) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_home_of_spark_is_its_own_if_no_cache_is_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "file"))
+
+    assert spark_home({"XDG_CACHE_HOME": str(tmp_path / "file")}) is None
 
 
 def needs(command: str) -> Callable[..., object]:

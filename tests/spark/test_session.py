@@ -9,6 +9,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -63,6 +64,17 @@ def test_python_workers_find_the_package(spark: SparkSession) -> None:
         return sqlqueue_app.messages.headers.__file__
 
     assert spark.sparkContext.parallelize([1], 1).map(where).collect() == [str(ROOT / "sqlqueue_app/messages/headers.py")]
+
+
+def test_python_workers_import_the_installed_spark(spark: SparkSession) -> None:
+    """Not the archive of its sources, which each process would compile."""
+
+    def where(_: object) -> str:
+        import pyspark
+
+        return pyspark.__file__
+
+    assert spark.sparkContext.parallelize([1], 1).map(where).collect() == [pyspark.__file__]
 
 
 CHILD = """

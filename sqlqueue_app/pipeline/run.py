@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlqueue_app.conf import PipelineSettings, Settings
 from sqlqueue_app.conf.kinds import has_password
@@ -24,13 +22,11 @@ from sqlqueue_app.pipeline.taking import AuditQueueCopier, AuditQueueTaker, Batc
 from sqlqueue_app.pipeline.tools import Tools, reader_of
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.spark.session import spark_errors, spark_running
+from sqlqueue_app.spark.java import java_home
+from sqlqueue_app.spark.session import WarmSession, spark_errors
 from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues, name_of_queue
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.queue import QueueTable, queue_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 logger = logging.getLogger("sqlqueue.pipeline")
 # Batches lost in a row to another consumer before the run gives up.
@@ -150,18 +146,21 @@ def run_pipeline(
     *,
     progress: ProgressCallback = lambda _: None,
     step: Step = no_step,
+    warm: WarmSession | None = None,
 ) -> PipelineProgress:
     """Take the rows of audit queues (with `peek_only`: copy them) and copy new rows of error queues, once or `continuous`.
 
-    Ends between two batches when `stop` is set. `progress` is called after each batch, `step` at each step of one. Raises
-    PipelineError and ConfigurationError; whatever was not committed is still in the queues.
+    Ends between two batches when `stop` is set. `progress` is called after each batch, `step` at each step of one. Spark starts
+    with the first batch; it ends with the run, unless it is the `warm` session of the caller. Raises PipelineError and
+    ConfigurationError; whatever was not committed is still in the queues.
     """
     alias = check_aliases(settings)
     check_local_lake(options.lake)
+    java_home()
     run = begin_run(alias, master=options.master, lake=options.lake, options=options.shown())
     done = PipelineProgress()
     try:
-        with Heartbeats(alias, run), _session(options) as session, spark_errors("run the pipeline"):
+        with Heartbeats(alias, run), _session(options, warm) as session, spark_errors("run the pipeline"):
             _Run(settings, options, stop, alias, run, session, done, progress, step).work()
     except BaseException as error:
         end_run(alias, run, RunState.FAILED, str(error) or type(error).__name__)
@@ -171,15 +170,19 @@ def run_pipeline(
     return done
 
 
+def warm_session(options: PipelineOptions) -> WarmSession:
+    """A session with the settings of the run, for several runs of one process. The caller stops it."""
+    return WarmSession(options.master, options.spark)
+
+
 @contextmanager
-def _session(options: PipelineOptions) -> Iterator[SparkSession]:
-    """A Spark session. Spark replaces the SIGINT handler when it starts, so the former one is restored."""
-    in_main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if in_main else None
-    with spark_running(options.master, options.spark) as session:
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
+def _session(options: PipelineOptions, given: WarmSession | None) -> Iterator[WarmSession]:
+    session = given or warm_session(options)
+    try:
         yield session
+    finally:
+        if given is None:
+            session.stop()
 
 
 class _Run:
@@ -190,7 +193,7 @@ class _Run:
         stop: StopSignal,
         alias: str,
         run: PipelineRun,
-        session: SparkSession,
+        session: WarmSession,
         done: PipelineProgress,
         progress: ProgressCallback,
         step: Step,
@@ -200,9 +203,10 @@ class _Run:
         self._stop = stop
         self._done = done
         self._progress = progress
-        storage = open_storage(options.lake, session)
+        self._session = session
+        storage = open_storage(options.lake, session.get)
         manifest = Manifest(alias, open_lake(storage), storage, run, step)
-        self._tools = Tools(session, alias, storage, manifest, run, reader_of(session, alias), step)
+        self._tools = Tools(session.get, alias, storage, manifest, run, reader_of(session.get, alias), step)
         self._outcomes = OutcomeTracker(self._tools)
         self._copiers: dict[str, AuditQueueCopier] = {}
         self._lost_batches = 0
@@ -214,8 +218,19 @@ class _Run:
         while not self._stop.is_set():
             self._round()
             self._maintain_lake()
-            if not self._options.continuous or self._stop.wait(self._options.every_seconds):
+            if not self._options.continuous or self._wait():
                 return
+
+    def _wait(self) -> bool:
+        """Wait for the next round, and stop an idle session meanwhile; returns whether to stop."""
+        left = self._options.every_seconds
+        until_idle = self._session.stop_if_idle()
+        if until_idle is not None and until_idle < left:
+            if self._stop.wait(until_idle):
+                return True
+            self._session.stop_if_idle()
+            left -= until_idle
+        return self._stop.wait(left)
 
     def _round(self) -> None:
         self._done.problems.clear()
@@ -252,6 +267,7 @@ class _Run:
             logger.warning("%s", error, extra={"event": "pipeline_queue_missing", "queue": queue.name})
 
     def _take_all(self, queue: PipelineQueue) -> None:
+        self._session.prepare(lambda count: queue.table.row_version_at(count - 1) is not None)
         audit = self._audit_queue(queue)
         while not self._stop.is_set():
             try:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
+Spark = Callable[[], "SparkSession"]
+"""Returns the session of the run, and starts it if there is none."""
 _MISSING = "FileNotFoundException"
 _THERE = "FileAlreadyExistsException"
 INFLIGHT: Final = "_inflight"
@@ -72,12 +74,12 @@ class NewFile:
         return f"{folder}/{batch}-{number}.parquet"
 
 
-def open_storage(lake: str, session: SparkSession) -> LakeStorage:
+def open_storage(lake: str, spark: Spark) -> LakeStorage:
     """The store of a lake: local for a path or `file:` URL, else Hadoop."""
     folder = local_folder(lake)
     if folder is not None:
         return LocalStorage(folder)
-    return HadoopStorage(session, lake)
+    return HadoopStorage(spark, lake)
 
 
 def check_local_lake(lake: str) -> None:
@@ -275,13 +277,26 @@ class LocalStorage:
 class HadoopStorage:
     """A lake below a Hadoop URL. Spark settings (`spark.hadoop.…`) configure the store; a closed file is durable there."""
 
-    def __init__(self, session: SparkSession, url: str) -> None:
+    def __init__(self, spark: Spark, url: str) -> None:
         self.name = url.rstrip("/")
-        jvm: Any = session._jvm
-        self._path_of = jvm.org.apache.hadoop.fs.Path
-        configuration = session._jsc.hadoopConfiguration()  # type: ignore[attr-defined,unused-ignore]
-        self._files: Any = self._call("open", "", lambda: self._path_of(self.name).getFileSystem(configuration))
+        self._spark = spark
+        self._opened_in: SparkSession | None = None
+        self._opened: Any = None
         self._root: str = self._files.makeQualified(self._path_of(self.name)).toUri().getPath().rstrip("/")
+
+    @property
+    def _files(self) -> Any:
+        """The file system in the Java of the current session."""
+        session = self._spark()
+        if session is not self._opened_in:
+            configuration = session._jsc.hadoopConfiguration()  # type: ignore[attr-defined,unused-ignore]
+            self._opened = self._call("open", "", lambda: self._path_of(self.name).getFileSystem(configuration))
+            self._opened_in = session
+        return self._opened
+
+    def _path_of(self, path: str) -> Any:
+        jvm: Any = self._spark()._jvm
+        return jvm.org.apache.hadoop.fs.Path(path)
 
     def url(self, path: str) -> str:
         return f"{self.name}/{path}"

@@ -13,7 +13,7 @@ from sqlqueue_app.lake.columns import LakeTable
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import LakeBatch, PipelineRun
 from sqlqueue_app.pipeline.manifest import Commit, Manifest, Step, hold_lock, no_step
-from sqlqueue_app.pipeline.storage import LakeStorage, NewFile, PipelineError, inflight
+from sqlqueue_app.pipeline.storage import LakeStorage, NewFile, PipelineError, Spark, inflight
 from sqlqueue_app.spark.lake_files import read_files, written_files
 from sqlqueue_app.spark.source import source_url
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
@@ -31,15 +31,20 @@ _COMMIT_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The context of one run. Used by one thread."""
+    """The context of one run. Used by one thread. `spark` returns the session, and starts it if there is none."""
 
-    session: SparkSession
+    spark: Spark
     alias: str
     storage: LakeStorage
     manifest: Manifest
     run: PipelineRun | None
     read: Reader
     step: Step = no_step
+
+    @property
+    def session(self) -> SparkSession:
+        """The Spark session, started on first use."""
+        return self.spark()
 
     def inflight_url(self, batch: uuid.UUID, path: str = "") -> str:
         """The URL of a path in the private folder of a batch."""
@@ -91,7 +96,7 @@ class Tools:
         return files, [number for each in written for number in each.row_versions]
 
 
-def reader_of(session: SparkSession, alias: str) -> Reader:
+def reader_of(spark: Spark, alias: str) -> Reader:
     """A reader for the database `alias`, configured from Django's settings.
 
     Raises ConfigurationError for a database that only this process can open, such as SQLite in memory.
@@ -109,7 +114,7 @@ def reader_of(session: SparkSession, alias: str) -> Reader:
     )
 
     def read(table: QueueTable, lowest: int | None, highest: int) -> DataFrame:
-        rows = session.read.format("sqlqueue").option("url", url).option("queue", str(table.address)).load()
+        rows = spark().read.format("sqlqueue").option("url", url).option("queue", str(table.address)).load()
         up_to = rows.where(f"RowVersion <= {int(highest)}")
         return up_to if lowest is None else up_to.where(f"RowVersion >= {int(lowest)}")
 

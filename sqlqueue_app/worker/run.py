@@ -6,12 +6,14 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
-from typing import Final, Literal
+from typing import IO, Final, Literal, cast
 
 from django.conf import settings as django_settings
 from django.db import connections
@@ -278,6 +280,7 @@ def _log_started(endpoints: list[ReceivingEndpoint], queues: list[str], in_fligh
 
 PIPELINE_POLL_SECONDS: Final = 10.0
 _CLAIM: Final = "pipeline starts"
+_READER_SECONDS: Final = 10.0
 
 
 def pipeline_jobs(settings: Settings, stop: StopSignal) -> list[BackgroundJob]:
@@ -290,8 +293,9 @@ def pipeline_jobs(settings: Settings, stop: StopSignal) -> list[BackgroundJob]:
 
 
 class PipelineSchedule:
-    """Starts `run_sqlqueue_pipeline --once` as a process at each tick, unless another worker has, or the last one still runs.
+    """Starts `run_sqlqueue_pipeline --on-request` as a process at a tick, unless another worker has, or the last run is at work.
 
+    The process keeps its Spark session for some time. A tick meanwhile only sends it a line, and it answers each run with a line.
     Missed ticks are not repeated: the next run takes whatever is there. Queries no database between ticks.
     """
 
@@ -304,33 +308,33 @@ class PipelineSchedule:
         zone: tzinfo | None = None,
     ) -> None:
         self._times = cron_times(cron)
-        self._command = command or [sys.executable, "-m", "django", "run_sqlqueue_pipeline", "--once", "--stop-at-eof"]
+        self._command = command or [sys.executable, "-m", "django", "run_sqlqueue_pipeline", "--on-request", "--format", "json"]
         self._now = now
         self._zone = zone or timezone.get_default_timezone()
         self._done = now()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: _PipelineProcess | None = None
 
     def poll(self) -> bool:
         """Start a run if it is due. Returns whether one was started."""
         now = self._now()
-        self._notice_end()
+        is_owed = self._notice_end()
         tick = self._times.latest(self._done, now, self._zone)
         if tick is None:
-            return False
+            return is_owed and self._start()
         won = claim(managed_alias(), _CLAIM, tick)
         self._done = tick
         if not won:
-            return False
-        if self._child is not None:
+            self._end_idle()
+            return is_owed and self._start()
+        if self._child is None:
+            return self._start()
+        if self._child.is_busy():
             background_logger.warning(
                 "the previous run of the pipeline has not ended: no new one is started", extra={"event": "pipeline_late"}
             )
             return False
-        # Its standard input, to which nothing is written, ends with this process in any case, and that ends the run.
-        self._child = subprocess.Popen(  # noqa: S603 -- our own command
-            self._command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0
-        )
-        background_logger.info("the pipeline is started, process %s", self._child.pid, extra={"event": "pipeline_started"})
+        self._child.request()
+        background_logger.info("the pipeline runs again in process %s", self._child.pid, extra={"event": "pipeline_started"})
         return True
 
     def end(self) -> None:
@@ -339,22 +343,71 @@ class PipelineSchedule:
         if child is not None:
             if child.poll() is None:
                 child.terminate()
-            _close_input(child)
+            child.close_input()
 
-    def _notice_end(self) -> None:
-        code = None if self._child is None else self._child.poll()
-        if code is None:
-            return
-        _close_input(self._child)
+    def _start(self) -> bool:
+        self._child = _PipelineProcess(self._command)
+        background_logger.info("the pipeline is started, process %s", self._child.pid, extra={"event": "pipeline_started"})
+        return True
+
+    def _end_idle(self) -> None:
+        """End the process between two runs: one warm session is enough for all workers."""
+        if self._child is not None and not self._child.is_busy():
+            self._child.close_input()
+
+    def _notice_end(self) -> bool:
+        """Forget a process that has ended. Returns whether it ended in order before it read the last request."""
+        child = self._child
+        code = None if child is None else child.poll()
+        if child is None or code is None:
+            return False
+        child.close_input()
         self._child = None
+        is_owed = child.is_owed()
         if code:
             text = "the pipeline ended with exit code %s; its output precedes this line"
             background_logger.error(text, code, extra={"event": "pipeline_failed"})
+        return is_owed and not code
 
 
-def _close_input(child: subprocess.Popen[bytes] | None) -> None:
-    if child is not None and child.stdin is not None:
-        child.stdin.close()
+class _PipelineProcess(subprocess.Popen[bytes]):
+    """A process that runs the pipeline at once and for each line of its standard input.
+
+    Its input ends with this process in any case, and that ends the run.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        super().__init__(command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self._requests = 0
+        self._answers = 0
+        self._reader = threading.Thread(target=self._read, name="sqlqueue-pipeline", daemon=True)
+        self._reader.start()
+
+    def request(self) -> None:
+        """Request another run."""
+        self._requests += 1
+        # the next poll notices that it has ended
+        with suppress(OSError):
+            cast("IO[bytes]", self.stdin).write(b"\n")
+
+    def is_busy(self) -> bool:
+        """Whether a run has not ended; the first one needs no request."""
+        return self.poll() is None and self._answers <= self._requests
+
+    def is_owed(self) -> bool:
+        """Whether the process has ended without the last requested run."""
+        self._reader.join(_READER_SECONDS)
+        return 0 < self._answers <= self._requests
+
+    def close_input(self) -> None:
+        """Let the process end after its run."""
+        if self.stdin is not None:
+            self.stdin.close()
+
+    def _read(self) -> None:
+        with cast("IO[bytes]", self.stdout) as output:
+            while line := output.readline():
+                self._answers += line.startswith(b"{")
 
 
 def _environment() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,6 +59,7 @@ def leave() -> Iterator[list[PipelineSchedule]]:
         each.end()
         if each._child is not None:
             each._child.wait(60)
+            each._child._reader.join(60)
 
 
 WRITE = "import sys; open(sys.argv[1], 'a').write('x')"
@@ -158,3 +160,121 @@ def test_no_job_exists_without_a_schedule(sqlite_database: QueueDatabase) -> Non
     assert pipeline_jobs(get_settings(), StopSignal()) == []
     install(sqlite_database, PIPELINE={"LAKE": "/srv/lake", "CRON": "0 2 * * *"})
     assert len(pipeline_jobs(get_settings(), StopSignal())) == 1
+
+
+SERVE = """
+import sys
+def run():
+    open(sys.argv[1], "a").write("x")
+    print('{"batches": 0}', flush=True)
+run()
+while sys.stdin.readline():
+    run()
+"""
+# Reads one request, and ends in order without a run for it, as a process whose session has just been idle for too long.
+END_EARLY = """
+import sys
+open(sys.argv[1], "a").write("x")
+print('{"batches": 0}', flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_warm_process_runs_again_at_the_next_tick(
+    sqlite_database: QueueDatabase, clock: Clock, mark: Path, leave: list[PipelineSchedule]
+) -> None:
+    install(sqlite_database)
+    worker = schedule(clock, SERVE, mark)
+    leave.append(worker)
+    for runs in range(1, 4):
+        clock.go(minutes=5)
+        assert worker.poll()
+        poll_until(lambda: worker._child is not None and not worker._child.is_busy(), what="the end of the run")
+        assert mark.read_text() == "x" * runs
+    child = worker._child
+
+    assert child is not None
+    worker.end()
+    assert child.wait(60) == -signal.SIGTERM
+
+
+def test_killed_warm_process_is_replaced_at_the_next_tick(
+    sqlite_database: QueueDatabase, clock: Clock, mark: Path, leave: list[PipelineSchedule], caplog: pytest.LogCaptureFixture
+) -> None:
+    install(sqlite_database)
+    worker = schedule(clock, SERVE, mark)
+    leave.append(worker)
+    clock.go(minutes=5)
+    assert worker.poll()
+    first = worker._child
+    assert first is not None
+    poll_until(lambda: not first.is_busy(), what="the end of the first run")
+    first.kill()
+    first.wait(60)
+    clock.go(minutes=5)
+    assert worker.poll()
+
+    poll_until(lambda: mark.read_text() == "xx", what="the second run")
+    assert worker._child is not first
+    assert [record.event for record in caplog.records if record.levelname == "ERROR"] == ["pipeline_failed"]  # type: ignore[attr-defined]
+
+
+def test_request_to_an_ending_process_is_repeated(
+    sqlite_database: QueueDatabase, clock: Clock, mark: Path, leave: list[PipelineSchedule]
+) -> None:
+    install(sqlite_database)
+    worker = schedule(clock, END_EARLY, mark)
+    leave.append(worker)
+    clock.go(minutes=5)
+    assert worker.poll()
+    first = worker._child
+    assert first is not None
+    poll_until(lambda: not first.is_busy(), what="the end of the first run")
+    clock.go(minutes=5)
+    assert worker.poll()
+    first.wait(60)
+
+    assert worker.poll()
+    poll_until(lambda: mark.read_text() == "xx", what="the run of the second tick")
+    assert worker._child is not first
+
+
+def test_worker_that_loses_a_tick_ends_its_warm_process(
+    sqlite_database: QueueDatabase, clock: Clock, mark: Path, leave: list[PipelineSchedule]
+) -> None:
+    install(sqlite_database)
+    first, second = schedule(clock, SERVE, mark), schedule(clock, WRITE, mark)
+    leave.extend([first, second])
+    clock.go(minutes=5)
+    assert [each.poll() for each in (first, second)] == [True, False]
+    child = first._child
+    assert child is not None
+    poll_until(lambda: not child.is_busy(), what="the end of the run")
+    clock.go(minutes=5)
+    assert [each.poll() for each in (second, first)] == [True, False]
+
+    assert child.wait(60) == 0
+
+
+def test_requests_wake_a_waiting_process_and_the_stop_ends_the_wait() -> None:
+    script = (
+        "import django; django.setup()\n"
+        "from sqlqueue_app.receiving.stopping import StopSignal\n"
+        "from sqlqueue_app.worker.stop_signals import RunRequests\n"
+        "stop = StopSignal()\n"
+        "requests = RunRequests(stop)\n"
+        "print(requests.wait(0), flush=True)\n"
+        "print(requests.wait(60), flush=True)\n"
+        "print(requests.wait(60), stop.is_set())\n"
+    )
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        assert process.stdin is not None
+        read_until(process, process.stdout, "False\n".__eq__, what="the first wait ends without a request")
+        process.stdin.write("\n")
+        read_until(process, process.stdout, "True\n".__eq__, what="a request")
+        output, _ = process.communicate(timeout=60)
+
+    assert (output, process.returncode) == ("False True\n", 0)

@@ -29,7 +29,7 @@ ODD = "messages/queue=a%2Fb c/day=2026-01-01/x.parquet"
 @pytest.fixture(params=["local", "hadoop"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) -> LakeStorage:
     folder = tmp_path / "a lake"
-    return LocalStorage(folder) if request.param == "local" else HadoopStorage(spark, f"file://{folder}/")
+    return LocalStorage(folder) if request.param == "local" else HadoopStorage(lambda: spark, f"file://{folder}/")
 
 
 def test_small_file_is_written_once(storage: LakeStorage) -> None:
@@ -118,7 +118,7 @@ def test_local_folder_recognizes_lakes_on_this_machine(lake: str, folder: str | 
 
     assert found == (None if folder is None else Path(folder))
     if folder is not None:
-        assert isinstance(open_storage(lake, spark), LocalStorage)
+        assert isinstance(open_storage(lake, lambda: spark), LocalStorage)
 
 
 MARKERS: list[tuple[str, str]] = [

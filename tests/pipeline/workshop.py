@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 def tools_of(database: QueueDatabase, spark: SparkSession, lake: Path, step: Step = no_step, *, in_hadoop: bool = False) -> Tools:
     """The parts of a started run; with `in_hadoop` its files are written as to an object store."""
-    storage = HadoopStorage(spark, f"file://{lake}") if in_hadoop else open_storage(str(lake), spark)
+    storage = HadoopStorage(lambda: spark, f"file://{lake}") if in_hadoop else open_storage(str(lake), lambda: spark)
     run = begin_run(database.alias, master="local[2]", lake=str(lake), options={})
     manifest = Manifest(database.alias, open_lake(storage), storage, run, step)
-    return Tools(spark, database.alias, storage, manifest, run, reader_of(spark, database.alias), step)
+    return Tools(lambda: spark, database.alias, storage, manifest, run, reader_of(lambda: spark, database.alias), step)
 
 
 def run(database: QueueDatabase, lake: Path, step: str = "-", size: int = 400, *flags: str) -> int:

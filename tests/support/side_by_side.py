@@ -25,6 +25,7 @@ SPARK_FOLDERS = ("tests/spark/", "tests/pipeline/")
 OWN_SPARK = (
     "tests/pipeline/test_kills.py",
     "tests/pipeline/test_cluster.py",
+    "tests/pipeline/test_warm.py::test_process_keeps_its_java_between_runs",
     "tests/spark/test_session.py::test_session_leaves_no_files",
 )
 # The slowest of the remaining tests.

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
+from django.db import connections
 
-from sqlqueue_app.conf import get_settings
+from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, from_command_line, one_line, whole_number
 from sqlqueue_app.messages.errors import ConfigurationError, SqlQueueError, counted
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.worker.logs import configure_logging, remove_logging
-from sqlqueue_app.worker.stop_signals import stop_at_eof, stop_on_signals
+from sqlqueue_app.worker.stop_signals import RunRequests, stop_on_signals
 
 _NEEDED = ("pyspark", "pyarrow")
 _EPILOG = """\
@@ -56,10 +58,11 @@ class Command(SqlQueueCommand):
         how_long = parser.add_mutually_exclusive_group()
         how_long.add_argument("--once", action="store_true", help="end when the audit queues are empty (the default)")
         how_long.add_argument("--continuous", action="store_true", help="run until stopped by a signal")
-        parser.add_argument(
-            "--stop-at-eof",
+        how_long.add_argument(
+            "--on-request",
             action="store_true",
-            help="stop as after a first signal when standard input ends; workers use this to stop the pipeline with them",
+            help="run at once, then for each line of standard input while Spark is warm; stop as after a first signal when the "
+            "input ends (workers use this)",
         )
         parser.add_argument(
             "--peek-only",
@@ -88,7 +91,7 @@ class Command(SqlQueueCommand):
         if missing:
             raise ConfigurationError(f"not installed: {' and '.join(missing)}; run pip install 'django-sqlqueue[spark]'")
         # Only now: all this needs the extra.
-        from sqlqueue_app.pipeline.run import options_of, run_pipeline  # noqa: PLC0415
+        from sqlqueue_app.pipeline.run import options_of  # noqa: PLC0415
 
         chosen = options_of(
             settings,
@@ -98,11 +101,10 @@ class Command(SqlQueueCommand):
         )
         handler = configure_logging("text", level=logging.WARNING, propagate=not from_command_line(self))
         stop = StopSignal()
-        if options["stop_at_eof"]:
-            stop_at_eof(stop)
+        requests = RunRequests(stop) if options["on_request"] else None
         try:
             with stop_on_signals(stop):
-                done = run_pipeline(settings, chosen, stop, progress=self._progress)
+                self._run(settings, chosen, stop, requests, options["format"])
         except ConfigurationError:
             raise
         except SqlQueueError as error:
@@ -110,7 +112,30 @@ class Command(SqlQueueCommand):
         finally:
             self._end_progress()
             remove_logging(handler)
-        self._print_result(done, "copied" if chosen.peek_only else "taken", options["format"])
+
+    def _run(self, settings: Settings, chosen: Any, stop: StopSignal, requests: RunRequests | None, form: str) -> None:
+        """Run once, and with `requests` again for each of them until the session has been idle for its time."""
+        from sqlqueue_app.pipeline.run import run_pipeline, warm_session  # noqa: PLC0415
+
+        warm = warm_session(chosen)
+        try:
+            while True:
+                done = run_pipeline(settings, chosen, stop, progress=self._progress, warm=warm)
+                self._end_progress()
+                self._print_result(done, "copied" if chosen.peek_only else "taken", form)
+                self.stdout.flush()
+                if requests is None:
+                    return
+                # the server may drop them meanwhile
+                connections.close_all()
+                if not _is_requested(requests, stop, warm.stop_if_idle):
+                    return
+        except BrokenPipeError:
+            # the worker that reads the results was killed; the run itself is complete
+            if requests is None:
+                raise
+        finally:
+            warm.stop()
 
     _is_shown = False
 
@@ -138,6 +163,14 @@ class Command(SqlQueueCommand):
             )
         for problem in done.problems:
             self.stderr.write(f"warning: {problem}")
+
+
+def _is_requested(requests: RunRequests, stop: StopSignal, stop_if_idle: Callable[[], float | None]) -> bool:
+    """Wait for a request while the session is warm; False once it is not, or on the stop."""
+    while not stop.is_set() and (left := stop_if_idle()) is not None:
+        if requests.wait(left):
+            return True
+    return False
 
 
 def _counts(done: Any, taken: str = "", copied: str = "") -> str:

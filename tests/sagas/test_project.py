@@ -107,6 +107,23 @@ class OrderSagaAdmin(SagaAdmin):
     list_display = (*SagaAdmin.list_display, "paid")
 """
 
+# Each process of Python costs a second: these take one for two commands.
+MIGRATE = """
+import importlib
+from django.core.management import call_command
+call_command("makemigrations", "shop", verbosity=0)
+importlib.invalidate_caches()
+call_command("migrate", verbosity=0)
+"""
+
+PLAY = """
+from django.core.management import call_command
+from shop.models import *
+from sqlqueue_app import send_many
+send_many([PlaceOrder("41<b>"), PlaceOrder("42"), OrderPaid("42")])
+call_command("run_sqlqueue_worker", "--until-empty", "--processes", "0", "--max-concurrency", "1")
+"""
+
 PAGES = """
 import json, re, sys
 from django.contrib.auth.models import Permission, User
@@ -164,8 +181,7 @@ def make_project(queue_database: QueueDatabase, tmp_path: Path) -> Run:
         assert (ended.returncode != 0) is fails, ended.stdout + ended.stderr
         return ended.stdout + ended.stderr if fails else ended.stdout
 
-    run("-m", "django", "makemigrations", "shop")
-    run("-m", "django", "migrate", "--verbosity", "0")
+    in_shell(run, MIGRATE)
     return run
 
 
@@ -174,12 +190,7 @@ def in_shell(project: Run, code: str) -> str:
 
 
 def played(project: Run) -> None:
-    in_shell(
-        project,
-        "from shop.models import *\nfrom sqlqueue_app import send_many\n"
-        "send_many([PlaceOrder('41<b>'), PlaceOrder('42'), OrderPaid('42')])",
-    )
-    project("-m", "django", "run_sqlqueue_worker", "--until-empty", "--processes", "0", "--max-concurrency", "1")
+    in_shell(project, PLAY)
 
 
 def test_migration_and_checks(project: Run, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ ONCE = (
     "tests/benchmarks/",
     "tests/browser/",
     "tests/chaos/",
+    "tests/contract/test_send.py::test_body_of_64_mib_is_stored",
     "tests/dashboard/test_permission_matrix.py::test_text_filters_do_not_reveal_bodies",
     "tests/demo/test_demo.py",
     "tests/dialects/",
@@ -25,6 +26,7 @@ ONCE = (
     "tests/receiving/test_delayed_retries.py::test_four_processes_make_exactly_the_configured_attempts",
     "tests/receiving/test_gunicorn.py",
     "tests/receiving/test_keys.py::test_thirty_kills_keep_each_key_in_order",
+    "tests/receiving/test_priorities.py::test_kills_lose_and_repeat_nothing_in_any_queue",
     "tests/receiving/test_rate_limits.py::test_killed_workers_lose_nothing_and_handle_nothing_twice",
     "tests/receiving/test_request_processes.py",
     "tests/sagas/test_kills.py",
@@ -39,6 +41,8 @@ ONCE = (
     "tests/worker/test_outages.py",
     "tests/worker/test_process_deaths.py",
     "tests/worker/test_processes.py",
+    "tests/worker/test_supervisor.py::test_children_end_with_a_killed_supervisor_and_lose_nothing",
+    "tests/worker/test_supervisor.py::test_dead_process_is_restarted_and_a_signal_stops_all",
 )
 # Exceptions of ONCE.
 REPEATED = tuple(

@@ -32,7 +32,10 @@ OWN_SPARK = (
 LONG = (
     *("tests/browser/", "tests/docs/test_examples.py", "tests/benchmarks/", "tests/packaging/", "tests/demo/"),
     "tests/dashboard/test_permission_matrix.py::test_text_filters_do_not_reveal_bodies",
+    "tests/chaos/",
+    "tests/receiving/test_gunicorn.py",
     "tests/receiving/test_keys.py::test_thirty_kills_keep_each_key_in_order",
+    "tests/worker/test_connections.py::test_worker_holds_one_session_per_receive_thread_and_few_more",
     "tests/worker/test_process_deaths.py",
 )
 

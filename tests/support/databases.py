@@ -23,10 +23,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from pytest_django import DjangoDbBlocker, Settings
 
 from tests.support import leaks, postgresql
-from tests.support.directories import directory_for_databases
+from tests.support.directories import ROOT as ROOT, directory_for_databases
 from tests.support.provisioning import PostgresqlProvider, Provider, SqliteProvider, SqlServerProvider, configured
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)

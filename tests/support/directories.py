@@ -1,10 +1,12 @@
-"""The location of the test databases: in memory if there is space."""
+"""The checkout, and the location of the test databases: in memory if there is space."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # On Linux, this file system is never written to a disk. Databases are created and dropped by the thousand: on a disk that costs
 # 100 ms for one of PostgreSQL (its 300 files; ext4 keeps inodes that were just freed, and searches past them) and 25 ms for one of

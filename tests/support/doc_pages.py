@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.support.databases import ROOT
+from tests.support.directories import ROOT
 
 _FENCE: Final = re.compile(
     r"(?:<!-- not run: (?P<reason>[^>]+) -->\n)?^```(?P<kind>[a-z#]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE

@@ -38,12 +38,12 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Java's default collector uses all memory it may have; this one needs a third less (`benchmarks/spark_pipeline.py`). Java accepts
 # only one collector, so a caller's choice replaces it.
 _COLLECTOR = "-XX:+UseSerialGC -XX:NewSize=192m -XX:MaxNewSize=192m"
-# For the short-lived Java that builds the command line of the real one.
 # Without the thorough compiler (C2), a session that starts for a small batch needs a third less processor time, and each message
 # twice as much. C2 pays from so many waiting messages on; a restart for it, from three times as many on.
 _QUICK = "-XX:TieredStopAtLevel=1"
 _WORTH_COMPILING: Final = 500_000
 _WORTH_A_RESTART: Final = 1_500_000
+# For the short-lived Java that builds the command line of the real one.
 _LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 _LOGGING = """\
 rootLogger.level = error

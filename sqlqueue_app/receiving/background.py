@@ -75,6 +75,9 @@ class _SteadyScheduler(BaseScheduler):  # type: ignore[misc]
         self._stopping.set()
         self.wakeup()
         self._thread.join()
+        # Then the threads of the jobs: APScheduler waits for them with a lock that `modify_job` needs in such a thread.
+        for executor in self._executors.values():
+            executor.shutdown(wait)
         super().shutdown(wait)
 
     def _run(self) -> None:

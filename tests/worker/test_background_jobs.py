@@ -7,12 +7,14 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.schedulers.base import BaseScheduler
 
 from sqlqueue_app.receiving.background import BackgroundJob, BackgroundJobs
 from sqlqueue_app.receiving.stopping import StopSignal
 from tests.support.clocks import ProcessClock
+from tests.support.waiting import join_all
 
 
 def test_job_without_database_is_not_delayed_by_database_jobs() -> None:
@@ -67,6 +69,27 @@ def test_timer_ends_before_its_jobs_are_removed(monkeypatch: pytest.MonkeyPatch)
     jobs.start()
     jobs.stop()
     assert timers == [[]], "a timer that shifts the times of jobs after a jump of the clock would not find them"
+
+
+def test_job_that_brings_its_next_call_forward_ends_during_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_work, stopping = threading.Event(), threading.Event()
+    shutdown = ThreadPoolExecutor.shutdown
+
+    def recording(self: ThreadPoolExecutor, wait: bool = True) -> None:
+        stopping.set()
+        shutdown(self, wait)
+
+    def work() -> None:
+        at_work.set()
+        assert stopping.wait(60)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", recording)
+    jobs = BackgroundJobs([BackgroundJob("soon again", 60.0, work, sooner=lambda: 0.0)])
+    jobs.start()
+    assert at_work.wait(60)
+    stop = threading.Thread(target=jobs.stop, daemon=True)
+    stop.start()
+    join_all([stop])
 
 
 def test_dead_timer_is_reported(monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]) -> None:

@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 
 ADAPTERS = "benchmarks.peers.adapters"
 
-ADVISED = "sqlqueue, --cpu-affinity auto"
-"""Our row by which the goals of speed are judged: one process, as the page on performance advises it for quick handlers."""
-
 Command = tuple[str, ...]
 
 
@@ -71,13 +68,11 @@ def _ours() -> Peer:
         command = ("-m", "django", "run_sqlqueue_worker", "--processes", str(processes), *arguments)
         return Variant(column, [command], pace, row, processes)
 
-    pinned = ("--cpu-affinity", "auto")
-    batches = ("--batch-size", "auto")
-    two = f"{ADVISED}, 2 processes of 4 threads"
+    batches, unbound = ("--batch-size", "auto"), ("--cpu-affinity", "none")
+    two, free = "sqlqueue, 2 processes of 4 threads", "sqlqueue, --cpu-affinity none"
     return Peer(
         "sqlqueue", "sqlqueue", ["sqlqueue"],
-        "run_sqlqueue_worker (a supervisor and N processes), WAKE_UP with its trigger; batch: BATCH_SIZE auto; "
-        "at rest and killed without --cpu-affinity",
+        "run_sqlqueue_worker with its defaults (a supervisor and N processes), WAKE_UP with its trigger; batch: BATCH_SIZE auto",
         Promise(
             "yes, `send()` joins the transaction",
             "yes, one transaction",
@@ -86,13 +81,13 @@ def _ours() -> Peer:
         "peer_ours",
         [
             variant("one", 2500, "--max-concurrency", "1"),
-            variant("eight", 5500, "--max-concurrency", "8"),
-            variant("batch", 20000, "--max-concurrency", "8", *batches),
-            variant("one", 2500, "--max-concurrency", "1", *pinned, row=ADVISED),
-            variant("eight", 8000, "--max-concurrency", "8", *pinned, row=ADVISED),
-            variant("batch", 30000, "--max-concurrency", "8", *batches, *pinned, row=ADVISED),
-            variant("eight", 8000, "--max-concurrency", "4", *pinned, row=two, processes=2),
-            variant("batch", 30000, "--max-concurrency", "4", *batches, *pinned, row=two, processes=2),
+            variant("eight", 8000, "--max-concurrency", "8"),
+            variant("batch", 30000, "--max-concurrency", "8", *batches),
+            variant("eight", 8000, "--max-concurrency", "4", row=two, processes=2),
+            variant("batch", 30000, "--max-concurrency", "4", *batches, row=two, processes=2),
+            variant("one", 2500, "--max-concurrency", "1", *unbound, row=free),
+            variant("eight", 5500, "--max-concurrency", "8", *unbound, row=free),
+            variant("batch", 20000, "--max-concurrency", "8", *batches, *unbound, row=free),
         ],
         lambda threads: variant("", 0, "--max-concurrency", str(threads)),
         ["Bench"],

@@ -42,8 +42,9 @@ Messages per second that one worker handles from a full queue, and that one proc
 {speed}
 
 "8 at once" means threads, tasks of an event loop or processes, depending on the worker.
-With `--cpu-affinity auto`, each sqlqueue process [stays on one processor](performance.md#one-processor-for-each-process).
-It has become the default since, for processes with many quick messages. The goals below refer to one such process.
+By default, a sqlqueue process with many quick messages [stays on one processor](performance.md#one-processor-for-each-process),
+here from the first quarter or half second of each turn on; with `--cpu-affinity none` it does not. The goals below refer to one
+process with the defaults.
 Bulk sending uses one statement for {chunk} messages where the queue supports it, otherwise one transaction around them.
 Celery has neither.
 

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.goals import Verdict
-from benchmarks.peers.catalogue import ADVISED, OURS, Peer
+from benchmarks.peers.catalogue import OURS, Peer
 
 COLUMNS = ("one", "eight", "batch")
 
@@ -83,19 +83,19 @@ def goals(peers: Sequence[Found]) -> list[Verdict]:
 
 
 def _beside(goal: str, ours: Found | None, others: Sequence[Found], column: str, least: float) -> Verdict:
-    """The ratio of our recommended variant to the best peer in the same rounds, with our other variants and the other peers."""
+    """The ratio of our defaults to the best peer in the same rounds, with our other variants and the other peers."""
     there = sorted((each for each in others if each.values(column)), key=lambda each: -median(each.values(column)))
-    if ours is None or not ours.values(column, ADVISED) or not there:
+    if ours is None or not ours.values(column) or not there:
         return Verdict(goal, "not measured", None)
     best, *more = there
-    each_round = ratios(ours.values(column, ADVISED), best.values(column))
+    each_round = ratios(ours.values(column), best.values(column))
     found = median(each_round)
     text = f"{found:.2f} × {best.name} ({min(each_round):.2f}–{max(each_round):.2f})"
     for row, columns in ours.rates.items():
-        if row != ADVISED and column in columns:
+        if row != ours.name and column in columns:
             text += f"; {row}: {median(ratios(columns[column], best.values(column))):.2f}"
     for each in more:
-        text += f"; {median(ratios(ours.values(column, ADVISED), each.values(column))):.2f} × {each.name}"
+        text += f"; {median(ratios(ours.values(column), each.values(column))):.2f} × {each.name}"
     return Verdict(goal, text, found >= least)
 
 

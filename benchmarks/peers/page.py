@@ -42,9 +42,8 @@ Messages per second that one worker handles from a full queue, and that one proc
 {speed}
 
 "8 at once" means threads, tasks of an event loop or processes, depending on the worker.
-By default, a sqlqueue process with many quick messages [stays on one processor](performance.md#one-processor-for-each-process),
-here from the first quarter or half second of each turn on; with `--cpu-affinity none` it does not. The goals below refer to one
-process with the defaults.
+By default, a sqlqueue process with many quick messages [stays on one processor](performance.md#one-processor-for-each-process);
+with `--cpu-affinity none` it does not. The goals below refer to one process with the defaults.
 Bulk sending uses one statement for {chunk} messages where the queue supports it, otherwise one transaction around them.
 Celery has neither.
 

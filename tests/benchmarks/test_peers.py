@@ -42,7 +42,7 @@ def ours() -> results.Found:
     killed = {"kills": 2, "messages": 9, "lost": 0, "twice": 0, "again": [0.02, 0.03], "never": 0, "waited": 5.0}
     rest = {"milliseconds": [1.0, 2.0, 9.0], "transactions": 1.0, "megabytes": 70.0, "processes": 2}
     rates = {
-        "sqlqueue": {"one": [10.0, 20.0], "eight": [5000.0, 6000.0], "batch": [8000.0, 10000.0]},
+        "sqlqueue": {"one": [10.0, 20.0], "eight": [5000.0, 6000.0], "batch": [9000.0, 9000.0]},
         "sqlqueue, otherwise": {"eight": [500.0, 600.0], "batch": [9000.0, 12000.0]},
     }
     return found(OURS, rates=rates, sending={"one": [100.0], "bulk": [9.0]}, rest=rest, killed=killed)
@@ -121,7 +121,7 @@ def test_run_is_written_as_json_and_report(tmp_path: Path, capsys: pytest.Captur
 
     kept, content = page.newest(tmp_path), next(tmp_path.glob("*.md")).read_text("utf-8")
     assert results.run_of(json.loads(kept.read_text("utf-8"))) == run
-    assert "| sqlqueue | 15 (10–20) | 5,500 (5,000–6,000) | 9,000 (8,000–10,000) | 100 | 9 |" in content
+    assert "| sqlqueue | 15 (10–20) | 5,500 (5,000–6,000) | 9,000 (9,000–9,000) | 100 | 9 |" in content
     assert "| django-tasks-db | 2 | 9 | 1 | 0 | – | 2 in 150 s |" in content
     assert "| sqlqueue | 2.0 | 9.0 | 1.0 | 70 | 2 |" in content
     assert "## What could not be measured\n\n- oban: oban is not installed" in content

@@ -74,29 +74,22 @@ def stop_on_signals(
         os.close(writing)
 
 
-def stop_at_eof(stop: StopSignal, *, on_input: Callable[[], None] = lambda: None) -> None:
-    """Set the stop signal when standard input ends, for a process that must not outlive its parent.
-
-    Call it once in a process. A thread reads and discards the input until then, and calls `on_input` for each part; it ends with
-    the process.
-    """
-
-    def read() -> None:
-        while os.read(0, 4096):
-            on_input()
-        stop.set()
-
-    threading.Thread(target=read, name="sqlqueue-stdin", daemon=True).start()
-
-
 class RunRequests:
-    """Requests to run again, as lines of standard input, whose end sets the stop signal. One in a process."""
+    """Requests to run again, as lines of standard input, whose end sets the stop signal: such a process never outlives its parent.
+
+    One in a process. A thread reads and discards the input, and ends with the process.
+    """
 
     def __init__(self, stop: StopSignal) -> None:
         self._stop = stop
         self._woken = threading.Event()
         stop.subscribe(self._woken.set)
-        stop_at_eof(stop, on_input=self._woken.set)
+        threading.Thread(target=self._read, name="sqlqueue-stdin", daemon=True).start()
+
+    def _read(self) -> None:
+        while os.read(0, 4096):
+            self._woken.set()
+        self._stop.set()
 
     def wait(self, seconds: float) -> bool:
         """Wait for a request; False if none came within this time, or on the stop. Several requests count as one."""

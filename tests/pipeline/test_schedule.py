@@ -15,7 +15,7 @@ import pytest
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.worker.run import PipelineSchedule, pipeline_jobs
+from sqlqueue_app.worker.run import PipelineSchedule, _PipelineProcess, pipeline_jobs
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install
 from tests.support.waiting import poll_until, read_until
@@ -136,9 +136,9 @@ def test_run_does_not_outlive_its_killed_worker(queue_database: QueueDatabase, m
 def test_end_of_standard_input_stops_the_run() -> None:
     script = (
         "from sqlqueue_app.receiving.stopping import StopSignal\n"
-        "from sqlqueue_app.worker.stop_signals import stop_at_eof\n"
+        "from sqlqueue_app.worker.stop_signals import RunRequests\n"
         "stop = StopSignal()\n"
-        "stop_at_eof(stop)\n"
+        "RunRequests(stop)\n"
         "print(stop.is_set(), flush=True)\n"
         "print(stop.wait(60))\n"
     )
@@ -180,6 +180,16 @@ sys.stdin.readline()
 """
 
 
+def first_run(worker: PipelineSchedule, clock: Clock) -> _PipelineProcess:
+    """Let the worker start the pipeline at a tick, wait for the end of the run, and return its process."""
+    clock.go(minutes=5)
+    assert worker.poll()
+    child = worker._child
+    assert child is not None
+    poll_until(lambda: not child.is_busy(), what="the end of the first run")
+    return child
+
+
 def test_warm_process_runs_again_at_the_next_tick(
     sqlite_database: QueueDatabase, clock: Clock, mark: Path, leave: list[PipelineSchedule]
 ) -> None:
@@ -204,11 +214,7 @@ def test_killed_warm_process_is_replaced_at_the_next_tick(
     install(sqlite_database)
     worker = schedule(clock, SERVE, mark)
     leave.append(worker)
-    clock.go(minutes=5)
-    assert worker.poll()
-    first = worker._child
-    assert first is not None
-    poll_until(lambda: not first.is_busy(), what="the end of the first run")
+    first = first_run(worker, clock)
     first.kill()
     first.wait(60)
     clock.go(minutes=5)
@@ -225,11 +231,7 @@ def test_request_to_an_ending_process_is_repeated(
     install(sqlite_database)
     worker = schedule(clock, END_EARLY, mark)
     leave.append(worker)
-    clock.go(minutes=5)
-    assert worker.poll()
-    first = worker._child
-    assert first is not None
-    poll_until(lambda: not first.is_busy(), what="the end of the first run")
+    first = first_run(worker, clock)
     clock.go(minutes=5)
     assert worker.poll()
     first.wait(60)

@@ -64,7 +64,7 @@ class Project:
 @pytest.fixture
 def project(bench: Bench, tmp_path: Path) -> Project:
     made = Project(tmp_path)
-    prepare(bench, HANDLERS=["reloaded_handlers"])
+    prepare(bench, HANDLERS=["reloaded_handlers"], MAX_CONCURRENCY=1)
     made.write(CODE.format(version=1))
     return made
 
@@ -79,6 +79,8 @@ def test_message_in_progress_is_finished_by_the_old_code_and_the_next_is_handled
         in_handler(process)
         project.write(CODE.format(version=2))
         wait_for_log(process, "reloaded_handlers.py has changed")
+        # only now is it certain that the old code receives nothing more
+        wait_for_log(process, "stopping: finishing the messages")
         project.released.touch()
         project.send(bench, 2)
         poll_until(lambda: len(handled(bench)) == 2, deadline=60, what="both are handled")

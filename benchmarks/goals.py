@@ -42,10 +42,11 @@ def verdicts(sections: Sequence[Section], database: str) -> list[Verdict]:
         _ratio(find, "8 threads, batch 1: ≥ 0.6 of the limit, 1 row, 8 clients", "receive", "worker.8.1", "limit.8.1", 0.6),
         _ratio(find, "batch auto, 8 threads: ≥ 4 × the limit, 1 row, 8 clients", "receive", "worker.8.auto", "limit.8.1", 4.0),
         _ratio(find, "2 processes of 4 threads: ≥ 1.0 of 1 process of 8", "processes", "processes.2", "processes.1", 1.0),
-        _ratio(find, "8 threads on one processor: ≥ 1.3 × on any", "affinity", "worker.8.one", "worker.8", 1.3),
-        _ratio(
-            find, "8 threads on one processor: ≥ 0.6 of the limit, 1 row, 8 clients", "affinity", "worker.8.one", "limit.8.1", 0.6
-        ),
+        _ratio(find, "the defaults, 8 threads: ≥ 0.55 of the limit, 1 row, 8 clients", "affinity", "worker.8", "limit.8.1", 0.55),
+        _ratio(find, "bound from the start: ≥ 0.6 of the limit, 1 row, 8 clients", "affinity", "worker.8.bound", "limit.8.1", 0.6),
+        _ratio(find, "the defaults, 8 threads: ≥ 0.85 of bound from the start", "affinity", "worker.8", "worker.8.bound", 0.85),
+        _ratio(find, "the defaults, 8 threads: ≥ 1.3 × never bound", "affinity", "worker.8", "worker.8.any", 1.3),
+        _ratio(find, "the defaults, batch auto: ≥ 6 × the limit, 1 row, 8 clients", "affinity", "worker.8.auto", "limit.8.1", 6.0),
         _ratio(find, "1,000,000 waiting: ≥ 0.95 of 1,000 waiting", "backlog", "depth.1000000", "depth.1000", 0.95),
         _ratio(find, "200,000 dead rows: ≥ 0.9 of none", "backlog", "dead.some", "dead.none", 0.9),
         _ratio(find, "100,000 delayed messages: ≥ 0.9 of none", "delayed", "waiting.100000", "waiting.0", 0.9),

@@ -158,14 +158,15 @@ def test_handlers_with_keys_are_compared_with_one_without(server: PostgreSQL) ->
     assert [kind.key for kind in plan.kinds] == [f"keys.{threads}.{each}" for threads in (1, 8) for each in (0, 1, 50)]
 
 
-def test_one_processor_is_compared_with_all(server: PostgreSQL) -> None:
+def test_default_affinity_is_compared_with_bound_and_never_bound(server: PostgreSQL) -> None:
     plan = affinity.plan(server, messages=200)
-    measured_once(plan, "plain.8.one", "worker.8", "worker.8.one", "worker.8.auto.one", "worker.8.waits.one")
+    measured_once(plan, "plain.8.one", "worker.8", "worker.8.any", "worker.8.bound", "worker.8.auto", "worker.8.waits")
 
     assert [kind.key for kind in plan.kinds] == [
-        "limit.8.1", "plain.8", "plain.8.one", "worker.2x4", "worker.2x4.one",
-        "worker.8", "worker.8.one", "worker.8.auto", "worker.8.auto.one", "worker.8.computes", "worker.8.computes.one",
-        "worker.8.hashes", "worker.8.hashes.one", "worker.8.waits", "worker.8.waits.one",
+        "limit.8.1", "plain.8", "plain.8.one", "worker.2x4", "worker.2x4.any",
+        "worker.8.bound", "worker.8", "worker.8.any", "worker.8.auto", "worker.8.auto.any",
+        "worker.8.computes", "worker.8.computes.any", "worker.8.hashes", "worker.8.hashes.any",
+        "worker.8.waits", "worker.8.waits.any",
     ]  # fmt: skip
 
 

@@ -14,8 +14,10 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from sqlqueue_app import handles, send, send_many
-from sqlqueue_app.checks import TAG, check_routed_queues, check_routes, check_shared_handlers, register
+from sqlqueue_app import Retry, handles, send, send_many
+from sqlqueue_app.checks import TAG, check_routed_queues, check_routes, check_shared_handlers, check_types_of_handlers, register
+from sqlqueue_app.conf import TASK_MESSAGE
+from sqlqueue_app.conf.task_backends import TASK_BACKEND
 from sqlqueue_app.messages.errors import HandlerError, MessageTypeError, QueueNotFound
 from sqlqueue_app.receiving.handlers import registry
 from tests.support.databases import QueueDatabase
@@ -223,6 +225,33 @@ def test_separate_routes_or_handlers_are_accepted() -> None:
         assert check_shared_handlers() == []
     with override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": {}}}):
         assert check_shared_handlers() == []
+
+
+@pytest.mark.usefixtures("shared")
+@pytest.mark.parametrize(("key", "value"), [("RETRIES", Retry(2)), ("RATE_LIMITS", "1/s")])
+def test_entry_for_a_type_without_handler_is_reported(key: str, value: object) -> None:
+    entries = dict.fromkeys(["Shared.Mesage", "Shared.Message", "Shared.*", "Other.*"], value)
+    with override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": {"HANDLERS": [__name__], key: entries}}}):
+        misspelled, other = check_types_of_handlers()
+
+    at = f'SQLQUEUE["ENDPOINTS"]["Sales"]["{key}"]'
+    assert (misspelled.id, misspelled.level) == ("sqlqueue.W010", checks.WARNING)
+    why = "has no effect, because no handler of the endpoint handles it"
+    assert misspelled.msg == f"{at}[\"Shared.Mesage\"] {why}: did you mean 'Shared.Message'?"
+    assert other.msg == f'{at}["Other.*"] {why}'
+
+
+@pytest.mark.parametrize("modules", [[], ["tests.conf.not_a_module"]])
+def test_types_are_unknown_without_handlers(modules: list[str]) -> None:
+    with override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": {"HANDLERS": modules, "RATE_LIMITS": {"Other.Message": "1/s"}}}}):
+        assert check_types_of_handlers() == []
+
+
+@pytest.mark.usefixtures("shared")
+def test_rate_of_tasks_is_accepted(settings: Any) -> None:
+    settings.TASKS = {"default": {"BACKEND": TASK_BACKEND, "OPTIONS": {"ENDPOINT": "Sales"}}}
+    settings.SQLQUEUE = {"ENDPOINTS": {"Sales": {"HANDLERS": [__name__], "RATE_LIMITS": {TASK_MESSAGE: "1/s"}}}}
+    assert check_types_of_handlers() == []
 
 
 # --- the app ------------------------------------------------------------------------------------------------------------------

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from django.apps import apps
-from django.db import IntegrityError, router, transaction
+from django.db import router
 
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.envelope import OutgoingMessage
@@ -20,7 +20,7 @@ from sqlqueue_app.messages.times import as_delay
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, table_exists
 from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.listing import TableScan, find_rows
-from sqlqueue_app.tables.managed import key_of
+from sqlqueue_app.tables.managed import claim_key, key_of
 
 MAX_KEY_LENGTH: Final = 1_000
 # The rows of each table that are searched for a message whose time is over; beyond them it counts as still waiting.
@@ -70,35 +70,28 @@ def claim(
             f"unique_key needs the tables of sqlqueue_app in the database of the queues, {alias!r}, but the routers keep them in "
             f'{kept_in!r}: add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS'
         )
-    queue = book.canonical(queues[0])
-    now = database_now(alias)
+    queue, message_id = book.canonical(queues[0]), message.message_id or ""
     values = {
         "key": unique.key[:255].replace("\0", "\N{REPLACEMENT CHARACTER}"),
         "queue": queue[:255],
-        "message_id": message.message_id or "",
-        "sent_at": now,
-        "unique_until": now + unique.kept_for,
+        "message_id": message_id,
+        "seconds": math.ceil(unique.kept_for.total_seconds()),
     }
+    digest = key_of(queue, unique.key)
     with database_errors(dialect_of_connection(connection_of(alias)), f"look for a message with the key {unique.key!r}"):
-        return _claim(model, alias, key_of(queue, unique.key), values, lambda known: _waits(alias, book, known, queues, delayed_by))
-
-
-def _claim(model: Any, alias: str, key: uuid.UUID, values: dict[str, Any], waits: Callable[[str], bool]) -> str | None:
-    records = model.objects.using(alias)
-    for _ in range(_TRIES):
-        known = records.select_for_update().filter(pk=key).first()
-        if known is None:
-            try:
-                with transaction.atomic(using=alias):
-                    records.create(pk=key, **values)
-            except IntegrityError:
-                continue  # another transaction has sent one and committed since
+        for _ in range(_TRIES):
+            if claim_key(alias, model._meta.db_table, digest, **values):
+                return None
+            known = model.objects.using(alias).select_for_update().filter(pk=digest).first()
+            if known is None:
+                continue  # its transaction has rolled back since, or the record was deleted
+            now = database_now(alias)
+            if known.unique_until > now or _waits(alias, book, known.message_id, queues, delayed_by):
+                return str(known.message_id)
+            known.message_id, known.sent_at, known.unique_until = message_id, now, now + unique.kept_for
+            known.save(using=alias, update_fields=["message_id", "sent_at", "unique_until"])
             return None
-        if known.unique_until > values["sent_at"] or waits(known.message_id):
-            return str(known.message_id)
-        records.filter(pk=key).update(**values)
-        return None
-    raise DatabaseError(f"the record of the key {values['key']!r} appears and disappears, because others roll back: try again")
+    raise DatabaseError(f"the record of the key {unique.key!r:.60} appears and disappears, because others roll back: try again")
 
 
 def _waits(alias: str, book: AddressBook, message_id: str, queues: Sequence[QueueAddress], delayed_by: str | None) -> bool:

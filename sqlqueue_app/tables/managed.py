@@ -170,6 +170,30 @@ def recorded_elsewhere(kept_in: str, alias: str) -> str:
     )
 
 
+def claim_key(alias: str, table: str, row_id: uuid.UUID, **values: object) -> bool:
+    """Record a message under the id of its key (`key_of`) in the caller's transaction. Returns False if the key has a record.
+
+    Waits as `HandledTable.remember` does. `values`: those of the statement, in which `seconds` is how long the key holds.
+    """
+    dialect = dialect_of_connection(connection_of(alias))
+    statement = dialect.statement("claim_key", table=dialect.quote(table))
+    return _inserted(alias, statement, row_id, "record the key of a message", **values)
+
+
+def _inserted(alias: str, statement: Rendered, row_id: uuid.UUID, doing: str, **values: object) -> bool:
+    """Run a statement that inserts a row with this id unless there is one. Returns whether it did."""
+    connection = connection_of(alias)
+    dialect = dialect_of_connection(connection)
+    try:
+        with database_errors(dialect, doing):
+            return run(connection, statement, id=uuid_value(connection, row_id), **values) == 1
+    except ConstraintViolation:
+        # On SQL Server the second insert fails, and its transaction continues.
+        if dialect.name != "sqlserver":
+            raise
+        return False
+
+
 class HandledTable:
     """The ids of handled messages. Holds no connection, as TransactionLog; the database's clock decides their age."""
 
@@ -191,16 +215,7 @@ class HandledTable:
 
         Waits while another transaction stores the same key, and treats it as known if that one commits.
         """
-        try:
-            with database_errors(self._dialect, "remember the id of a message"):
-                return (
-                    run(connection_of(self.alias), self._remember, id=uuid_value(connection_of(self.alias), key), queue=queue) == 1
-                )
-        except ConstraintViolation:
-            # On SQL Server the second insert fails, and its transaction continues.
-            if self._dialect.name != "sqlserver":
-                raise
-            return False
+        return _inserted(self.alias, self._remember, key, "remember the id of a message", queue=queue)
 
     def forget(self, queue: str, older_than_seconds: float, limit: int) -> int:
         """Delete at most `limit` older keys of the queue, oldest first, and return their number."""

@@ -105,6 +105,10 @@ EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
         [(TABLE, ("READCOMMITTEDLOCK",))],
         ("INSERT INTO", "SELECT CAST (", "GETUTCDATE ( )", "WHERE NOT EXISTS ( SELECT 1 FROM"),
     ),
+    "claim_key": (
+        [(TABLE, ("READCOMMITTEDLOCK",))],
+        ("INSERT INTO", "[KEY]", "SELECT CAST (", "DATEADD ( SECOND ,", "GETUTCDATE ( )", "WHERE NOT EXISTS ( SELECT 1 FROM"),
+    ),
     "forget_handled": (
         [(TABLE, READ)],
         ("DELETE FROM", "WHERE ID IN ( SELECT TOP (", "< DATEADD ( S ,", "GETUTCDATE ( )", "ORDER BY HANDLED_AT )"),

@@ -138,6 +138,9 @@ TESTS: dict[str, list[str]] = {
     ],
     "`sqlqueue_app` is missing": ["conf/test_nothing_silent.py::test_the_missing_app_is_named"],
     "the message of a schedule": ["conf/test_checks.py::test_a_schedule_without_a_route_is_a_warning"],
+    "`RETRIES` or `RATE_LIMITS` of an endpoint names a type": [
+        "conf/test_nothing_silent.py::test_entry_for_a_type_without_handler_is_reported"
+    ],
     "SQLite without": ["conf/test_checks.py::test_deferred_transactions_on_sqlite_are_a_warning"],
     "`WAKE_UP` is `True` on SQL Server": ["conf/test_rules.py::test_combination_gives_one_problem"],
     "`METRICS` without": ["packaging/test_wheel.py::test_metrics_without_the_extra_name_what_to_install"],

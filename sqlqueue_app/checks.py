@@ -17,20 +17,18 @@ from django.core import checks
 from django.core.files.storage import storages
 from django.db import Error as DjangoDatabaseError, connections, router
 
-from sqlqueue_app.conf import TASK_MESSAGE, Code, Settings, current_problems, dialect_of, get_settings, is_configured
+from sqlqueue_app.conf import Code, Settings, current_problems, dialect_of, get_settings, is_configured
 from sqlqueue_app.conf.validation import listed, suggestion
 from sqlqueue_app.dialects.dialect import dialect
 from sqlqueue_app.dialects.postgresql import CAN_PREPARE, options_for, seconds_until_given_up
 from sqlqueue_app.installation import planned_tables, unusable_names, wake_up_tables
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
-from sqlqueue_app.messages.types import plain_name
 from sqlqueue_app.policies.recoverability import TransactionMode
-from sqlqueue_app.receiving.handlers import takes_tasks
 from sqlqueue_app.sending.claim_checks import unknown_storage
 from sqlqueue_app.sending.composer import Routes
 from sqlqueue_app.sending.middleware import load_middleware
 from sqlqueue_app.status.queues import dead_row_problems, table_key
-from sqlqueue_app.status.schedule_definitions import handlers_or_none, schedules_without_route
+from sqlqueue_app.status.schedule_definitions import handlers_or_none, schedules_without_route, types_handled
 from sqlqueue_app.tables.announcements import inspect_wake_up_triggers, why_not_woken
 from sqlqueue_app.tables.connections import aliases_beside, connection_of, fetch_all
 from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_tables
@@ -234,12 +232,10 @@ def check_types_of_handlers(**_: Any) -> list[checks.CheckMessage]:
 def _types_without_handler(settings: Settings, name: str) -> Iterator[checks.CheckMessage]:
     endpoint = settings.endpoints[name]
     entries = [(key, each) for key, of in (("RETRIES", endpoint.retries), ("RATE_LIMITS", endpoint.rate_limits)) for each in of]
-    # without handlers, or if they cannot be imported, nothing is known about the types
-    if not entries or not (handlers := handlers_or_none(endpoint)):
-        return
-    handled = {plain_name(each.message_type) for each in handlers} | ({TASK_MESSAGE} if takes_tasks(settings, name) else set())
+    handled = types_handled(settings, name) if entries else set()
     for key, pattern in entries:
-        if not any(map(Routes({pattern: True}).find, handled)):
+        # without any handler, nothing is known about the types
+        if handled and not any(map(Routes({pattern: True}).find, handled)):
             place = f'SQLQUEUE["ENDPOINTS"]["{name}"]["{key}"]["{pattern}"]'
             message = f"{place} has no effect, because no handler of the endpoint handles it{suggestion(pattern, handled)}"
             yield checks.Warning(message, hint="correct the name of the type, or remove the entry", id=TYPE_WITHOUT_HANDLER)

@@ -15,12 +15,13 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _, gettext_lazy
 
-from sqlqueue_app.conf import EndpointSettings, ScheduleSettings, Settings, get_settings
+from sqlqueue_app.conf import TASK_MESSAGE, EndpointSettings, ScheduleSettings, Settings, get_settings
 from sqlqueue_app.conf.crontab import cron_fault
 from sqlqueue_app.conf.schedule_times import ScheduleTimes
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError
+from sqlqueue_app.messages.types import plain_name
 from sqlqueue_app.models import Schedule, ScheduleKind, ScheduleTick
-from sqlqueue_app.receiving.handlers import Handler, handlers_of
+from sqlqueue_app.receiving.handlers import Handler, handlers_of, takes_tasks
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.composer import Routes
 from sqlqueue_app.status.queues import address_book_of
@@ -196,6 +197,13 @@ def handlers_or_none(endpoint: EndpointSettings) -> list[Handler]:
         return handlers_of(endpoint.handlers)
     except Exception:  # noqa: BLE001 - user modules may raise anything; the endpoint's worker reports it
         return []
+
+
+def types_handled(settings: Settings, endpoint: str) -> set[str]:
+    """The message types that an endpoint handles; none if it has no handlers of its own or their import raises."""
+    handlers = handlers_or_none(settings.endpoints[endpoint])
+    of_tasks = {TASK_MESSAGE} if handlers and takes_tasks(settings, endpoint) else set()
+    return of_tasks | {plain_name(handler.message_type) for handler in handlers}
 
 
 class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]

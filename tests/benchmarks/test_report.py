@@ -64,7 +64,7 @@ def test_ratio_compares_values_of_the_same_round() -> None:
 def test_every_goal_has_a_row_without_measurements() -> None:
     found = verdicts([], DURABLE)
 
-    assert len(found) == 16
+    assert len(found) == 19
     assert {each.met for each in found} == {None}
     assert {each.measured for each in found} == {"not measured"}
 
@@ -75,7 +75,7 @@ def test_every_goal_has_a_row_without_measurements() -> None:
         ("receive", [series("worker.8.1", 9.0), series("plain.8", 10.0)], "plain driver loop", True),
         ("receive", [series("worker.8.1", 8.9), series("plain.8", 10.0)], "plain driver loop", False),
         ("receive", [series("worker.8.1", 6.0), series("limit.8.1", 10.0)], "batch 1: ≥ 0.6 of the limit", True),
-        ("receive", [series("worker.8.auto", 39.0), series("limit.8.1", 10.0)], "batch auto", False),
+        ("receive", [series("worker.8.auto", 39.0), series("limit.8.1", 10.0)], "batch auto, 8 threads", False),
         ("processes", [series("processes.1", 10.0), series("processes.2", 10.0)], "2 processes", True),
         ("affinity", [series("worker.8", 12.0), series("worker.8.any", 10.0)], "never bound", False),
         ("affinity", [series("worker.8", 5.4), series("limit.8.1", 10.0)], "defaults, 8 threads: ≥ 0.55 of the limit", False),

@@ -63,6 +63,27 @@ def test_handled_message_counts_until_its_time_is_over(bench: Bench, counting: C
     assert len(calls.seen) == 2
 
 
+def test_key_of_no_time_counts_only_while_its_message_waits(bench: Bench, counting: Callable[..., None]) -> None:
+    def now() -> str:
+        return send("Test.Message", {}, unique_key="now", unique_for=0)
+
+    first = now()
+    assert now() == first
+    bench.run()
+    # in the same second as the first, or soon after
+    assert now() != first
+
+
+@pytest.mark.parametrize("kept_for", [timedelta(milliseconds=1), timedelta(seconds=1.5), timedelta(days=3650)])
+def test_key_holds_for_its_time_by_the_clock_of_the_database(bench: Bench, kept_for: timedelta) -> None:
+    before = database_now(bench.database.alias)
+    send("Test.Message", {}, unique_key="kept", unique_for=kept_for)
+    record = UniqueMessage.objects.using(bench.database.alias).get()
+
+    assert before <= record.sent_at <= database_now(bench.database.alias)
+    assert kept_for <= record.unique_until - record.sent_at < kept_for + timedelta(seconds=1)
+
+
 def test_message_that_names_the_handled_one_is_not_that_one(bench: Bench) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:

@@ -23,13 +23,11 @@ def plan(database: PostgreSQL, *, messages: int) -> Plan:
     recording = record(database)
     limit = next(kind for kind in receive.limit_kinds(database, recording, messages) if kind.key == "limit.8.1")
 
-    def plain(*, one: bool) -> Kind:
+    def plain(suffix: str, title: str, **affinity: str) -> Kind:
         def measure() -> Measured:
-            affinity = {ONE_PROCESSOR: "1"} if one else {}
             return receive.plain(database, database.conninfo(), recording, "one_trip", messages=messages, threads=8, **affinity)
 
-        name = "plain driver loop, 8 threads"
-        return Kind("plain.8.one", f"{name}, on one processor", measure) if one else Kind("plain.8", name, measure)
+        return Kind(f"plain.8{suffix}", f"plain driver loop, 8 threads{title}", measure)
 
     def worker(key: str, name: str, threads: int, *arguments: str, factor: float = 1, work: str | None = None) -> Kind:
         def measure() -> Measured:
@@ -51,6 +49,6 @@ def plan(database: PostgreSQL, *, messages: int) -> Plan:
                 for key, work in zip(("waits", "computes", "hashes"), WORKS, strict=True)
             ),
         ]
-    kinds += [plain(one=False), plain(one=True)]
+    kinds += [plain("", ""), plain(".one", ", on one processor", **{ONE_PROCESSOR: "1"})]
     kinds.sort(key=lambda kind: kind.key.removesuffix(_KEY).removesuffix(".bound"))
     return Plan("affinity", "the processor of each process", database.name, kinds, {"messages": messages})

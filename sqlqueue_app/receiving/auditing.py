@@ -132,14 +132,14 @@ class Forwarding:
         }
         headers = headers_of_copy(row, incoming.headers)
         try:
-            table = self._destinations.table(to)
+            with self._destinations.writing_to(to) as table:
+                if table.address == self._own:
+                    return False
+                # Without expiry, like NServiceBus.
+                table.send([NewRow(str(table.id_of_copy(row.id)), write_headers(headers), incoming.body, *columns_of(headers))])
         except Unroutable as error:
             self._error_queue_of(to).move(row, headers, failure_of(error, unrecoverable=True))
             logger.error("message moved to the error queue: %s", error, extra=extra | {"event": "message_unroutable"})
             return True
-        if table.address == self._own:
-            return False
-        # Without expiry, like NServiceBus.
-        table.send([NewRow(str(table.id_of_copy(row.id)), write_headers(headers), incoming.body, *columns_of(headers))])
         logger.debug("message sent on to %s", table.qualified, extra=extra)
         return True

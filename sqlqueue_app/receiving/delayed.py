@@ -132,12 +132,9 @@ class DueMessages:
 
     def _deliver_one(self, due: DueMessage, lost: list[tuple[str, Exception]]) -> None:
         try:
-            with transaction.atomic(using=self.delayed.alias):
-                table = self._destinations.table(due.to)
+            with self._destinations.writing_to(due.to) as table:
                 table.send([due.row(table)])
-        except TransientError:
-            raise
-        except (Unroutable, DatabaseError) as error:
+        except Unroutable as error:
             # Like NServiceBus, report the destination as the failed queue: a retry goes there.
             row = ReceivedRow(due.row_id, None, None, False, None, due.body)
             self._error_queue_of(due.to).move(row, due.headers, failure_of(error, unrecoverable=True))

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from django.db import transaction
 
 from sqlqueue_app.conf.settings import LEGACY_RETRIES, LEGACY_TIMEOUTS
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
-from sqlqueue_app.messages.errors import AddressError, ConfigurationError, QueueNotFound, SqlQueueError, TableMismatch
+from sqlqueue_app.messages.errors import (
+    AddressError,
+    ConfigurationError,
+    DatabaseError,
+    QueueNotFound,
+    SqlQueueError,
+    TableMismatch,
+    TransientError,
+)
 from sqlqueue_app.messages.headers import Headers
 from sqlqueue_app.messages.times import LATEST, parse_time
 from sqlqueue_app.tables.installation import check_address
@@ -117,6 +129,20 @@ class Destinations:
             self._check_allowed(address)
             return table
         raise Unroutable(f"{self._what} {text!r}: {problem}") from problem
+
+    @contextmanager
+    def writing_to(self, text: str) -> Iterator[QueueTable]:
+        """The queue of an address text, for a write within this context. Unroutable as `table`, and if the database refuses.
+
+        What is written is undone then, and the transaction of the caller stays usable. A transient error is raised as it is.
+        """
+        try:
+            with transaction.atomic(using=self._alias):
+                yield self.table(text)
+        except TransientError:
+            raise
+        except DatabaseError as error:
+            raise Unroutable(f"{self._what} {text!r}: {error}") from error
 
     def _cut(self, text: str) -> QueueAddress:
         return self._book.resolve(QueueAddress.parse(text, "legacy"))

@@ -107,24 +107,24 @@ class SatelliteProcessor(MessageProcessor):
         return RowOutcome.HANDLED
 
     def _move(self, row: ReceivedRow, headers: Headers) -> str:
-        """Write the message to its destination, and return that. Raises Unroutable or RetriesUsedUp before it writes."""
+        """Write the message to its destination, and return that. Raises Unroutable or RetriesUsedUp; nothing is written then."""
         if (saga := cancelled_saga(self.config.queue, headers)) and (timeouts := self._cancel(saga)):
             return f"its end: {timeouts} timeouts of the saga {saga} are cancelled"
         route = route_of(self.config.queue, headers)
         now = self._routes.now()
         delay = self._delay_of_retry(headers, now) if is_for_retries(self.config.queue) else None
-        table = self._routes.destinations.table(route.to)
-        if delay is not None:
-            kept = with_next_retry(headers_of_copy(row, headers), now)
-            return self._keep(OutgoingMessage(table.address, kept, row.body or b"", delay=delay))
-        if route.due is None:
-            table.send([_whole(row, headers, table)])
-        elif route.due <= now + DUE_WITHIN:
-            kept = _without_delay(row, headers)
-            table.send([NewRow(str(table.id_of_copy(row.id)), write_headers(kept), row.body or b"", *columns_of(kept))])
-        else:
+        with self._routes.destinations.writing_to(route.to) as table:
+            if delay is None and route.due is None:
+                table.send([_whole(row, headers, table)])
+                return table.qualified
+            if route.due is not None and route.due <= now + DUE_WITHIN:
+                kept = _without_delay(row, headers)
+                table.send([NewRow(str(table.id_of_copy(row.id)), write_headers(kept), row.body or b"", *columns_of(kept))])
+                return table.qualified
+        if delay is None:
             return self._keep(OutgoingMessage(table.address, _without_delay(row, headers), row.body or b"", deliver_at=route.due))
-        return table.qualified
+        kept = with_next_retry(headers_of_copy(row, headers), now)
+        return self._keep(OutgoingMessage(table.address, kept, row.body or b"", delay=delay))
 
     def _cancel(self, saga: str) -> int:
         # Delayed replies to the saga also carry its id.

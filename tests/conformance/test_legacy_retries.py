@@ -22,6 +22,7 @@ from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import NewRow
 from tests.support.bench import Bench, Calls
+from tests.support.tables import refuse_a_second_copy
 from tests.support.worker_processes import address
 
 MESSAGE_ID = "aaaaaaaa-0000-0000-0000-000000000001"
@@ -278,3 +279,15 @@ def test_without_transactions_a_retry_returns_immediately(drained: Bench) -> Non
     put(drained, {"NServiceBus.Retries": "7"}, to="Billing")
     drained.run()
     assert [headers["NServiceBus.Retries"] for headers in drained.headers("Billing")] == ["7"]
+
+
+def test_retry_that_its_queue_refuses_is_in_the_error_queue(drained: Bench) -> None:
+    drained.configure(LEGACY_SATELLITES=True, TRANSACTION_MODE="none")
+    drained.install_queues("Billing")
+    refuse_a_second_copy(drained.database, drained.table("Billing"))
+    for _ in range(2):
+        put(drained, to="Billing", correlation_id="c")
+    drained.run()
+    assert len(drained.rows("Billing")) == 1
+    (failed,) = drained.headers("error")
+    assert failed["NServiceBus.FailedQ"] == "Billing"

@@ -14,7 +14,7 @@ from django.core.management import call_command
 from sqlqueue_app import handles
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.installation import planned_tables
-from sqlqueue_app.messages.errors import QueueNotFound
+from sqlqueue_app.messages.errors import LockTimeout, QueueNotFound
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.receiving.delayed import due_messages_of
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
@@ -243,7 +243,7 @@ def test_move_is_one_transaction_in_every_mode(
         send(self, rows)
         if broken:
             broken.pop()
-            raise QueueNotFound("the disk is full")
+            raise LockTimeout("another session locks the table")
 
     monkeypatch.setattr(table, "send", breaks_once)
     drained.run()

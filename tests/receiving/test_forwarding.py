@@ -9,6 +9,7 @@ import pytest
 from sqlqueue_app import handles
 from tests.support.bench import FAST, Bench, Calls
 from tests.support.delayed_tables import FORWARD, MESSAGE, office_of
+from tests.support.tables import refuse_a_second_copy
 from tests.support.worker_processes import address
 
 
@@ -66,3 +67,19 @@ def test_undeliverable_message_is_in_error_queue_with_the_reason(office: Bench, 
     assert failed["NServiceBus.FailedQ"] == to
     assert FORWARD not in failed
     assert office.rows("Sales") == office.rows("Secret") == []
+
+
+@pytest.mark.parametrize("mode", ["transaction_scope", "receive_only", "none"])
+def test_message_that_its_destination_refuses_is_in_error_queue(office: Bench, calls: Calls, mode: str) -> None:
+    office.configure(TRANSACTION_MODE=mode)
+    handles("Test.Message")(lambda message, context: calls.add(message["n"]) and None)
+    refuse_a_second_copy(office.database, office.table("Billing"))
+    to_billing = json.dumps({**MESSAGE, "NServiceBus.CorrelationId": "c", FORWARD: address(office, "Billing")})
+    for number, headers in enumerate([to_billing, to_billing, json.dumps(MESSAGE)], 1):
+        office.put(headers, b'{"n": %d}' % number, row_id=f"00000000-0000-0000-0000-{number:012}")
+    office.run()
+    assert ([row.body for row in office.rows("Billing")], calls.seen) == ([b'{"n": 1}'], [3])
+    (failed,) = office.headers("error")
+    assert failed["NServiceBus.FailedQ"] == address(office, "Billing")
+    assert "on its way to" in failed["NServiceBus.ExceptionInfo.Message"]
+    assert [row.body for row in office.rows("error")] == [b'{"n": 2}']

@@ -17,6 +17,7 @@ from django.urls import reverse
 from sqlqueue_app import handles, publish, send, send_many
 from sqlqueue_app.models import FailedMessage, Instance, Operation
 from tests.support.bench import FAST, Bench, Calls
+from tests.support.delayed_tables import FORWARD
 from tests.support.failing import fail, failed_row
 from tests.support.filling import message, subscribe
 from tests.support.pages import client_of
@@ -105,6 +106,20 @@ def test_a_worker_reads_and_writes(shop: Bench, calls: Calls, caplog: pytest.Log
             assert "permission denied" not in output_of(*command)
         refuses(shop.database, *BEYOND)
     assert "permission denied" not in caplog.text
+
+
+def test_message_to_a_schema_that_the_worker_may_not_use_does_not_block_its_queue(shop: Bench, calls: Calls) -> None:
+    handles("Test.Message")(lambda message, context: calls.add(message["n"]) and None)
+    to = '"pg_toast"."q"'
+    shop.put(json.dumps({FORWARD: to}), b'{"n": 1}')
+    shop.put(json.dumps({"NServiceBus.FailedQ": to}), b'{"n": 2}', queue="Sales.Retries")
+    shop.put_message_of(3, "Test.Message", {"n": 3})
+    with shop.database.as_role(role_for(shop.database, "worker")):
+        shop.run()
+    assert (calls.seen, shop.rows("Sales"), shop.rows("Sales.Retries")) == ([3], [], [])
+    failed = shop.headers("error")
+    assert [headers["NServiceBus.FailedQ"] for headers in failed] == [to, to]
+    assert all("permission denied" in headers["NServiceBus.ExceptionInfo.Message"] for headers in failed)
 
 
 def test_a_sender_sees_no_message(shop: Bench) -> None:

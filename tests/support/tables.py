@@ -121,6 +121,12 @@ def receive_all(table: QueueTable) -> list[bytes | None]:
     return bodies
 
 
+def refuse_a_second_copy(database: QueueDatabase, table: QueueTable) -> None:
+    """Let the database refuse a row with the correlation id of one in the table; on PostgreSQL, with its headers."""
+    column = "headers" if database.vendor == "postgresql" else "CorrelationId"
+    execute(database, f"CREATE UNIQUE INDEX refuses_copies ON {table.qualified} ({column})")
+
+
 def elsewhere(work: Callable[[], T]) -> T:
     """Call `work` in another thread and so on another connection; return its result or raise its exception."""
     results: list[T] = []

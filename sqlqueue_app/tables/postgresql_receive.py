@@ -233,9 +233,9 @@ class PostgresReceiveTransaction(ReceiveTransaction):
         # Committing a failed transaction raises no error, but rolls it back.
         return raw is None or raw.pgconn.transaction_status != _IN_TRANSACTION
 
-    def was_ended(self) -> bool:
+    def _has_transaction(self) -> bool | None:
         raw = self.connection.unwatched
-        return raw is not None and raw.pgconn.transaction_status == pq.TransactionStatus.IDLE
+        return None if raw is None else raw.pgconn.transaction_status != pq.TransactionStatus.IDLE
 
     def abandon(self) -> None:
         if self.participants is not None:

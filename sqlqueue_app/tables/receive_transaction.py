@@ -213,7 +213,8 @@ class ReceiveTransaction:
 
     def was_ended(self) -> bool:
         """Whether a handler has ended the transaction with its own COMMIT or ROLLBACK, bypassing Django."""
-        return self._has_transaction() is False
+        # After a failed commit of ours, the rows are in their queue, and another process may receive them.
+        return self._atomic is not None and self._has_transaction() is False
 
     def commit(self, *, then_receive: Callable[[], int] | None = None) -> Hooks:
         """Commit, and return the `on_commit` hooks in order for the caller to run: an error in a hook undoes nothing.

@@ -15,6 +15,7 @@ from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction
 from sqlqueue_app.tables.rows import ReceivedRow
 from tests.receiving.batches import configure, put_rows
 from tests.support.bench import Bench, Calls
+from tests.support.tables import execute
 
 Batches = list[list[ReceivedRow]]
 
@@ -184,6 +185,30 @@ def test_deferred_constraint_fails_only_its_own_message(
     with bench.database.connection.cursor() as cursor:
         cursor.execute("SELECT number FROM once ORDER BY number")
         assert [row[0] for row in cursor.fetchall()] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("mode", ["transaction_scope", "receive_only"])
+def test_commit_that_fails_is_a_failure_of_its_message(
+    sqlite_bench: Bench, calls: Calls, events: Callable[[], list[str]], mode: str
+) -> None:
+    bench = sqlite_bench
+    configure(bench, IMMEDIATE_RETRIES=1, TRANSACTION_MODE=mode)
+    execute(bench.database, "CREATE TABLE one (number integer PRIMARY KEY)")
+    execute(bench.database, "CREATE TABLE other (one integer REFERENCES one DEFERRABLE INITIALLY DEFERRED)")
+    put_rows(bench, [0])
+
+    def handle(message: Any, context: Any) -> None:
+        calls.add(context.attempt)
+        with context.connection.cursor() as cursor:
+            cursor.execute("INSERT INTO other VALUES (99)")
+
+    handles("Test.Message")(handle)
+    bench.run()
+    assert calls.seen == [1, 2]
+    (headers,) = bench.headers("error")
+    assert "FOREIGN KEY constraint failed" in headers["NServiceBus.ExceptionInfo.Message"]
+    assert events().count("transaction_lost") == 2
+    assert "transaction_ended" not in events()
 
 
 def test_lost_transaction_counts_only_for_the_current_message(

@@ -263,32 +263,38 @@ def _is_too_old(config: RecoverabilityConfig, context: FailureContext) -> bool:
 REMEMBERED_FAILURES = 10_000
 
 _Cause = TypeVar("_Cause")
+RowKey = tuple[UUID, int]
+"""A row of a queue by its id and its RowVersion."""
 
 
 class FailureMemory(Generic[_Cause]):
-    """Failed attempts and the last cause by row id, for failures whose transaction was lost. Not thread-safe: callers lock."""
+    """Failed attempts and the last cause by row, for failures whose transaction was lost. Not thread-safe: callers lock.
+
+    A rollback keeps the id and the RowVersion of a row. Where a retry keeps the id, its RowVersion is a new one, and its attempts
+    count from the beginning.
+    """
 
     def __init__(self, size: int = REMEMBERED_FAILURES) -> None:
         self._size = size
-        self._failures: OrderedDict[UUID, tuple[int, _Cause]] = OrderedDict()
+        self._failures: OrderedDict[RowKey, tuple[int, _Cause]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._failures)
 
-    def failed(self, row_id: UUID, attempts: int, cause: _Cause) -> None:
+    def failed(self, row: RowKey, attempts: int, cause: _Cause) -> None:
         """Remember the number of failed attempts of the row, and the cause of the last one."""
-        self._failures[row_id] = (attempts, cause)
-        self._failures.move_to_end(row_id)
+        self._failures[row] = (attempts, cause)
+        self._failures.move_to_end(row)
         if len(self._failures) > self._size:
             self._failures.popitem(last=False)
 
-    def recall(self, row_id: UUID) -> tuple[int, _Cause] | None:
+    def recall(self, row: RowKey) -> tuple[int, _Cause] | None:
         """The number of failed attempts of the row and the last cause, or None."""
-        return self._failures.get(row_id)
+        return self._failures.get(row)
 
-    def forget(self, row_id: UUID) -> None:
+    def forget(self, row: RowKey) -> None:
         """Remove a row that is done."""
-        self._failures.pop(row_id, None)
+        self._failures.pop(row, None)
 
 
 class TransactionMode(enum.Enum):

@@ -202,20 +202,20 @@ class SharedFailures:
     def failed(self, row: ReceivedRow, attempts: int, failure: Failure) -> None:
         """Remember a failure whose transaction is lost."""
         with self._lock:
-            self._memory.failed(row.id, attempts, failure)
+            self._memory.failed((row.id, row.row_version), attempts, failure)
             self.is_empty = False
 
     def recall(self, row: ReceivedRow) -> tuple[int, Failure] | None:
         """The remembered attempts and failure of a row."""
         with self._lock:
-            return self._memory.recall(row.id)
+            return self._memory.recall((row.id, row.row_version))
 
     def forget(self, row: ReceivedRow) -> None:
         """Drop the memory of a finished row."""
         if self.is_empty:
             return
         with self._lock:
-            self._memory.forget(row.id)
+            self._memory.forget((row.id, row.row_version))
             self.is_empty = not self._memory
 
 

@@ -7,11 +7,11 @@ from collections import OrderedDict
 
 from hypothesis import given, strategies as st
 
-from sqlqueue_app.policies.recoverability import REMEMBERED_FAILURES, FailureMemory
+from sqlqueue_app.policies.recoverability import REMEMBERED_FAILURES, FailureMemory, RowKey
 
 
-def row(number: int) -> uuid.UUID:
-    return uuid.UUID(int=number)
+def row(number: int) -> RowKey:
+    return uuid.UUID(int=number), number
 
 
 def test_memory_returns_attempts_and_the_last_cause() -> None:
@@ -56,6 +56,13 @@ def test_row_that_fails_again_is_the_newest() -> None:
 
     assert memory.recall(row(1)) == (2, "cause")
     assert memory.recall(row(2)) is None
+
+
+def test_retry_with_the_id_of_a_failed_row_has_no_failed_attempt() -> None:
+    memory: FailureMemory[str] = FailureMemory()
+    memory.failed(row(1), 1, "cause")
+
+    assert memory.recall((row(1)[0], 2)) is None
 
 
 @given(

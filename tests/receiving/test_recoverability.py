@@ -9,12 +9,22 @@ from typing import Any
 import pytest
 
 from sqlqueue_app import Discard, MoveToError, RetryLater, RetryNow, Unrecoverable, default_policy, handles
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.messages.times import parse_time
+from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
+from sqlqueue_app.receiving.processing import MessageProcessor, ProcessorConfig
+from sqlqueue_app.tables.receive_transaction import receive_transaction
 from tests.support.bench import Bench, Calls
 
 DATA = "NServiceBus.ExceptionInfo.Data."
 chosen: list[Any] = []
+
+
+def processor_config() -> ProcessorConfig:
+    """What a process keeps for the queue of Sales, its memory of failures included."""
+    endpoint = ReceivingEndpoint(get_settings(), "Sales")
+    return endpoint.processor_config(endpoint.receiving_queues(None)[0])
 
 
 def chosen_policy(config: Any, context: Any) -> Any:
@@ -54,6 +64,31 @@ def test_policy_gets_the_failure_and_the_settings(bench: Bench, policy: Any, fai
     assert (context.exception_type, context.exception_message, context.unrecoverable) == ("LookupError", "always", False)
     assert isinstance(context.exception, LookupError)
     assert [row["NServiceBus.MessageId"] for row in bench.headers("error")] == ["m-1"]
+
+
+def test_operator_retry_is_attempted_where_an_earlier_attempt_was_lost(bench: Bench, calls: Calls) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        calls.add(context.attempt)
+        if len(calls.seen) == 1:
+            context.connection.close()
+        if len(calls.seen) < 3:
+            raise LookupError
+
+    def process(config: ProcessorConfig) -> None:
+        processor = MessageProcessor(config, receive_transaction(bench.table("Sales")))
+        processor.process(processor.receive())
+
+    bench.configure(IMMEDIATE_RETRIES=0)
+    here, elsewhere = processor_config(), processor_config()
+    bench.put_message("Test.Message")
+    process(here)
+    process(elsewhere)
+    (failed,) = bench.rows("error")
+    bench.put(failed.headers or "", failed.body, row_id=str(failed.id))
+    process(here)
+    assert calls.seen == [1, 1, 1]
+    assert (bench.rows("Sales"), len(bench.rows("error"))) == ([], 1)
 
 
 def test_policy_may_return_an_action_class(bench: Bench, policy: Any, failing: Calls) -> None:

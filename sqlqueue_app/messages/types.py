@@ -138,6 +138,33 @@ def resolve_enclosed(text: str | None) -> list[str]:
     return [name for name in names if name]
 
 
+def topics_of(text: str | None) -> tuple[str, ...]:
+    """The topics by which subscribers of an event are found, for its text of EnclosedMessageTypes, in order, each once.
+
+    The topic of a type is its .NET full name. Subscribers may also omit the assemblies of its type arguments.
+    """
+    if "[" not in (text or ""):
+        return tuple(dict.fromkeys(resolve_enclosed(text)))
+    entries = [entry for entry in (text or "").split(";") if "__impl" not in entry]
+    found = (name for entry in entries for name in (full_name(entry), plain_name(entry)))
+    return tuple(dict.fromkeys(name for name in found if name))
+
+
+def full_name(text: str) -> str:
+    """The full name of a type without its assembly, as `Type.FullName` of .NET: its type arguments keep theirs.
+
+    ``Shop.Envelope`1[[Shop.Order, Shop, Version=1.0.0.0]], Core`` → ``Shop.Envelope`1[[Shop.Order, Shop, Version=1.0.0.0]]``.
+    """
+    if "[" not in text:
+        return text.partition(",")[0].strip()
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            return text[:place].strip()
+    return text.strip()
+
+
 def plain_name(text: str) -> str:
     """The full name of a type without its assembly, its type arguments without theirs.
 

@@ -38,7 +38,7 @@ from sqlqueue_app.messages.errors import (
 from sqlqueue_app.messages.headers import CONTENT_TYPE, CONTROL_MESSAGE, ENCLOSED_MESSAGE_TYPES, Intent
 from sqlqueue_app.messages.serializers import body_reader, deserialize_element, type_names_in
 from sqlqueue_app.messages.type_hints import backtracking_budget
-from sqlqueue_app.messages.types import plain_name, registry as message_types, resolve_enclosed
+from sqlqueue_app.messages.types import full_name, plain_name, registry as message_types, resolve_enclosed
 from sqlqueue_app.messages.xml import Element, messages_in
 from sqlqueue_app.policies.rates import EXPECTED, Rate
 from sqlqueue_app.policies.recoverability import Retry, TransactionMode
@@ -336,9 +336,8 @@ class HandlerTable:
 
     @property
     def message_types(self) -> list[str]:
-        """The types that have a handler, sorted; type arguments as written, because .NET topics spell them so."""
-        names = {handler.message_type for handlers in self._by_type.values() for handler in handlers}
-        return sorted({name if "[" in name else plain_name(name) for name in names})
+        """The types that have a handler, sorted, with the assemblies of type arguments as in the topics of .NET."""
+        return sorted({full_name(handler.message_type) for handlers in self._by_type.values() for handler in handlers})
 
     @property
     def has_hard_limits(self) -> bool:
@@ -563,8 +562,7 @@ class SubscriptionMessages:
 
 def _topic(incoming: IncomingMessage) -> str:
     """The full name of the event type, without its assembly."""
-    name = incoming.headers.get(names.SUBSCRIPTION_MESSAGE_TYPE) or ""
-    topic = name.partition(",")[0].strip()
+    topic = full_name(incoming.headers.get(names.SUBSCRIPTION_MESSAGE_TYPE) or "")
     if not topic:
         raise Unrecoverable(
             f"the message has the intent {incoming.intent.value}, but its header {names.SUBSCRIPTION_MESSAGE_TYPE} names no event"

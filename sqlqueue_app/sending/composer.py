@@ -36,7 +36,7 @@ from sqlqueue_app.messages.headers import Headers, Intent, check_custom_headers,
 from sqlqueue_app.messages.serializers import CONTENT_TYPES, Writer, is_xml, writer_for
 from sqlqueue_app.messages.times import check_delay, delay_milliseconds, deliver_at_header, due_time
 from sqlqueue_app.messages.type_hints import AS_IS, is_mappable, pascal_keys
-from sqlqueue_app.messages.types import MessageType, registry, resolve_enclosed
+from sqlqueue_app.messages.types import MessageType, registry, resolve_enclosed, topics_of
 from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.sending.claim_checks import claim_checks_of
 from sqlqueue_app.sending.priority_queues import Priorities, checked_priority
@@ -214,7 +214,7 @@ class Composer:
         headers = self.headers_of(form, options, incoming=incoming, intent=Intent.PUBLISH, sent_to=form.name)
         data = self.body_writer(form, options, headers, None, incoming)(payload)
         # Receivers match their handlers with this header, also where the caller has written it.
-        topics = tuple(dict.fromkeys(resolve_enclosed(headers[names.ENCLOSED_MESSAGE_TYPES])))
+        topics = topics_of(headers[names.ENCLOSED_MESSAGE_TYPES])
         copies: dict[QueueAddress, OutgoingMessage] = {}
         for subscription in self.subscribers.of(topics):
             destination = self._address_of(subscription)

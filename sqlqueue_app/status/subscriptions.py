@@ -10,6 +10,7 @@ from typing import Final
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.addresses import AddressBook
 from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseError, QueueNotFound
+from sqlqueue_app.messages.types import plain_name
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.sending.subscribers import subscribers_of
 from sqlqueue_app.status.instances import read_instances
@@ -75,7 +76,7 @@ def read_matrix(settings: Settings) -> list[SubscribedEvent]:
     events: dict[str, list[Subscriber]] = {}
     for row in sorted(rows, key=lambda each: (each.topic, each.endpoint)):
         types = handled.get(row.endpoint)
-        is_handled = None if types is None else row.topic in types
+        is_handled = None if types is None else plain_name(row.topic) in types
         events.setdefault(row.topic, []).append(
             Subscriber(
                 subscription=row,
@@ -121,9 +122,14 @@ def _existing(settings: Settings, book: AddressBook, addresses: Iterable[str]) -
 
 def _handled(settings: Settings, endpoint: str) -> set[str] | None:
     try:
-        return set(ReceivingEndpoint(settings, endpoint).handlers.message_types)
+        return _handled_types(settings, endpoint)
     except Exception:  # noqa: BLE001 - user modules may raise anything; the endpoint's page shows it
         return None
+
+
+def _handled_types(settings: Settings, endpoint: str) -> set[str]:
+    """The types that an endpoint handles, compared without the assemblies of type arguments, as its workers do."""
+    return {plain_name(name) for name in ReceivingEndpoint(settings, endpoint).handlers.message_types}
 
 
 logger = logging.getLogger("sqlqueue.worker")
@@ -165,13 +171,12 @@ def read_subscriptions(settings: Settings, endpoint: str | None = None) -> list[
     """The subscriptions of an endpoint, or all, by endpoint and topic. QueueNotFound if the subscription table is missing."""
     book = address_book_of(settings)
     rows = [row for row in subscribers_of(settings.database, book).table.all() if endpoint is None or row.endpoint == endpoint]
-    handled = {
-        name: set(ReceivingEndpoint(settings, name).handlers.message_types)
-        for name in {row.endpoint for row in rows} & set(settings.endpoints)
-    }
+    handled = {name: _handled_types(settings, name) for name in {row.endpoint for row in rows} & set(settings.endpoints)}
     exists = {address: _exists(settings.database, book, address) for address in {row.address for row in rows}}
     return [
-        SubscriptionState(row, exists[row.address], row.topic in handled[row.endpoint] if row.endpoint in handled else None)
+        SubscriptionState(
+            row, exists[row.address], plain_name(row.topic) in handled[row.endpoint] if row.endpoint in handled else None
+        )
         for row in rows
     ]
 

@@ -12,6 +12,7 @@ from django.core.management import CommandError, call_command
 from sqlqueue_app import subscribe
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.receiving.handlers import Handler, registry
+from sqlqueue_app.status.subscriptions import read_matrix
 from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 from tests.support.databases import QueueDatabase
@@ -93,3 +94,17 @@ def test_invalid_arguments_are_refused_and_nothing_is_removed(table: Subscriptio
 
     assert caught.value.returncode == 2
     assert len(left(table)) == 3
+
+
+def test_spelling_of_type_arguments_does_not_matter(table: SubscriptionTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = Handler("Commands.Page`1[[Commands.Order, Commands]]", _nothing, None)
+    monkeypatch.setattr(registry, "all", lambda: [handler])
+    topics = ["Commands.Page`1[[Commands.Order, Commands, Version=2.0.0.0]]", "Commands.Page`1[[Commands.Order]]"]
+    for topic in topics:
+        subscribe(topic, endpoint="Sales")
+
+    run("--endpoint", "Sales", "--remove-unhandled")
+
+    assert {topic for endpoint, topic in left(table) if endpoint == "Sales"} == set(topics)
+    by_topic = {event.topic: event for event in read_matrix(get_settings())}
+    assert [by_topic[topic].subscribers[0].handled for topic in topics] == [True, True]

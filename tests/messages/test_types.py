@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import pytest
 
 from sqlqueue_app.messages.errors import MessageTypeError
-from sqlqueue_app.messages.types import MessageTypes, message_type, registry, resolve_enclosed
+from sqlqueue_app.messages.types import MessageTypes, full_name, message_type, registry, resolve_enclosed, topics_of
 from tests.support.golden import rows
 
 
@@ -156,6 +156,31 @@ def _enclosed(row: dict[str, Any]) -> str:
 )
 def test_resolve_enclosed(text: str | None, names: list[str]) -> None:
     assert resolve_enclosed(text) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("", ""),
+        (" , Shop", ""),
+        (" A.Outer+B , C, Version=1.0.0.0", "A.Outer+B"),
+        ("A.B[,], C", "A.B[,]"),
+        ("A.B[[C, D", "A.B[[C, D"),
+        ("A.Page`1[[A.B, C, Version=1.0.0.0]], D, Version=2.0.0.0", "A.Page`1[[A.B, C, Version=1.0.0.0]]"),
+        ("A.Pair`2[[A.B, C],[A.List`1[[A.D, C]], C]]", "A.Pair`2[[A.B, C],[A.List`1[[A.D, C]], C]]"),
+    ],
+)
+def test_full_name_keeps_the_assemblies_of_type_arguments(text: str, name: str) -> None:
+    assert full_name(text) == name
+
+
+def test_topics_are_the_full_names_and_the_plain_names() -> None:
+    assert topics_of("A.B, C;A.IB__impl, D; ;A.IB, C;A.B") == ("A.B", "A.IB")
+    assert topics_of("A.Page`1[[A.B, C, Version=1.0.0.0]], D;A.IPage`1[[A.B]], D") == (
+        "A.Page`1[[A.B, C, Version=1.0.0.0]]",
+        "A.Page`1[[A.B]]",
+        "A.IPage`1[[A.B]]",
+    )
 
 
 def test_type_arguments_are_compared_by_name_only() -> None:

@@ -101,6 +101,22 @@ def test_old_endpoint_subscribes_gets_events_and_unsubscribes(publisher: Bench, 
     assert publisher.rows("error") == []
 
 
+def test_old_endpoint_subscribes_to_a_generic_event(publisher: Bench) -> None:
+    topic = "Shop.Envelope`1[[Shop.Order, Shop, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null]]"
+    event = f"{topic}, Shop.Messages, Version=1.2.3.4, Culture=neutral, PublicKeyToken=null"
+    core_6(publisher)
+    control(publisher, event=event, ReplyToAddress="Billing")
+    publisher.run(endpoints=["Sales"])
+    publish(event, {"n": 1})
+
+    assert [row.topic for row in table(publisher).all()] == [topic, TOPIC]
+    assert [json.loads(row.body or b"") for row in publisher.rows("Billing")] == [{"n": 1}]
+
+    control(publisher, "Unsubscribe", event, ReplyToAddress="Billing")
+    publisher.run(endpoints=["Sales"])
+    assert [row.topic for row in table(publisher).all()] == [TOPIC]
+
+
 def test_logical_endpoint_may_differ_from_its_queue(publisher: Bench, events: Callable[[], list[str]]) -> None:
     core_6(publisher, endpoint="Billing.Logical")
     core_6(publisher, "unsubscribe", endpoint="Nobody")

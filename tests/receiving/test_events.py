@@ -87,6 +87,24 @@ def test_worker_subscribes_to_its_events_but_not_its_commands(shop: Shop, events
     assert events().count("subscribed") == 3
 
 
+def test_worker_gets_the_generic_events_that_it_subscribes_to(shop: Shop, calls: Calls) -> None:
+    name = "Events.Envelope`1[[Events.Order, Events, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null]]"
+
+    @message_type(name, assembly="Events")
+    @dataclass
+    class Envelope:
+        number: int
+
+    handles(Envelope)(lambda message, context: calls.add(message.number))
+    handles(f"{name}, Events")(lambda message, context: calls.add(message["number"]))
+    shop.run()
+    assert [row.topic for row in shop.rows()] == [name]
+
+    publish(Envelope(7))
+    shop.run()
+    assert calls.seen == [7, 7]
+
+
 def test_second_start_writes_nothing_and_repairs_a_wrong_address(shop: Shop, events: Callable[[], list[str]]) -> None:
     handles("Billing.OrderBilled")(lambda message, context: None)
     shop.run()

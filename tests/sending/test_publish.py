@@ -138,6 +138,35 @@ def test_enclosed_types_of_the_caller_select_the_subscribers(stand: Desk) -> Non
     assert lengths(stand)["Billing"] == 1
 
 
+def test_generic_event_reaches_the_subscribers_of_each_spelling(stand: Desk) -> None:
+    by_dotnet = "Publishing.Envelope`1[[Publishing.Order, Publishing, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null]]"
+
+    @message_type(by_dotnet, assembly="Publishing")
+    @dataclass
+    class Envelope:
+        number: int = 1
+
+    subscribe(Envelope, endpoint="Billing")
+    subscribe("Publishing.Envelope`1[[Publishing.Order]]", endpoint="Shipping")
+    subscribe("Publishing.Envelope`1[[Publishing.Other]]", endpoint="Sales")
+    publish(Envelope())
+    publish(f"{by_dotnet}, Publishing, Version=1.0.0.0", {})
+    assert lengths(stand) == {"Sales": 0, "Billing": 2, "Shipping": 2}
+
+    assert unsubscribe(f"{by_dotnet}, Publishing", endpoint="Billing") is True
+    publish(Envelope())
+    assert lengths(stand) == {"Sales": 0, "Billing": 2, "Shipping": 3}
+
+
+def test_assembly_is_no_part_of_a_topic(stand: Desk) -> None:
+    subscribe("Publishing.Unknown, Publishing, Version=1.0.0.0", endpoint="Billing")
+    publish("Publishing.Unknown", {})
+    assert lengths(stand)["Billing"] == 1
+
+    with pytest.raises(MessageTypeError, match="the event type ' , Publishing' is blank"):
+        subscribe(" , Publishing", endpoint="Billing")
+
+
 def test_event_without_subscribers_writes_nothing(stand: Desk) -> None:
     assert publish(OrderShipped("42"), message_id="abc") == "abc"
     assert len(publish("Publishing.Nothing")) == 36

@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage, SagaMessage, complete_headers
-from sqlqueue_app.messages.errors import MessageTypeError, Unrecoverable
+from sqlqueue_app.messages.errors import AddressError, MessageTypeError, Unrecoverable
 from sqlqueue_app.messages.headers import Intent, whole_number
 from sqlqueue_app.messages.times import as_delay
 from sqlqueue_app.messages.types import Body
@@ -235,6 +235,14 @@ class MessageContext:
 def incoming_of(context: MessageContext) -> IncomingMessage:
     """The message as it was received."""
     return context._incoming
+
+
+def originator_of(context: MessageContext) -> str:
+    """The address to which `reply` would send, for a later `reply_at`; empty if there is none, as written if it is not valid."""
+    try:
+        return context._composer.reply_address(context._incoming) or ""
+    except AddressError:
+        return context._incoming.reply_to or ""
 
 
 def reply_at(context: MessageContext, address: str, message: object, body: object, headers: Mapping[str, str | None] | None) -> str:

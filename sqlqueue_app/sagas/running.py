@@ -24,7 +24,7 @@ from sqlqueue_app.messages.errors import ConfigurationError, Unrecoverable
 from sqlqueue_app.messages.headers import Intent
 from sqlqueue_app.messages.types import plain_name
 from sqlqueue_app.policies.recoverability import TransactionMode
-from sqlqueue_app.receiving.context import MessageContext, in_saga, incoming_of
+from sqlqueue_app.receiving.context import MessageContext, in_saga, incoming_of, originator_of
 from sqlqueue_app.receiving.handlers import Handler, with_timeout
 from sqlqueue_app.sagas.marks import Correlate, Role, SagaMark
 from sqlqueue_app.tables.connections import database_errors, dialect_of_connection
@@ -206,7 +206,7 @@ class SagaMethod:
         incoming, now = incoming_of(context), timezone.now()
         started = self.saga(
             **{attribute: value},
-            originator=_storable(incoming.reply_to),
+            originator=_storable(originator_of(context)),
             original_message_id=_storable(incoming.message_id),
             conversation_id=_storable(incoming.conversation_id),
             started_at=now,

@@ -165,6 +165,72 @@ def test_originator_gets_the_reply(bench: Bench) -> None:
     assert "NServiceBus.SagaId" not in headers
 
 
+def replying(bench: Bench) -> type[NumberedSaga]:
+    """A saga that answers its originator when it is told to."""
+
+    class Replying(NumberedSaga):
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None: ...
+
+        @continues("Test.Go")
+        def go(self, message: Any, context: Any) -> None:
+            self.reply_to_originator(context, "Test.Done", {})
+
+    create_table(bench.database.alias, Replying)
+    return Replying
+
+
+def test_originator_of_transport_2_gets_the_reply_in_its_callback_queue(bench: Bench) -> None:
+    """The header holds the bare name of a table, which may have dots."""
+    replying(bench)
+    bench.install_queues("Old", "Old.HOST-1")
+    old = {"NServiceBus.ReplyToAddress": "Old", "NServiceBus.SqlServer.CallbackQueue": "Old.HOST-1@HOST-1"}
+    bench.put_message("Test.Begin", {"number": 1}, **old)
+    bench.run()
+    bench.put_message("Test.Go", {"number": 1})
+    bench.run()
+    assert bench.rows("error") == []
+    assert len(bench.rows("Old.HOST-1")) == 1
+    assert bench.rows("Old") == []
+
+
+def test_machine_is_cut_off_the_originator_of_transport_1(bench: Bench) -> None:
+    replying(bench)
+    bench.configure(LEGACY_ADDRESSES=True)
+    bench.install_queues("Old")
+    bench.put_message("Test.Begin", {"number": 1}, **{"NServiceBus.ReplyToAddress": "Old@MACHINE"})
+    bench.run()
+    bench.put_message("Test.Go", {"number": 1})
+    bench.run()
+    assert bench.rows("error") == []
+    assert len(bench.rows("Old")) == 1
+
+
+def test_originator_as_earlier_versions_stored_it_gets_the_reply(bench: Bench) -> None:
+    saga = replying(bench)
+    bench.install_queues("out")
+    bench.put_message("Test.Begin", {"number": 1})
+    bench.run()
+    saga._base_manager.using(bench.database.alias).update(originator="out")
+    bench.put_message("Test.Go", {"number": 1})
+    bench.run()
+    assert len(bench.rows("out")) == 1
+
+
+def test_saga_of_an_originator_without_a_valid_address_fails_only_when_it_replies(bench: Bench) -> None:
+    saga = replying(bench)
+    bad = {"NServiceBus.ReplyToAddress": "Old", "NServiceBus.SqlServer.CallbackQueue": "@HOST-1"}
+    bench.put_message("Test.Begin", {"number": 1}, **bad)
+    bench.run()
+    (row,) = OrderSagas(bench).rows(saga)
+    assert row.originator == "@HOST-1"
+    assert bench.rows("error") == []
+
+    bench.put_message("Test.Go", {"number": 1})
+    bench.run()
+    assert len(bench.rows("error")) == 1
+
+
 @pytest.mark.parametrize(
     ("headers", "found"),
     [

@@ -416,6 +416,10 @@ class Composer:
     def _spelling(self, known: MessageType | None) -> str:
         return (known.names if known else None) or self._settings.body_names
 
+    def row_of(self, message: OutgoingMessage) -> NewRow:
+        """The row of a message that may have the id of another one."""
+        return self.delayed_row(message) if message.is_delayed else new_row(message, keep_id=self._book.dialect != "postgresql")
+
     def delayed_row(self, message: OutgoingMessage) -> NewRow:
         """The row of a delayed message."""
         return delayed_row(message, self._book, self._now())
@@ -601,9 +605,11 @@ def compose_rows(
     *,
     what: str = "messages",
     incoming: IncomingMessage | None = None,
+    ids: list[str],
 ) -> Iterator[tuple[QueueAddress, NewRow]]:
     """Yield each message, given as to `Composer.compose`, as a row with its queue; rows are composed lazily.
 
+    The id of a row is that of its message. Middleware may change the latter: if there is any, `ids` gets the ids of the messages.
     Up to MESSAGES_PER_TEMPLATE messages of one type share a time sent. Raises as `compose`, with the message's position in `what`
     before the text, ConfigurationError for headers with a message id, and the errors of `Composer.check_delay` before any row.
     """
@@ -618,7 +624,10 @@ def compose_rows(
     for place, (message, body) in enumerate(messages):
         try:
             if composer.has_middleware:
-                destination, row = _row_alone(composer, message, body, options, incoming)
+                # Middleware may give each message its own headers, so nothing is shared.
+                made = composer.compose(message, body, options, incoming=incoming)
+                destination, row = made.destination, composer.row_of(made)
+                ids.append(made.message_id or "")
             else:
                 payload = payload_of(message, body)
                 kind = message if isinstance(message, str) else type(message)
@@ -633,14 +642,6 @@ def compose_rows(
             error.add_note(f"while {what}[{place}] of send_many() was composed")
             raise
         yield destination, row
-
-
-def _row_alone(
-    composer: Composer, message: object, body: object, options: SendOptions, incoming: IncomingMessage | None
-) -> tuple[QueueAddress, NewRow]:
-    """The row of one message that shares nothing with others: middleware may give each its own headers."""
-    made = composer.compose(message, body, options, incoming=incoming)
-    return made.destination, composer.delayed_row(made) if made.is_delayed else new_row(made, keep_id=True)
 
 
 def _template(composer: Composer, message: object, options: SendOptions, incoming: IncomingMessage | None) -> _Template:

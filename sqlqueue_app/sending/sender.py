@@ -117,18 +117,22 @@ def send_many(
     handled = current_handling()
     chosen = _sender_in(handled)
     source, what = _source(messages, bodies)
+    ids: list[str] = []
     rows = compose_rows(
         chosen.composer,
         _pairs(messages, source),
         SendOptions(to, headers, time_to_be_received, as_delay(delay), deliver_at, priority=priority),
         what=what,
         incoming=handled.incoming if handled is not None else None,
+        ids=ids,
     )
     if handled is None or handled.collect is None:
-        return chosen.write_rows(rows, source)
-    made = list(rows)
-    handled.collect([outgoing_of(destination, row) for destination, row in made])
-    return [row.id for _, row in made]
+        row_ids = chosen.write_rows(rows, source)
+    else:
+        made = list(rows)
+        handled.collect([outgoing_of(destination, row) for destination, row in made])
+        row_ids = [row.id for _, row in made]
+    return ids or row_ids
 
 
 def _source(messages: Iterable[object], bodies: Iterable[object] | None) -> tuple[Iterable[object], str]:

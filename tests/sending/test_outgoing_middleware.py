@@ -211,3 +211,54 @@ def test_delayed_message_keeps_the_headers(bench: Bench) -> None:
     handles("Test.Message")(lambda message, context: headers.append(json.dumps(context.headers)))
     bench.run()
     assert ['"Tenant": "north"' in each for each in headers] == [True] * 3
+
+
+def numbering(*ids: str) -> Callable[..., Any]:
+    """Middleware that gives the messages these ids, in turn."""
+    left = list(ids)
+
+    def middleware(call: Callable[..., Any]) -> Callable[..., Any]:
+        def handle(message: Any, context: Any) -> Any:
+            context.headers["NServiceBus.MessageId"] = left.pop(0)
+            return call(message, context)
+
+        return handle
+
+    return middleware
+
+
+GUID = "3f1c7e52-6b0f-4d6c-9a55-0d4a7c1f9b21"
+
+
+@pytest.mark.parametrize("delay", [None, -1])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_send_many_returns_the_ids_that_middleware_sets(bench: Bench, delay: float | None, lazy: bool) -> None:
+    configure(bench, numbering("order-17", GUID, GUID))
+
+    bodies: list[dict[str, Any]] = [{}, {}, {}]
+    ids = send_many("Test.Message", iter(bodies) if lazy else bodies, delay=delay)
+
+    assert ids == ["order-17", GUID, GUID]
+    if delay is None:
+        assert [headers["NServiceBus.MessageId"] for headers in bench.headers("Sales")] == ids
+
+
+@pytest.mark.parametrize("mode", ["sends_atomic_with_receive", "receive_only"])
+def test_send_many_in_a_handler_returns_the_ids_that_middleware_sets(bench: Bench, calls: Calls, mode: str) -> None:
+    configure(bench, numbering("order-17", GUID), endpoint={"TRANSACTION_MODE": mode})
+    out = address(bench, "out")
+    bench.install_queues("out")
+    handles("Test.Message")(lambda message, context: calls.add(send_many([("Test.A", {}), ("Test.A", {})], to=out)))
+    bench.put_message("Test.Message")
+    bench.run()
+
+    assert calls.seen == [["order-17", GUID]]
+    assert [headers["NServiceBus.MessageId"] for headers in bench.headers("out")] == ["order-17", GUID]
+
+
+def test_send_many_returns_the_ids_that_middleware_sets_while_another_database_is_open(postgresql_bench: Bench) -> None:
+    configure(postgresql_bench, numbering("order-17", GUID))
+
+    with transaction.atomic(using="default"):
+        assert send_many("Test.Message", [{}, {}]) == ["order-17", GUID]
+    assert [headers["NServiceBus.MessageId"] for headers in postgresql_bench.headers("Sales")] == ["order-17", GUID]

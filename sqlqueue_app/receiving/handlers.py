@@ -351,8 +351,9 @@ class HandlerTable:
 
     def _plan(self, incoming: IncomingMessage) -> _Plan:
         # A native sender may omit the header and name the type in the body (docs/internals/wire.md#native-senders).
-        enclosed = incoming.message_types or type_names_in(incoming.body, incoming.content_type, self._serializer)
-        plan = _Plan(self._of_types(enclosed, incoming), {})
+        enclosed = incoming.message_types
+        types = enclosed or type_names_in(incoming.body, incoming.content_type, self._serializer)
+        plan = _Plan(self._of_types(types, incoming), {})
         for handler in plan.handlers:
             if handler.target not in plan.readers:
                 names_of_members = self._names_for(handler)
@@ -360,8 +361,8 @@ class HandlerTable:
                     incoming.content_type, handler.target, names_of_members, self._serializer
                 )
         key = incoming.headers.get(ENCLOSED_MESSAGE_TYPES) or "", incoming.content_type
-        # Senders control the number and length of these texts: cache only the usual ones.
-        if key[0] and len(key[0]) + len(key[1] or "") <= _MAX_CACHED_LENGTH and len(self._plans) < _REMEMBERED_TEXTS:
+        # Senders control the number and length of these texts: cache only the usual ones. Types in a body are those of one message.
+        if enclosed and len(key[0]) + len(key[1] or "") <= _MAX_CACHED_LENGTH and len(self._plans) < _REMEMBERED_TEXTS:
             self._plans[key] = plan
         return plan
 

@@ -116,6 +116,21 @@ def test_type_is_read_from_the_body_if_headers_have_none(bench: Bench, calls: Ca
     assert calls.seen == [Priced("1", Decimal("9.90"))]
 
 
+@pytest.mark.parametrize("enclosed", [";", "Serialized.IPriced__impl, Dynamic"])
+@pytest.mark.parametrize(("content_type", "body"), [("text/json", '{"$type": "TYPE, Shop.Messages"}'), (XML, "<TYPE></TYPE>")])
+def test_type_is_read_from_each_body_if_the_header_names_none(
+    bench: Bench, calls: Calls, enclosed: str, content_type: str, body: str
+) -> None:
+    headers = json.dumps({"NServiceBus.EnclosedMessageTypes": enclosed, "NServiceBus.ContentType": content_type})
+    names = ["Serialized.One", "Serialized.Two"]
+    for number, name in enumerate(names):
+        handles(name)(lambda message, context, name=name: calls.add(name))
+        bench.put(headers, body.replace("TYPE", name).encode(), row_id=f"00000000-0000-0000-0000-{number:012}")
+    bench.run()
+
+    assert sorted(calls.seen) == names
+
+
 def test_misfitting_body_is_in_error_queue_with_the_position(bench: Bench, calls: Calls) -> None:
     handler_of(calls)
     body = BODY.replace(b"9.90", b"much")

@@ -212,7 +212,7 @@ def _no_object(found: Any, text: str) -> Headers:
 
 
 def _without_half_pairs(headers: Headers) -> Headers:
-    if not any(map(_has_surrogate, headers)) and not any(map(_has_surrogate, headers.values())):
+    if not any(map(has_half_pair, headers)) and not any(map(has_half_pair, headers.values())):
         return headers
     whole = {_whole(name): value and _whole(value) for name, value in headers.items()}
     if len(whole) != len(headers):
@@ -220,7 +220,8 @@ def _without_half_pairs(headers: Headers) -> Headers:
     return whole
 
 
-def _has_surrogate(text: str | None) -> bool:
+def has_half_pair(text: str | None) -> bool:
+    """Whether a text contains half of a surrogate pair, which no database stores."""
     return text is not None and not text.isascii() and _SURROGATE.search(text) is not None
 
 

@@ -294,6 +294,7 @@ class Composer:
         if (priority := checked_priority(options.priority)) == "normal":
             return options
         queue = self.priorities.queue(self.destination_of(form, options), priority)
+        check_custom_headers(options.headers)
         headers = {names.PRIORITY: priority, **(options.headers or {})}
         return replace(options, to=self._book.canonical(queue), headers=headers)
 
@@ -615,7 +616,8 @@ def compose_rows(
     """
     if options.delay is not None or options.deliver_at is not None:
         composer.check_delay(options)
-    if names.MESSAGE_ID in (options.headers or {}):
+    # Headers of another kind are refused with the first message.
+    if isinstance(options.headers, Mapping) and names.MESSAGE_ID in options.headers:
         raise ConfigurationError(
             f"headers= of send_many() names {names.MESSAGE_ID!r}, which would give every message the same id; "
             "leave it out, or call send() with message_id= for each"

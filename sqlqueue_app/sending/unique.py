@@ -15,7 +15,7 @@ from django.db import router
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.envelope import OutgoingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, WireFormatError
-from sqlqueue_app.messages.headers import message_id_texts
+from sqlqueue_app.messages.headers import has_half_pair, message_id_texts
 from sqlqueue_app.messages.times import as_delay
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, table_exists
 from sqlqueue_app.tables.installation import delayed_address
@@ -41,6 +41,8 @@ class Unique:
         """The arguments of `send()`. WireFormatError for wrong ones."""
         if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_LENGTH:
             raise WireFormatError(f"unique_key is {key!r:.60}; expected a text of 1 to {MAX_KEY_LENGTH:,} characters")
+        if has_half_pair(key):
+            raise WireFormatError(f"unique_key is {key!r:.60}, which contains half of a surrogate pair; write valid Unicode")
         found = None
         with suppress(WireFormatError):
             found = as_delay(kept_for)
@@ -62,15 +64,21 @@ def claim(
 
     A transaction that claims the same key at the same time is waited for. The key belongs to all `queues` of the destination, the
     main one first. `delayed_by`: the endpoint in whose table delayed messages of this sender wait. Raises ConfigurationError if
-    the table of records is missing or in another database, and DatabaseError.
+    the table of records is missing or in another database, WireFormatError for a message id that it cannot hold, and DatabaseError.
     """
+    queue, message_id = book.canonical(queues[0]), message.message_id or ""
+    # The id is looked for later, so it is not replaced.
+    if "\0" in message_id or has_half_pair(message_id):
+        raise WireFormatError(
+            f"the message id {message_id!r:.60} contains NUL or half of a surrogate pair, so it cannot be recorded with its "
+            "unique_key; choose another id"
+        )
     model = apps.get_model("sqlqueue_app", "UniqueMessage")
     if (kept_in := router.db_for_write(model)) != alias:
         raise ConfigurationError(
             f"unique_key needs the tables of sqlqueue_app in the database of the queues, {alias!r}, but the routers keep them in "
             f'{kept_in!r}: add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS'
         )
-    queue, message_id = book.canonical(queues[0]), message.message_id or ""
     values = {
         "key": unique.key[:255].replace("\0", "\N{REPLACEMENT CHARACTER}"),
         "queue": queue[:255],

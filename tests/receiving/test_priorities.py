@@ -111,6 +111,13 @@ def test_wrong_priority_is_refused(bench: Bench) -> None:
         send("Test.Message", {}, priority="urgent")  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize("headers", [5, ["a"]])
+def test_headers_that_are_no_dictionary_are_refused(bench: Bench, headers: Any) -> None:
+    configure(bench)
+    with pytest.raises(WireFormatError, match=r"headers is (int|list) .*; expected a dictionary of text"):
+        send("Test.Message", {}, priority="high", headers=headers)
+
+
 def test_endpoint_without_priorities_is_refused_with_the_remedy(bench: Bench) -> None:
     bench.configure(routes={"Test.*": "Billing"})
     bench.install_queues("Billing")

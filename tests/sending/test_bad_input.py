@@ -74,6 +74,11 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         WireFormatError,
         "headers is list .*expected a dictionary",
     ),
+    "headers that are a number, many": (
+        lambda: send_many([PlaceOrder("1")], headers=5),  # type: ignore[arg-type]
+        WireFormatError,
+        r"messages\[0\]: headers is int \(5\); expected a dictionary of text",
+    ),
     "a header that poisons the row for transports up to 9.0": (
         lambda: send(PlaceOrder("1"), headers={"__type": "x"}),
         WireFormatError,

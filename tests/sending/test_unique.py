@@ -224,6 +224,7 @@ def test_killed_senders_send_each_key_once(bench: Bench) -> None:
         (42, HOUR, "unique_key is 42; expected a text"),
         (None, HOUR, "unique_key is None; expected a text"),
         ("x" * 1001, HOUR, "expected a text of 1 to 1,000 characters"),
+        ("k\ud800", HOUR, "unique_key is 'k\\ud800', which contains half of a surrogate pair; write valid Unicode"),
         ("a", None, "unique_for is None; expected how long the key 'a' holds: seconds or a timedelta"),
         ("a", -1, "unique_for is -1; expected how long"),
         ("a", True, "unique_for is True; expected how long"),
@@ -236,6 +237,19 @@ def test_wrong_argument_is_refused(bench: Bench, key: Any, kept_for: Any, text: 
         send("Test.Message", {}, unique_key=key, unique_for=kept_for)
     assert text in str(refused.value)
     assert bench.rows("Sales") == []
+
+
+@pytest.mark.parametrize("message_id", ["a\0b", "a\ud800b"])
+def test_id_that_no_record_can_hold_is_refused(bench: Bench, message_id: str) -> None:
+    with pytest.raises(WireFormatError, match=r"the message id 'a\\(x00|ud800)b' contains NUL or half of a surrogate pair"):
+        once(message_id=message_id)
+    assert bench.rows("Sales") == []
+
+
+def test_key_may_contain_any_other_character(bench: Bench) -> None:
+    first = once("a\0\N{PILE OF POO}")
+    assert once("a\0\N{PILE OF POO}") == first
+    assert once("a\N{REPLACEMENT CHARACTER}\N{PILE OF POO}") != first
 
 
 def test_key_in_mode_receive_only_is_refused(bench: Bench, calls: Calls) -> None:

@@ -139,7 +139,7 @@ def plan_deliveries(settings: Settings, known: KnownDelayed, keys: Collection[st
     with guarded_read(table.alias, f"read {table.qualified}"):
         for row in read_rows(table, keys):
             try:
-                to = DueMessage.of(row.headers, b"", main=main).to
+                to = DueMessage.of(row.headers, row.body, main=main).to
             except PoisonMessage as error:
                 found.append(PlannedDelivery(row, "", refusal=str(error)))
                 continue
@@ -165,7 +165,7 @@ def deliver_now(settings: Settings, known: KnownDelayed, keys: Collection[str]) 
         placed: list[tuple[QueueTable, NewRow]] = []
         for taken in take_rows(table, list(ready)):
             each, target = ready[taken.key]
-            due = DueMessage.of(taken.headers, taken.body or b"", main=each.to)
+            due = DueMessage.of(taken.headers, taken.body, main=each.to)
             if each.row.seconds is not None and each.row.seconds > 0 and names.DELIVER_AT in due.headers:
                 due.headers[names.DELIVER_AT] = format_time(now)
             placed.append((target, due.row(target)))

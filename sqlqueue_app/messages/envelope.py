@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.errors import NullBody
 from sqlqueue_app.messages.headers import Headers, Intent
 from sqlqueue_app.messages.times import format_time, format_timespan, time_or_none
 from sqlqueue_app.messages.types import resolve_enclosed
@@ -153,6 +154,16 @@ def complete_headers(headers: Headers, *, message_id: str, correlation_id: str |
     if correlation_id := headers.get(names.CORRELATION_ID) or correlation_id:
         copy[names.CORRELATION_ID] = correlation_id
     return copy
+
+
+def body_for_null(headers: Headers) -> bytes:
+    """The body of a row whose column is NULL: empty for a control message. Raises NullBody for any other.
+
+    Transport 1.x writes NULL into control messages, later ones no bytes (docs/internals/wire.md#receive).
+    """
+    if names.CONTROL_MESSAGE not in headers:
+        raise NullBody("the column Body is NULL")
+    return b""
 
 
 def columns_of(headers: Headers) -> tuple[str | None, str | None]:

@@ -42,6 +42,10 @@ class NullHeaders(PoisonMessage):
     """The headers are the JSON ``null``, which stops a receiver of NServiceBus (docs/internals/wire.md#rows-written-by-hand)."""
 
 
+class NullBody(PoisonMessage):
+    """The body column is NULL, which blocks a real endpoint forever (docs/internals/wire.md#observed-behaviour)."""
+
+
 class MessageBodyError(WireFormatError):
     """The body does not match its content type or message type; a retry cannot help."""
 

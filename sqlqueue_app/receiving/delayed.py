@@ -16,7 +16,7 @@ from sqlqueue_app.conf import EndpointSettings, Settings
 from sqlqueue_app.dialects.schema import wake_up_channel
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import AddressBook
-from sqlqueue_app.messages.envelope import columns_of
+from sqlqueue_app.messages.envelope import body_for_null, columns_of
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, LockTimeout, PoisonMessage, QueueNotFound, TransientError
 from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
 from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS, BackOff
@@ -49,11 +49,11 @@ class DueMessage:
     to: str
 
     @classmethod
-    def of(cls, headers: str | None, body: bytes, *, main: str) -> DueMessage:
+    def of(cls, headers: str | None, body: bytes | None, *, main: str) -> DueMessage:
         """The message of a row of a delayed table, sent to `main` if it names no destination. Raises PoisonMessage."""
         known = read_headers(headers)
         to = known.pop(names.FORWARD_DESTINATION, None) or main
-        return cls(known, body, to)
+        return cls(known, body_for_null(known) if body is None else body, to)
 
     @property
     def row_id(self) -> uuid.UUID:
@@ -106,12 +106,13 @@ class DueMessages:
         return len(rows)
 
     def _read(self, row: DelayedRow, lost: list[tuple[str, Exception]]) -> DueMessage | None:
-        """The message of a row; None for an unreadable one, which goes to the error queue unchanged."""
+        """The message of a row; None for an unreadable one, which goes to the error queue."""
         try:
             return DueMessage.of(row.headers, row.body, main=self._main)
         except PoisonMessage as poison:
             row_id = uuid.uuid4()
-            self._error_queue_of(self._main).move_poison(ReceivedRow(row_id, None, None, False, row.headers, row.body))
+            unread = ReceivedRow(row_id, None, None, False, row.headers, row.body)
+            self._error_queue_of(self._main).move_poison(unread, poison, failure_of(poison, unrecoverable=True))
             lost.append((str(row_id), poison))
             return None
 

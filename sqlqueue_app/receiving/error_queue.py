@@ -21,6 +21,8 @@ from sqlqueue_app.messages.errors import (
     HandlerError,
     MessageBodyError,
     MessageTypeError,
+    NullBody,
+    NullHeaders,
     PoisonMessage,
     Unrecoverable,
 )
@@ -215,16 +217,22 @@ class ErrorQueue:
             written = failure_headers(written, failure, processor=self._processor, failed_queue=failed_queue, at=self._now())
         self._send(row, write_headers(written), *columns_of(written))
 
-    def move_poison(self, row: ReceivedRow) -> None:
-        """Write a row with unreadable headers byte for byte (docs/internals/endpoints.md#poison-messages)."""
-        self._send(row, row.headers or "", row.correlation_id, row.reply_to_address)
+    def move_poison(self, row: ReceivedRow, poison: PoisonMessage, failure: Failure) -> None:
+        """Write a row that cannot be read: byte for byte (docs/internals/endpoints.md#poison-messages).
+
+        Headers or a body that are null get the headers of the failure, because null stops a receiver of NServiceBus.
+        """
+        if isinstance(poison, (NullHeaders, NullBody)):
+            self.move(row, {} if isinstance(poison, NullHeaders) else read_headers(row.headers), failure)
+        else:
+            self._send(row, row.headers or "", row.correlation_id, row.reply_to_address)
 
     def rescue(self, row: ReceivedRow, failure: Failure) -> None:
         """Write a row that is in no queue any more."""
         try:
             headers = read_headers(row.headers)
-        except PoisonMessage:
-            self.move_poison(row)
+        except PoisonMessage as poison:
+            self.move_poison(row, poison, failure)
             return
         self.move(row, headers, failure)
 

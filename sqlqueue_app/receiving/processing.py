@@ -23,16 +23,8 @@ from django.db import transaction
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
-from sqlqueue_app.messages.errors import (
-    DatabaseError,
-    Deadlock,
-    DoomedTransaction,
-    NullHeaders,
-    PoisonMessage,
-    TransientError,
-    counted,
-)
+from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage, body_for_null
+from sqlqueue_app.messages.errors import DatabaseError, Deadlock, DoomedTransaction, PoisonMessage, TransientError, counted
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.policies.polling import BatchSize, LowerBound
 from sqlqueue_app.policies.recoverability import (
@@ -130,10 +122,6 @@ class ReceivedBatch:
     def content(self) -> int:
         """The bytes of the bodies."""
         return sum(len(row.body) for row in self.rows if row.body is not None)
-
-
-class NullBody(PoisonMessage):
-    """The body column is NULL, which blocks a real endpoint forever (docs/internals/wire.md#observed-behaviour)."""
 
 
 class _TransactionLost(Exception):
@@ -248,11 +236,7 @@ class MessageProcessor:
         text = "message cannot be read, moving it to the error queue: %s"
         logger.error(text, poison, extra=self.config.log_extra("message_poison", str(row.id)))
         failure = failure_of(poison, unrecoverable=True)
-        if isinstance(poison, (NullHeaders, NullBody)):
-            headers = {} if isinstance(poison, NullHeaders) else read_headers(row.headers)
-            self.config.error_queue.move(row, headers, failure)
-        else:
-            self.config.error_queue.move_poison(row)
+        self.config.error_queue.move_poison(row, poison, failure)
         self._complete(batch)
         _when_committed(batch, self.outcomes.moved(row, failure, poison, self.config.recoverability.error_queue))
         return RowOutcome.POISON
@@ -548,14 +532,10 @@ class MessageProcessor:
 
 
 def read_message(row: ReceivedRow) -> IncomingMessage:
-    """Decode the message of a row. PoisonMessage if its headers are unreadable or its body is NULL.
-
-    Control messages are exempt: transport 1.x writes NULL there, later ones no bytes (docs/internals/wire.md#receive).
-    """
+    """Decode the message of a row. Raises PoisonMessage, also for a body that is NULL as `body_for_null` does."""
     headers = read_headers(row.headers)
-    if row.body is None and names.CONTROL_MESSAGE not in headers:
-        raise NullBody("the column Body is NULL")
-    return IncomingMessage(row.id, headers, row.body or b"", row.correlation_id, row.reply_to_address)
+    body = body_for_null(headers) if row.body is None else row.body
+    return IncomingMessage(row.id, headers, body, row.correlation_id, row.reply_to_address)
 
 
 def _is_first(duplicates: Duplicates, incoming: IncomingMessage) -> bool:

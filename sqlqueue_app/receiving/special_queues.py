@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage, columns_of
+from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage, body_for_null, columns_of
 from sqlqueue_app.messages.errors import PoisonMessage, SqlQueueError
 from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
 from sqlqueue_app.policies.recoverability import FailureContext, MoveToError, RetryLater, TransactionMode
@@ -86,6 +86,8 @@ class SatelliteProcessor(MessageProcessor):
             return RowOutcome.EXPIRED
         try:
             headers = read_headers(row.headers)
+            if row.body is None:
+                row = row._replace(body=body_for_null(headers))
         except PoisonMessage as poison:
             return self.move_poison(batch, row, poison)
         extra["message_id"] = headers.get(names.MESSAGE_ID) or str(row.id)

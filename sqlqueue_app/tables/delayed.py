@@ -19,10 +19,10 @@ from sqlqueue_app.tables.rows import NewRow, bytes_of, delayed_values_of, text_o
 
 @dataclass(frozen=True, slots=True)
 class DelayedRow:
-    """A taken row: its headers as text, and its body."""
+    """A taken row: its headers as text, and its body, None for NULL."""
 
     headers: str
-    body: bytes
+    body: bytes | None
 
 
 class DelayedTable(Table):
@@ -62,7 +62,7 @@ class DelayedTable(Table):
         with self.errors(f"take due messages from {self.qualified}"):
             rows = fetch_all(self.connection(), self._statement("take_due"), limit=limit)
         found = sorted(rows, key=lambda row: row[2])
-        return [DelayedRow(text_of(headers) or "", bytes_of(body) or b"") for headers, body, _ in found]
+        return [DelayedRow(text_of(headers) or "", bytes_of(body)) for headers, body, _ in found]
 
     def cancel(self, headers: Headers) -> int:
         """Delete the messages with these two headers, as we write them, and return their number.
@@ -77,7 +77,7 @@ class DelayedTable(Table):
         """The first messages by due time, without taking them."""
         with self.errors(f"peek into {self.qualified}"):
             rows = fetch_all(self.connection(), self._statement("peek_delayed"), limit=limit)
-        return [DelayedRow(text_of(headers) or "", bytes_of(body) or b"") for headers, body in rows]
+        return [DelayedRow(text_of(headers) or "", bytes_of(body)) for headers, body in rows]
 
     def bring_nearer(self, time: timedelta) -> None:
         """Make every message due earlier by `time`, for tests, which cannot change the database's clock."""

@@ -23,6 +23,7 @@ from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.queue import forget_tables
 from sqlqueue_app.tables.rows import NewRow
 from tests.support.bench import FAST, Bench, Calls
+from tests.support.tables import execute
 from tests.support.worker_processes import address
 
 MESSAGE_ID = "aaaaaaaa-0000-0000-0000-000000000001"
@@ -250,6 +251,15 @@ def test_move_is_one_transaction_in_every_mode(
     assert "message_stays" in events()
     assert len(drained.rows("Billing")) == 1
     assert satellites_are_empty(drained)
+
+
+def test_message_whose_body_is_null_is_in_the_error_queue(drained: Bench) -> None:
+    put(drained, "Timeouts", **timeout(datetime.now(UTC), address(drained, "Billing")))
+    execute(drained.database, f"UPDATE {drained.table('Sales.Timeouts').qualified} SET Body = NULL")
+    drained.run()
+    (failed,) = drained.headers("error")
+    assert failed["NServiceBus.ExceptionInfo.Message"] == "the column Body is NULL"
+    assert (drained.rows("Billing"), satellites_are_empty(drained)) == ([], True)
 
 
 def test_messages_in_a_satellite_reach_no_handler(drained: Bench, calls: Calls) -> None:

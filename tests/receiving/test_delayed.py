@@ -15,6 +15,7 @@ from sqlqueue_app.receiving.delayed import POLL_SECONDS
 from tests.support.bench import FAST, Bench, Calls
 from tests.support.delayed_tables import DAY, FORWARD, MESSAGE, PAST, ROUTES, ManualMover, delayed, office_of, put, waiting, working
 from tests.support.golden import rows as golden_rows
+from tests.support.tables import execute
 from tests.support.waiting import poll_until
 from tests.support.worker_processes import address
 
@@ -174,6 +175,21 @@ def test_undeliverable_message_is_in_error_queue_and_blocks_no_other(office: Ben
     assert all(headers["NServiceBus.FailedQ"] == headers["to"] and FORWARD not in headers for headers in others)
     assert events().count("message_unroutable") == 4
     assert waiting(office, "Sales") == 0
+
+
+def test_null_headers_and_null_body_are_moved_with_a_reason(office: Bench) -> None:
+    table = delayed(office, "Sales")
+    table.add("null", b"headers", PAST)
+    table.add(json.dumps(MESSAGE), b"body", PAST)
+    table.add(json.dumps({**MESSAGE, "NServiceBus.ControlMessage": "True"}), b"control", PAST)
+    execute(office.database, f"UPDATE {table.qualified} SET Body = NULL WHERE Headers <> 'null'")
+
+    ManualMover().run()
+
+    assert [row.body for row in office.rows("Sales")] == [b""]
+    failed = sorted((row["NServiceBus.ExceptionInfo.Message"], row["NServiceBus.FailedQ"]) for row in office.headers("error"))
+    main = address(office, "Sales")
+    assert failed == [("the column Body is NULL", main), ("the headers are null; expected a JSON object", main)]
 
 
 def test_dropped_destination_fails_only_its_own_messages(office: Bench) -> None:

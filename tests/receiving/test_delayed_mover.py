@@ -44,10 +44,8 @@ def test_infinite_due_times_are_accepted(postgresql_bench: Bench) -> None:
     with postgresql_bench.database.connection.cursor() as cursor:
         for due, to in (("-infinity", "Billing"), ("infinity", "Billing")):
             headers = json.dumps({FORWARD: address(postgresql_bench, to)})
-            cursor.execute(
-                f"INSERT INTO {delayed(postgresql_bench, 'Sales').qualified} (headers, due) VALUES (%s, CAST(%s AS timestamptz))",
-                [headers, due],
-            )
+            table = delayed(postgresql_bench, "Sales").qualified
+            cursor.execute(f"INSERT INTO {table} (headers, body, due) VALUES (%s, '', CAST(%s AS timestamptz))", [headers, due])
     assert ManualMover().run() == POLL_SECONDS
     assert (len(postgresql_bench.rows("Billing")), waiting(postgresql_bench, "Sales")) == (1, 1)
 

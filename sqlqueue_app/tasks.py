@@ -156,7 +156,7 @@ def settings_of(alias: str) -> TaskBackend:
     found = get_settings().task_backends.get(alias)
     if found is None:
         raise ConfigurationError(
-            f'TASKS["{alias}"]["BACKEND"] is not "sqlqueue_app.tasks.SqlQueueBackend": write that path, for a worker goes by it'
+            f'TASKS["{alias}"]["BACKEND"] is not "sqlqueue_app.tasks.SqlQueueBackend": write that path, which workers rely on'
         )
     return found
 

@@ -103,7 +103,7 @@ class Saga(models.Model):
                 f"{type(self).__name__} requests the timeout {name!r}, but has no method with @on_timeout for it: add one"
             )
         if (delay is None) is (deliver_at is None):
-            raise ConfigurationError(f"the timeout {name!r} needs one of delay= and deliver_at=, which says when it is due")
+            raise ConfigurationError(f"the timeout {name!r} needs one of delay= and deliver_at=")
         headers = {names.SAGA_ID: str(self.pk), names.IS_SAGA_TIMEOUT_MESSAGE: "True", names.SAGA_TYPE: self.type_name()}
         options: Any = {"headers": headers, "delay": delay, "deliver_at": deliver_at}
         message_id = context.send_local(message, body, **options)  # type: ignore[call-overload]

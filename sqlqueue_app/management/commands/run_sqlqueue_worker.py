@@ -185,7 +185,7 @@ class Command(SqlQueueCommand):
             "--endpoint",
             action=ListAction,
             metavar="E",
-            help="the endpoints to run, by name (default: all of the settings that handle something)",
+            help="the endpoints to run, by name (default: all in the settings, except that of SEND_AS if its HANDLERS is empty)",
         )
         parser.add_argument(
             "--max-concurrency",

@@ -65,7 +65,8 @@ class Command(SqlQueueCommand):
             "--delay",
             type=seconds,
             metavar="S",
-            help="deliver it this many seconds later; it waits in the delayed table of SEND_AS; not with --ttbr",
+            help="deliver it this many seconds later; it waits in the delayed table of SEND_AS, or of the first endpoint if that "
+            "is not set; not with --ttbr",
         )
         parser.add_argument(
             "--priority",

@@ -1,7 +1,7 @@
--- Tables and indexes on SQL Server: `classic` as in transport versions up to 3.0, `modern` as in current versions.
+-- Tables and indexes on SQL Server: `classic` as in transport 2.2.2 to 3.0, `modern` as in current versions.
 
 -- name: create_queue_classic
--- Verbatim from the first versions, so that a DBA sees no difference.
+-- Verbatim from these versions, so that a DBA sees no difference.
 CREATE TABLE {table}(
     [Id] [uniqueidentifier] NOT NULL,
     [CorrelationId] [varchar](255),

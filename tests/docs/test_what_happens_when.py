@@ -205,7 +205,7 @@ TESTS: dict[str, list[str]] = {
         "worker/test_supervisor.py::test_several_processes_share_the_work_and_end_when_empty"
     ],
     # a clock is wrong by an hour
-    "delays, delayed retries, `deliver_at=`, lifetimes": [
+    "delays, delayed retries, `deliver_at=`, expiry": [
         "worker/test_bad_input_clocks.py::test_database_clock_measures_delays_and_lifetimes",
         "worker/test_bad_input_clocks.py::test_database_clock_measures_delayed_retries",
     ],
@@ -217,7 +217,7 @@ TESTS: dict[str, list[str]] = {
     "waiting delayed messages and retries": [
         "worker/test_bad_input_clocks.py::test_jump_shifts_delayed_messages_and_the_mover_continues"
     ],
-    "messages with a lifetime": ["worker/test_bad_input_clocks.py::test_jump_shifts_the_end_of_a_lifetime"],
+    "messages with an expiry": ["worker/test_bad_input_clocks.py::test_jump_shifts_the_end_of_a_lifetime"],
     "callback queues": [
         "worker/test_bad_input_clocks.py::test_process_keeps_its_callback_queue_over_a_jump",
         "worker/test_bad_input_clocks.py"

@@ -86,11 +86,6 @@ class AdaptiveReceiver(Receiver):
                 if self._budget.live > self._budget.maximum:
                     return
                 self._slow_tasks.loop_began(number)
-            step = controller.next_step()
-            if step is Step.END:
-                return
-            if step is Step.RAMP_UP_AND_POLL:
-                self._start_thread("ramp-up")
             mark = self._outage.mark
             try:
                 succeeded = self._poll(number, poller, watch)
@@ -104,10 +99,15 @@ class AdaptiveReceiver(Receiver):
             self._outage.poll_succeeded(mark)
             outage.reset()
             wait = controller.polled(succeeded=succeeded)
-            if watch is not None and watch.was_empty and self._free_threads == 1:
-                self._idle_wait_alone(number, wait)
-            elif wait:
-                self._wait(wait)
+            step = controller.next_step()
+            if step is Step.END and self._free_threads > 1:
+                # Without the wait: it could take a wake-up there, and end without a poll while the threads that stay sleep on.
+                return
+            if step is Step.RAMP_UP_AND_POLL:
+                self._start_thread("ramp-up")
+            self._wait_after_poll(number, watch, wait)
+            if step is Step.END:
+                return
 
     def _poll(self, number: int, poller: Poller, watch: Watch | None) -> bool:
         """Poll once; the thread is busy as soon as there is a message."""
@@ -136,12 +136,15 @@ class AdaptiveReceiver(Receiver):
             self._slow_tasks.ended(number)
         super()._wait_out_pause(number, poller)
 
-    def _idle_wait_alone(self, number: int, wait: float) -> None:
-        """The idle wait of the last free thread; the others wait as usual, and so end as usual."""
-        with self._lock:
-            # A long idle wait is not a slow message.
-            self._slow_tasks.ended(number)
-        self._idle_wait(wait)
+    def _wait_after_poll(self, number: int, watch: Watch | None, wait: float) -> None:
+        """Wait; at an empty queue the last free thread waits longer, and the others as usual, so that they end as usual."""
+        if watch is not None and watch.was_empty and self._free_threads == 1:
+            with self._lock:
+                # A long idle wait is not a slow message.
+                self._slow_tasks.ended(number)
+            self._idle_wait(wait)
+        elif wait:
+            self._wait(wait)
 
 
 class FixedReceiver(Receiver):

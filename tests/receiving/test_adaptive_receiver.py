@@ -89,6 +89,39 @@ def test_idle_queue_keeps_one_thread_and_repeats_back_off() -> None:
     assert stop.waited[:14] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0] * 2
 
 
+def test_thread_polls_last_before_it_ends() -> None:
+    """In a wait it could take a wake-up, and end without a poll, while the thread that stays sleeps on."""
+    last: dict[int, str] = {}
+    at_end: list[str] = []
+    is_empty = threading.Event()
+
+    class Stop(ImpatientStop):
+        def wait(self, seconds: float | None = None) -> bool:
+            last[threading.get_ident()] = "wait"
+            return super().wait(seconds)
+
+    class Noting(Script):
+        def poll(self, received: Callable[[bool], None] | None = None) -> bool:
+            last[threading.get_ident()] = "poll"
+            return super().poll(received)
+
+        def close(self) -> None:
+            at_end.append(last[threading.get_ident()])
+            super().close()
+
+    stop, script = Stop(), Noting(lambda: not is_empty.is_set())
+    made = AdaptiveReceiver("Sales", ReceiverOptions(maximum=4, new_poller=lambda: script, stop=stop, name="sqlqueue-test"))
+    try:
+        made.start()
+        poll_until(lambda: made.live_threads == 4)
+        is_empty.set()
+        poll_until(lambda: made.live_threads == 1 and len(at_end) >= 3)
+        assert set(at_end) == {"poll"}
+    finally:
+        stop.set()
+        done_within(made.join, what="the receiver ends")
+
+
 def test_slow_message_adds_one_thread_at_second_tick() -> None:
     release = threading.Event()
     in_poll = threading.Semaphore(0)

@@ -58,7 +58,7 @@ class AdaptiveReceiver(Receiver):
         while True:
             self._poll_until_idle(number, poller)
             with self._lock:
-                # Keep the last free thread with fresh counters: like a new one, without a new connection.
+                # Several may have decided to end at once. Keep the last one: like a new one, without a new connection.
                 if self._stop.is_set() or self._budget.has_surplus or self._busy.free(self._budget.live) > 1:
                     self._ended(number)
                     return
@@ -100,14 +100,14 @@ class AdaptiveReceiver(Receiver):
             outage.reset()
             wait = controller.polled(succeeded=succeeded)
             step = controller.next_step()
-            if step is Step.END and self._free_threads > 1:
+            if step is Step.END:
                 # Without the wait: it could take a wake-up there, and end without a poll while the threads that stay sleep on.
-                return
-            if step is Step.RAMP_UP_AND_POLL:
+                if self._free_threads > 1:
+                    return
+                controller = RampUpController()
+            elif step is Step.RAMP_UP_AND_POLL:
                 self._start_thread("ramp-up")
             self._wait_after_poll(number, watch, wait)
-            if step is Step.END:
-                return
 
     def _poll(self, number: int, poller: Poller, watch: Watch | None) -> bool:
         """Poll once; the thread is busy as soon as there is a message."""

@@ -6,6 +6,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Page, Request
 from pytest_django import Settings
 
@@ -98,10 +99,41 @@ def test_updates_can_be_paused_and_resumed(filled: QueueDatabase, site: Site) ->
     quick(window)
     window.goto(SALES)
     window.click("text=Pause updates")
-    assert "Updates are paused." in window.inner_text(".sq-live")
+    assert f"Updates are paused. Up to date as of {made_at(window)}" in window.inner_text(".sq-live")
     table(filled, "Sales").send([message()])
     window.click("text=Resume updates")
     window.wait_for_selector('[data-key="message 21"]', timeout=SECONDS)
+
+
+def made_at(window: Page) -> str:
+    """The time of the data of the page, on the clock of the tests."""
+    made = float(window.get_attribute("#content-main", "data-live-made") or 0)
+    return f"{timezone.localtime(datetime.fromtimestamp(made, UTC)):%H:%M:%S}"
+
+
+def test_failed_update_is_a_warning_with_the_age_of_the_page(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("viewer")
+    quick(window)
+    window.goto(SALES)
+    window.route(f"**{SALES}", lambda route: route.abort())
+    window.wait_for_selector(".sq-live .sq-warning", timeout=SECONDS)
+    shown = window.inner_text(".sq-live .sq-warning")
+    assert shown == f"The page could not be updated. Retrying. Up to date as of {made_at(window)}"
+    window.unroute_all()
+    window.wait_for_selector(".sq-live .sq-warning", state="detached", timeout=SECONDS)
+    assert "could not be updated" not in window.inner_text(".sq-live")
+
+
+def test_signed_out_user_is_asked_to_reload(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("viewer")
+    quick(window)
+    window.goto(SALES)
+    window.context.clear_cookies()
+    window.wait_for_selector(".sq-live .sq-warning", timeout=SECONDS)
+    shown = window.inner_text(".sq-live .sq-warning")
+    assert shown == f"You are signed out. Reload the page to sign in. Up to date as of {made_at(window)}"
+    assert window.query_selector('[data-key="message 20"]') is not None
+    assert site.complaints == []
 
 
 def test_operation_page_updates_until_the_operation_ends(filled: QueueDatabase, site: Site) -> None:
@@ -116,6 +148,7 @@ def test_operation_page_updates_until_the_operation_ends(filled: QueueDatabase, 
     window.wait_for_selector("data[value='60']", timeout=SECONDS)
     Operation.objects.filter(pk=operation.pk).update(done=100, state=OperationState.COMPLETED, finished_at=datetime.now(UTC))
     window.wait_for_selector("#content-main:not([data-live])", timeout=SECONDS)
+    assert window.query_selector(".sq-live") is None
     requests: list[Request] = []
     window.on("request", lambda request: requests.append(request))
     window.wait_for_timeout(2500)

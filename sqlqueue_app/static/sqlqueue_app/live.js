@@ -23,7 +23,6 @@ function start(content) {
 
 function schedule(content, state, line) {
     clearTimeout(state.timer);
-    // A page that is final, such as that of a completed operation, is not requested again.
     if (state.paused || document.hidden || !state.every) {
         state.request?.abort();
         return;
@@ -33,9 +32,15 @@ function schedule(content, state, line) {
 
 async function refresh(content, state, line) {
     state.request = new AbortController();
+    let problem = content.dataset.liveStale;
     try {
         const headers = { "Sqlqueue-Live": content.dataset.liveMade, ...(state.etag ? { "If-None-Match": state.etag } : {}) };
-        const answer = await fetch(location.href, { headers, cache: "no-store", redirect: "error", signal: state.request.signal });
+        const answer = await fetch(location.href, { headers, cache: "no-store", redirect: "manual", signal: state.request.signal });
+        if (answer.type === "opaqueredirect") {
+            // to the login page
+            problem = content.dataset.liveSignedOut;
+            throw new Error("redirected");
+        }
         let made = answer.headers.get("Sqlqueue-Made");
         if (answer.status === 200) {
             const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -51,16 +56,21 @@ async function refresh(content, state, line) {
         } else if (answer.status !== 304 && answer.status !== 204) {
             throw new Error(`HTTP ${answer.status}`);
         }
+        if (!state.every) {
+            // The page is final, such as that of a completed operation.
+            line.parentElement.remove();
+            return;
+        }
         state.wait = state.every;
         // The server keeps the page for a while for all users; 204 means that its copy is older than ours.
         content.dataset.liveMade = made ?? content.dataset.liveMade;
-        setText(line, `${content.dataset.liveFresh} ${timeOf(content)}`);
+        show(line, content);
     } catch (error) {
         if (error.name === "AbortError") {
             return;
         }
         state.wait = Math.min(state.wait * 2, LONGEST_WAIT_SECONDS);
-        setText(line, content.dataset.liveStale);
+        show(line, content, problem, "sq-state sq-warning");
     }
     schedule(content, state, line);
 }
@@ -79,7 +89,7 @@ function statusLine(content, state, changed) {
         state.paused = !state.paused;
         button.textContent = state.paused ? content.dataset.liveResume : content.dataset.livePause;
         state.wait = state.paused ? state.every : 0;
-        setText(text, state.paused ? content.dataset.livePaused : "");
+        show(text, content, state.paused ? content.dataset.livePaused : "");
         changed();
     });
     line.append(text, " ", button);
@@ -87,8 +97,10 @@ function statusLine(content, state, changed) {
     return text;
 }
 
-function setText(line, words) {
-    line.textContent = words;
+// The age of the page, behind these words.
+function show(line, content, words = "", css = "") {
+    line.textContent = `${words} ${content.dataset.liveFresh} ${timeOf(content)}`.trim();
+    line.className = css;
 }
 
 // By the clock and time zone of the page; the browser may use another one.

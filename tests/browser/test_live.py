@@ -10,9 +10,10 @@ from django.utils import timezone
 from playwright.sync_api import Page, Request
 from pytest_django import Settings
 
-from sqlqueue_app.models import Operation, OperationState
+from sqlqueue_app.models import FailedMessage, FailureStatus, Operation, OperationState
 from tests.browser.conftest import Site
 from tests.support.databases import QueueDatabase
+from tests.support.failing import fail, failed_row
 from tests.support.filling import install, instance, message, table
 
 SALES = "/admin/sqlqueue_app/queue/Sales/"
@@ -48,6 +49,20 @@ def test_new_messages_appear_and_the_input_stays(filled: QueueDatabase, site: Si
     assert window.evaluate("document.activeElement.id") == "sq-at"
     assert window.evaluate("window.scrollY") == before
     assert "Up to date as of" in window.inner_text(".sq-live")
+    assert site.complaints == []
+
+
+def test_badges_of_the_navigation_change(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("viewer")
+    quick(window)
+    window.goto(SALES)
+    assert window.query_selector('.sq-badge[title*="failure"]') is None
+    window.click("summary:has-text('Failures')")
+    fail(filled, [failed_row(), failed_row()])
+    window.wait_for_selector('.sq-badge[title="2 unresolved failures"]', timeout=SECONDS)
+    assert "Failures 2" in window.inner_text("details[open] > summary")
+    FailedMessage.objects.update(status=FailureStatus.ARCHIVED)
+    window.wait_for_selector('.sq-badge[title*="failure"]', state="detached", timeout=SECONDS)
     assert site.complaints == []
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.support.databases import QueueDatabase
+from tests.support.failing import fail, failed_row
 from tests.support.filling import install, instance, message, table
 from tests.support.pages import OVERVIEW, Markup, client_of
 
@@ -41,6 +44,19 @@ def test_unchanged_page_is_answered_with_304(filled: QueueDatabase, page: str) -
     changed = client.get(page, headers={**LIVE, "If-None-Match": first["ETag"]})
     assert changed.status_code == 200
     assert changed["ETag"] != first["ETag"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_badges_of_the_navigation_are_sent(filled: QueueDatabase, page: str) -> None:
+    """With the numbers of the whole page, also those that the page counts itself."""
+    client = client_of("viewer")
+    first = client.get(page, headers=LIVE)
+    fail(filled, [failed_row(), failed_row()])
+    whole = client.get(page).content.decode()
+    part = client.get(page, headers={**LIVE, "If-None-Match": first["ETag"]}).content.decode()
+    counted = [re.findall(r"<span id=.sq-counted-\w+. data-counted>.*</span>", html) for html in (whole, part)]
+    assert "(2 unresolved failures)" in counted[0][1]
+    assert counted[0] == counted[1]
 
 
 def test_normal_request_always_returns_the_whole_page(filled: QueueDatabase) -> None:

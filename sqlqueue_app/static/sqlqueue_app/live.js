@@ -47,6 +47,7 @@ async function refresh(content, state, line) {
             const fresh = page.getElementById(content.id);
             if (fresh && !isSelecting(content)) {
                 morph(content, fresh);
+                updateBadges(page);
                 document.dispatchEvent(new Event("sq-refreshed"));
                 state.etag = answer.headers.get("ETag");
                 state.every = Number(content.dataset.live) || 0;
@@ -73,6 +74,16 @@ async function refresh(content, state, line) {
         show(line, content, problem, "sq-state sq-warning");
     }
     schedule(content, state, line);
+}
+
+// The navigation is outside of the content.
+function updateBadges(page) {
+    for (const fresh of page.querySelectorAll("[data-counted]")) {
+        const badge = document.getElementById(fresh.id);
+        if (badge) {
+            morph(badge, fresh);
+        }
+    }
 }
 
 // --- the status line with the age of the page ---------------------------------------------------------------------------------

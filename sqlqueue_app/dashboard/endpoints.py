@@ -530,9 +530,10 @@ def _threads(each: InstanceStatus) -> SafeString | None:
         return None
     words = _("%(live)s, %(busy)s busy")
     lines = [
-        (queue, words % {"live": number(live), "busy": number(each.busy.get(queue, 0))}) for queue, live in each.threads.items()
+        (lists.text_html(queue), words % {"live": number(live), "busy": number(each.busy.get(queue, 0))})
+        for queue, live in each.threads.items()
     ]
-    return format_html('<ul class="sq-plain">{}</ul>', format_html_join("", "<li><bdi>{}</bdi>: {}</li>", lines)) if lines else None
+    return format_html('<ul class="sq-plain">{}</ul>', format_html_join("", "<li>{}: {}</li>", lines)) if lines else None
 
 
 def _request(each: InstanceStatus) -> str:

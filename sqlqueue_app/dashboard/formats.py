@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from django.utils import timezone
 from django.utils.functional import Promise
-from django.utils.html import format_html, format_html_join
+from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
@@ -101,6 +102,15 @@ def bounded_number(value: int, *, exact: bool) -> Number:
     if exact:
         return Number(value, number(value))
     return Number(value, f"≥ {number(value)}", _("counting stopped here"))
+
+
+# Before a break: the dots, underscores and plus signs of names, not of numbers; and words that would take half a page.
+_BREAKS: Final = re.compile(r"(?<=\w)[._+](?=[^\W\d])|[^\W_]{60}(?=[^\W_])")
+
+
+def breakable(text: str) -> SafeString:
+    """A text that may break inside of its names, and so not in the middle of a word."""
+    return SafeString(_BREAKS.sub(r"\g<0><wbr>", escape(text)))
 
 
 def stamp(instant: datetime) -> str:

@@ -22,7 +22,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.dashboard.access import Button, Permission, require
-from sqlqueue_app.dashboard.formats import Number, State, duration, number, stamp_html
+from sqlqueue_app.dashboard.formats import Number, State, breakable, duration, number, stamp_html
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, query_of
 from sqlqueue_app.receiving.instances import managed_alias
@@ -106,8 +106,8 @@ def titled_html(text: str, note: str) -> SafeString:
 
 
 def text_html(text: str) -> SafeString:
-    """A text of any length and direction."""
-    return format_html('<bdi class="sq-long">{}</bdi>', text)
+    """A text of any length and direction; its names may break, see `breakable`."""
+    return format_html('<bdi class="sq-long">{}</bdi>', breakable(text))
 
 
 def link_html(url: str, text: str) -> SafeString:

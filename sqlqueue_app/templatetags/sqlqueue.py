@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timedelta
 
 from django import template
 from django.template.defaultfilters import stringfilter
 from django.utils import timezone
-from django.utils.html import format_html_join
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
 
 from sqlqueue_app.dashboard import formats
 from sqlqueue_app.dashboard.page import path_of
@@ -59,7 +57,7 @@ def percent(part: float | None) -> str:
 @stringfilter
 def breakable(text: str) -> SafeString:
     """A text that may break after the dots and underscores of its names, and so not in the middle of a word."""
-    return format_html_join(mark_safe("<wbr>"), "{}", ((part,) for part in re.split(r"(?<=\w[._])(?=\w)", text)))
+    return formats.breakable(text)
 
 
 @register.filter

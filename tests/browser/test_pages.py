@@ -203,6 +203,25 @@ def test_words_in_tables_are_not_broken(filled: QueueDatabase, site: Site) -> No
         assert broken_words(window, ".sq-table .sq-long") == [], page
 
 
+def test_names_of_ordinary_length_do_not_widen_tables(filled: QueueDatabase, site: Site) -> None:
+    """Names of .NET break after their dots, so the columns behind them are on the page."""
+    namespace = "Contoso.Fulfilment.Shipping"
+    row = failed(
+        "m-9",
+        NServiceBus_EnclosedMessageTypes=f"{namespace}.Messages.Commands.ScheduleShipmentWithCarrier, Contoso.Messages",
+        NServiceBus_ExceptionInfo_ExceptionType=f"{namespace}.Infrastructure.Carriers.CarrierUnavailableException",
+        NServiceBus_ProcessingEndpoint=f"{namespace}.International.Dispatching",
+    )
+    fail(filled, [row])
+    window = site.window("superuser")
+    window.goto(f"{ADMIN}failedmessage/messages/")
+    (table_width, page_width) = window.eval_on_selector(
+        ".sq-scroll:has(> table:has-text('ScheduleShipment'))", "each => [each.scrollWidth, each.clientWidth]"
+    )
+    assert table_width <= page_width
+    assert broken_words(window, ".sq-table .sq-long") == []
+
+
 def test_long_names_fit_a_phone(filled: QueueDatabase, site: Site) -> None:
     """A name has the full width below its label, and a title breaks only between words."""
     name = "project.shop.handlers.shipping.OutOfStock"

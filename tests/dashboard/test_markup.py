@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 from pytest_django import Settings
 
+from sqlqueue_app.dashboard.formats import breakable
 from tests.support.databases import ROOT, QueueDatabase
 from tests.support.filling import install, instance, message, row, table
 from tests.support.pages import OVERVIEW, Markup, client_of
@@ -183,3 +184,20 @@ def test_unavailable_login_database_returns_503(filled: QueueDatabase) -> None:
 
     assert answer.status_code == 503
     assert "/nonexistent" not in answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("Sales.OrderPlaced", "Sales.<wbr>OrderPlaced"),
+        ("Sales.Orders+Placed_late", "Sales.<wbr>Orders+<wbr>Placed_<wbr>late"),
+        ("0.5 s", "0.5 s"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("...", "..."),
+        ("X" * 130, "<wbr>".join(["X" * 60, "X" * 60, "X" * 10])),
+        ("<b>a.b</b>", "&lt;b&gt;a.<wbr>b&lt;/b&gt;"),
+        ("a.'b'", "a.&#x27;b&#x27;"),
+    ],
+)
+def test_names_break_at_their_dots(text: str, html: str) -> None:
+    assert breakable(text) == html

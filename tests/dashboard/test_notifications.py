@@ -280,7 +280,8 @@ def test_reader_does_not_see_the_path_of_a_webhook(admin: Client) -> None:
     for kind in ("reader", "viewer"):
         client = client_of(kind)
         for page in (RULES, f"{RULES}{made.pk}/", LOG):
-            content = client.get(page).content.decode()
+            # without the places where names may break
+            content = client.get(page).content.decode().replace("<wbr>", "")
             assert "https://hooks.example.com/…" in content
             assert TOKEN not in content
             disabled = Markup(content).find("button", type="button")

@@ -19,6 +19,7 @@ from django.utils.translation import gettext as _, ngettext
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, refusal
 from sqlqueue_app.dashboard.formats import number
+from sqlqueue_app.dashboard.lists import text_html
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin
 from sqlqueue_app.failures.operation_kinds import Scope
 from sqlqueue_app.failures.operations import request_operation
@@ -167,7 +168,7 @@ class Action:
         if self.typed:
             # Against confirming by habit.
             wrong = dict.fromkeys(("required", "invalid"), _("Type “%(text)s” to confirm.") % {"text": self.typed})
-            label = format_html(_("Type {} to confirm:"), format_html("<strong>{}</strong>", self.typed))
+            label = format_html(_("Type {} to confirm:"), format_html("<strong>{}</strong>", text_html(self.typed)))
             pattern, widget = rf"\A{re.escape(self.typed)}\Z", forms.TextInput(PLAIN_INPUT)
             form.fields["typed"] = forms.RegexField(pattern, strip=True, label=label, widget=widget, error_messages=wrong)
         return form

@@ -19,6 +19,7 @@ from tests.support.error_rows import failed
 from tests.support.failing import fail
 from tests.support.filling import message, table
 from tests.support.pages import client_of
+from tests.support.tables import execute
 
 ADMIN = "/admin/sqlqueue_app/"
 PAGES = (
@@ -235,6 +236,41 @@ def test_long_names_fit_a_phone(filled: QueueDatabase, site: Site) -> None:
         assert broken_words(window, "#content h1") == [], page
         shown = window.locator("#content-main td").get_by_text(name, exact=True)
         assert shown.evaluate("each => each.getClientRects().length") == 1, page
+
+
+def test_long_name_of_a_queue_fits_a_phone(filled: QueueDatabase, site: Site) -> None:
+    """In the breadcrumbs, in the title, and in the label of the text that confirms an action."""
+    name = "Company.With.A.Very.Long.Department.Name.Shipping.International.Express"
+    execute(filled, f'CREATE TABLE "{name}" AS SELECT * FROM "Sales"')
+    window = site.window("superuser", phone=True)
+    for page in (f"queue/{name}/", f"queue/{name}/purge/"):
+        window.goto(ADMIN + page)
+        assert name in (window.text_content("#content") or "")
+        assert window.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0, page
+    assert broken_words(window, ".breadcrumbs") == []
+
+
+# Phones, the widths with the narrowest content beside the sidebar of the admin, and a desktop.
+WIDTHS = (320, 375, 767, 768, 820, 870, 1024, 1280)
+
+
+def test_navigation_and_its_menus_fit_the_screen(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("superuser")
+    window.goto(f"{ADMIN}dashboard/")
+    wider = []
+    for width in WIDTHS:
+        window.set_viewport_size({"width": width, "height": 800})
+        menus = window.query_selector_all(".sq-tabs summary")
+        assert len(menus) == 5
+        for menu in menus:
+            menu.click()
+            left, right = window.eval_on_selector(
+                ".sq-tabs details[open] ul", "each => (({left, right}) => [left, right])(each.getBoundingClientRect())"
+            )
+            page = window.evaluate("document.documentElement.scrollWidth")
+            if not (0 <= left < right <= width) or page > width:
+                wider.append((width, menu.inner_text(), left, right, page))
+    assert wider == []
 
 
 def test_growth_of_a_queue_fits_a_phone(filled: QueueDatabase, site: Site) -> None:

@@ -16,6 +16,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
+from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy
@@ -28,7 +29,7 @@ from sqlqueue_app.dashboard.endpoint_actions import ENDPOINT_ACTIONS, SetMinimum
 from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_number, depth_number, duration, number, rate
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, HtmlTable, TableColumn, cell_html, link_html, table, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, label_of_page, name_of_path, navigation, path_of
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, guarded, label_of_page, name_of_path, navigation, path_of
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
 from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, Instance, Queue, Subscription
@@ -340,18 +341,22 @@ class InstanceAdmin(ReadOnlyAdmin):
     actions_on_top = True
     change_list_template = change_form_template = "admin/sqlqueue_app/instances.html"
 
+    def get_urls(self) -> list[URLPattern]:
+        """Django's pages; an unavailable database becomes an error page."""
+        urls: list[URLPattern] = super().get_urls()
+        for each in urls:
+            each.callback = guarded(self.admin_site, each.callback)
+        return urls
+
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Django's list, below our navigation."""
-        more = {"title": label_of_page(Instance), **self._frame(request, "admin/change_list.html")}
-        return super().changelist_view(request, {**more, **(extra_context or {})})
+        frame = {"base_template": "admin/change_list.html", "navigation": navigation(self.admin_site, request)}
+        return super().changelist_view(request, {"title": label_of_page(Instance), **frame, **(extra_context or {})})
 
     def change_view(self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
         """Django's page of one instance, below our navigation."""
-        more = self._frame(request, "admin/change_form.html")
-        return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
-
-    def _frame(self, request: HttpRequest, base_template: str) -> dict[str, Any]:
-        return {"base_template": base_template, "navigation": navigation(self.admin_site, request)}
+        frame = {"base_template": "admin/change_form.html", "navigation": navigation(self.admin_site, request)}
+        return super().change_view(request, object_id, form_url, {**frame, **(extra_context or {})})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """The rows with the clock of the database, which also wrote the heartbeats; without rows that wait to be deleted."""
@@ -371,10 +376,10 @@ class InstanceAdmin(ReadOnlyAdmin):
         return ", ".join(f"{queue}: {count}" for queue, count in each.threads.items()) if each.alive else ""
 
     @admin.display(description=gettext_lazy("last heartbeat"), ordering="heartbeat_at")
-    def heartbeat(self, row: Instance) -> str:
-        """The age of the last heartbeat."""
+    def heartbeat(self, row: Instance) -> SafeString:
+        """The last heartbeat and its age: the page does not refresh itself."""
         each = status_of_row(row)
-        return heartbeat_html(each.heartbeat_at, each.heartbeat_age)
+        return with_notes(each.heartbeat_at, _("%(age)s ago") % {"age": duration(each.heartbeat_age)})
 
     @admin.display(description=gettext_lazy("started"), ordering="started_at")
     def started(self, row: Instance) -> str:

@@ -59,7 +59,7 @@ def tagged(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase
     if "ETag" not in response:
         response["ETag"] = etag_of(response.content)
     if request.headers.get("If-None-Match") == response["ETag"]:
-        return HttpResponseNotModified(headers={name: response[name] for name in ("ETag", MADE_HEADER)})
+        return HttpResponseNotModified(headers={name: response[name] for name in ("ETag", MADE_HEADER) if name in response})
     patch_vary_headers(response, [HEADER])
     return response
 

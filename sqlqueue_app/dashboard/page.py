@@ -183,28 +183,32 @@ class PageAdmin(ReadOnlyAdmin):
             return self.problem(request, title=_("The settings are wrong"), text=str(error), status=500)
 
     def _protected(self, view: View, methods: list[str]) -> Any:
-        """The view for logged-in staff with the permission; an unavailable database becomes an error page."""
-        checked = self.admin_site.admin_view(require_http_methods(methods)(partial(self._permitted, view)))
+        """The view for logged-in staff with the permission."""
+        return guarded(self.admin_site, self.admin_site.admin_view(require_http_methods(methods)(partial(self._permitted, view))))
 
-        @wraps(checked)
-        def reachable(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            if is_live(request) and (nothing := live_answers.nothing_new(request)) is not None:
-                return nothing
-            try:
-                response = checked(request, *args, **kwargs)
-                # The admin's menu reads permissions while it is rendered.
-                render = getattr(response, "render", None)
-                return tagged(request, render() if render is not None else response)
-            except Exception as error:
-                if is_database_unavailable(error):
-                    return database_unavailable_page(self.admin_site, request, error)
-                raise
 
-        whole: Any = reachable
-        # With ATOMIC_REQUESTS, a page on SQLite would take the write lock that workers need.
-        for alias in connections:
-            whole = transaction.non_atomic_requests(alias)(whole)
-        return whole
+def guarded(site: AdminSite, view: View) -> Any:
+    """The view with its page rendered; an unavailable database becomes an error page."""
+
+    @wraps(view)
+    def reachable(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if is_live(request) and (nothing := live_answers.nothing_new(request)) is not None:
+            return nothing
+        try:
+            response = view(request, *args, **kwargs)
+            # The admin's menu reads permissions while it is rendered.
+            render = getattr(response, "render", None)
+            return tagged(request, render() if render is not None else response)
+        except Exception as error:
+            if is_database_unavailable(error):
+                return database_unavailable_page(site, request, error)
+            raise
+
+    whole: Any = reachable
+    # With ATOMIC_REQUESTS, a page on SQLite would take the write lock that workers need.
+    for alias in connections:
+        whole = transaction.non_atomic_requests(alias)(whole)
+    return whole
 
 
 def query_of(request: HttpRequest, **changed: object) -> str:
@@ -238,14 +242,9 @@ def database_unavailable_page(site: AdminSite, request: HttpRequest, error: Base
     request.user = AnonymousUser()
     context = {
         "title": _("The database cannot be reached"),
-        "site_title": site.site_title,
-        "site_header": site.site_header,
-        "site_url": site.site_url,
-        "has_permission": False,
-        "is_popup": False,
-        "is_nav_sidebar_enabled": False,
-        "messages": (),
-        "crumbs": (),
+        **{name: getattr(site, name) for name in ("site_title", "site_header", "site_url")},
+        **dict.fromkeys(("has_permission", "is_popup", "is_nav_sidebar_enabled"), False),
+        **dict.fromkeys(("messages", "crumbs"), ()),
     }
     response = TemplateResponse(request, "admin/sqlqueue_app/database_away.html", context, status=503)
     response["Retry-After"] = "10"
@@ -334,11 +333,8 @@ class TabGroup:
 def navigation(
     site: AdminSite, request: HttpRequest, alerts: int | None = None, unresolved: Number | None = None
 ) -> list[TabGroup]:
-    """The groups of pages on this site that the user may see, without empty ones, with the page's own numbers, if any.
-
-    Our script needs only the badges, so its groups have no tabs.
-    """
-    live = is_live(request)
+    """The groups of pages on this site that the user may see, without empty ones, with the page's own numbers, if any."""
+    live = is_live(request)  # needs only the badges
     groups = [TabGroup(str(label), []) for label, _pages in NAVIGATION] if live else _groups(site, request)
     for group, badge in zip(groups, _badges(request, alerts, unresolved), strict=False):
         group.badge, group.counted = badge

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from sqlqueue_app.models import Instance
 from tests.support.databases import QueueDatabase
 from tests.support.failing import fail, failed_row
 from tests.support.filling import install, instance, message, table
@@ -78,3 +79,12 @@ def test_page_states_the_time_of_its_data(filled: QueueDatabase) -> None:
     first = client.get(OVERVIEW, headers={"Sqlqueue-Live": str(stamp)})
     again = client.get(OVERVIEW, headers={"Sqlqueue-Live": str(stamp), "If-None-Match": first["ETag"]})
     assert float(str(stamp)) <= float(first["Sqlqueue-Made"]) <= float(again["Sqlqueue-Made"])
+
+
+def test_page_of_django_may_be_unchanged_too(filled: QueueDatabase) -> None:
+    """The list of instances does not refresh itself, but anyone may send the header."""
+    client, page = client_of("superuser"), "/admin/sqlqueue_app/instance/"
+    Instance.objects.all().delete()
+    first = client.get(page, headers=LIVE)
+    again = client.get(page, headers={**LIVE, "If-None-Match": first["ETag"]})
+    assert (first.status_code, again.status_code) == (200, 304)

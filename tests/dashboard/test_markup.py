@@ -21,6 +21,7 @@ from tests.support.filling import install, instance, message, row, table
 from tests.support.pages import OVERVIEW, Markup, client_of
 from tests.support.postgresql import ThrowAwayServer
 
+INSTANCES = "/admin/sqlqueue_app/instance/"
 PAGES = [
     OVERVIEW,
     f"{OVERVIEW}Sales/",
@@ -149,7 +150,7 @@ def test_atomic_requests_take_no_write_lock(filled: QueueDatabase, settings: Set
     assert not [query["sql"] for query in queries if query["sql"].startswith(("BEGIN", "SAVEPOINT"))]
 
 
-@pytest.mark.parametrize("page", PAGES[:3])
+@pytest.mark.parametrize("page", [*PAGES[:3], INSTANCES, f"{INSTANCES}1/change/"])
 def test_unavailable_database_returns_503(
     postgresql_server: ThrowAwayServer, postgresql_database: QueueDatabase, page: str
 ) -> None:
@@ -169,14 +170,15 @@ def test_unavailable_database_returns_503(
     assert Markup(answer.content.decode()).inline == []
 
 
-def test_unavailable_login_database_returns_503(filled: QueueDatabase) -> None:
+@pytest.mark.parametrize("page", [OVERVIEW, INSTANCES])
+def test_unavailable_login_database_returns_503(filled: QueueDatabase, page: str) -> None:
     client: Client = client_of("viewer")
     path = connections.settings["default"]["NAME"]
     connections.close_all()
     connections.settings["default"]["NAME"] = "/nonexistent/nothing.sqlite3"
     connections["default"].settings_dict["NAME"] = "/nonexistent/nothing.sqlite3"
     try:
-        answer = client.get(OVERVIEW)
+        answer = client.get(page)
     finally:
         connections.close_all()
         connections.settings["default"]["NAME"] = path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.utils import timezone, translation
@@ -42,6 +43,17 @@ def test_list_of_instances_uses_the_time_format_of_other_pages(sqlite_database: 
         text = Markup(client_of("superuser").get(ADMIN + page).content.decode()).text()
         assert re.search(r"\d+ d ago \( ?2026-05-01 22:30:05\)", text), (page, text)
         assert not re.search(r"\d [ap]\.m\.", text), page
+
+
+def test_list_of_instances_shows_the_time_of_the_last_heartbeat(sqlite_database: QueueDatabase, settings: Settings) -> None:
+    """It does not refresh itself, so an age alone is wrong soon."""
+    settings.TIME_ZONE = "Europe/Berlin"
+    install(sqlite_database)
+    row = instance()
+    row.refresh_from_db()
+    local = f"{row.heartbeat_at.astimezone(ZoneInfo('Europe/Berlin')):%Y-%m-%d %H:%M:%S}"
+    text = Markup(client_of("superuser").get(f"{ADMIN}instance/").content.decode()).text()
+    assert re.search(rf" {local} [\w ]{{3,20}} ago ", text), text
 
 
 def test_recent_actions_have_relative_times(sqlite_database: QueueDatabase) -> None:

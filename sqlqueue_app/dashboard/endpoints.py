@@ -27,7 +27,7 @@ from sqlqueue_app.dashboard import formats, lists
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Series, line_chart, period_of
 from sqlqueue_app.dashboard.endpoint_actions import ENDPOINT_ACTIONS, SetMinimum, instance_buttons, pausing_buttons
 from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_number, depth_number, duration, number, rate
-from sqlqueue_app.dashboard.lists import NUMBER, WIDE, HtmlTable, TableColumn, cell_html, link_html, table, with_notes
+from sqlqueue_app.dashboard.lists import NUMBER, WIDE, HtmlTable, TableColumn, cell_html, link_html, table, text_html, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, guarded, label_of_page, name_of_path, navigation, path_of
 from sqlqueue_app.failures.selection import FailureSelection
@@ -334,7 +334,7 @@ def _charts(
 class InstanceAdmin(ReadOnlyAdmin):
     """Registered instances, read-only: processes write their rows themselves."""
 
-    list_display = ("endpoint", "name", "host", "pid", "callback_queue", "state", "live_threads", "heartbeat", "started")
+    list_display = ("endpoint_name", "name", "state", "heartbeat", "live_threads", "host", "pid", "callback_queue", "started")
     search_fields = ("endpoint", "name", "host", "callback_queue")
     show_full_result_count = False
     # With an empty list of actions, Django's page would have an inline style, which a strict policy refuses.
@@ -360,9 +360,13 @@ class InstanceAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """The rows with the clock of the database, which also wrote the heartbeats; without rows that wait to be deleted."""
-        gone = [each.pk for each in gone_instances(managed_alias())]
-        rows: QuerySet[Any] = super().get_queryset(request).exclude(pk__in=gone).annotate(database_now=Now())
-        return rows
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(database_now=Now())
+        return rows.exclude(pk__in=[each.pk for each in gone_instances(managed_alias())])
+
+    @admin.display(description=gettext_lazy("endpoint"), ordering="endpoint")
+    def endpoint_name(self, row: Instance) -> SafeString:
+        """The endpoint, whose name may be long."""
+        return text_html(row.endpoint)
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, row: Instance) -> str:
@@ -370,10 +374,10 @@ class InstanceAdmin(ReadOnlyAdmin):
         return str(INSTANCE_STATES[status_of_row(row).state].word)
 
     @admin.display(description=gettext_lazy("live threads"))
-    def live_threads(self, row: Instance) -> str:
+    def live_threads(self, row: Instance) -> SafeString:
         """The receive threads of each queue at the last heartbeat; empty for a dead process."""
         each = status_of_row(row)
-        return ", ".join(f"{queue}: {count}" for queue, count in each.threads.items()) if each.alive else ""
+        return text_html(", ".join(f"{queue}: {count}" for queue, count in each.threads.items() if each.alive))
 
     @admin.display(description=gettext_lazy("last heartbeat"), ordering="heartbeat_at")
     def heartbeat(self, row: Instance) -> SafeString:
@@ -535,8 +539,8 @@ def _threads(each: InstanceStatus) -> SafeString | None:
         return None
     words = _("%(live)s, %(busy)s busy")
     lines = [
-        (lists.text_html(queue), words % {"live": number(live), "busy": number(each.busy.get(queue, 0))})
-        for queue, live in each.threads.items()
+        (text_html(name), words % {"live": number(live), "busy": number(each.busy.get(name, 0))})
+        for name, live in each.threads.items()
     ]
     return format_html('<ul class="sq-plain">{}</ul>', format_html_join("", "<li>{}: {}</li>", lines)) if lines else None
 

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sqlqueue.dashboard")
 
-# Names in URLs.
-__all__ = ["name_of_path", "path_of", "queue_of_path", "text_of_path"]
+__all__ = ["name_of_path", "path_of", "queue_of_path", "text_of_path"]  # names in URLs
 
 View = Callable[..., HttpResponseBase]
 _Found = TypeVar("_Found", bound=Model)

@@ -119,10 +119,7 @@ class SubscriptionAdmin(PageAdmin):
         def subscribers(event: SubscribedEvent) -> SafeString:
             return lists.template_html("subscribers", subscribers=[self._subscriber(request, each) for each in event.subscribers])
 
-        return [
-            lists.TableColumn(_("Event"), topic, lists.WIDE),
-            lists.TableColumn(_("Subscribers"), subscribers, lists.WIDE),
-        ]
+        return [lists.TableColumn(_("Event"), topic, lists.WIDE), lists.TableColumn(_("Subscribers"), subscribers, lists.WIDE)]
 
     def _subscriber(self, request: HttpRequest, each: Subscriber) -> tuple[Subscriber, str, list[Button]]:
         """The subscriber with the URL of its endpoint, and the unsubscribe button."""

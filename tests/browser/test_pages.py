@@ -17,7 +17,7 @@ from tests.browser.filling import GROUP, ONE, PENDING, fill
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import failed
 from tests.support.failing import fail
-from tests.support.filling import message, table
+from tests.support.filling import instance, message, table
 from tests.support.pages import client_of
 from tests.support.tables import execute
 
@@ -157,6 +157,19 @@ def test_list_of_instances_fits_a_phone(filled: QueueDatabase, site: Site) -> No
     window.goto(f"{ADMIN}instance/")
     assert "ago" in (window.text_content("#result_list") or "")
     assert window.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+
+
+def test_long_name_of_an_endpoint_keeps_the_state_of_its_instance_on_the_page(filled: QueueDatabase, site: Site) -> None:
+    instance(endpoint="Company.With.A.Very.Long.Department.Name.Shipping.International.Express", pid=77, callback_queue=None)
+    window = site.window("superuser")
+    window.goto(f"{ADMIN}instance/")
+    assert broken_words(window, "#result_list .sq-long") == []
+    cells = window.eval_on_selector_all(
+        "#result_list :is(.field-state, .field-heartbeat)", "all => all.map(each => each.getBoundingClientRect().right)"
+    )
+    page = window.eval_on_selector("#changelist .results", "each => each.getBoundingClientRect().right")
+    assert cells
+    assert max(cells) <= page
 
 
 def test_map_is_readable_on_a_phone(filled: QueueDatabase, site: Site) -> None:

@@ -89,6 +89,6 @@ def test_no_row_is_lost_by_satellites(sqlite_sales: Bench, trouble: list[str], s
     sqlite_sales.run()
     assert trouble == []
     delayed = delayed_table(sqlite_sales)
-    kept = [accounting.Found("delayed", row.headers, row.body) for row in delayed.peek(1000)]
+    kept = [accounting.Found("delayed", row.headers, row.body or b"") for row in delayed.peek(1000)]
     assert [sqlite_sales.rows(name) for name in ("Sales", f"Sales.{satellite}")] == [[], []]
     accounting.account(held, accounting.found_in(sqlite_sales, *OUT) + kept)

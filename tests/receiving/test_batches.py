@@ -195,7 +195,7 @@ def test_commit_that_fails_is_a_failure_of_its_message(
     configure(bench, IMMEDIATE_RETRIES=1, TRANSACTION_MODE=mode)
     execute(bench.database, "CREATE TABLE one (number integer PRIMARY KEY)")
     execute(bench.database, "CREATE TABLE other (one integer REFERENCES one DEFERRABLE INITIALLY DEFERRED)")
-    put_rows(bench, [0])
+    put_rows(bench, range(1))
 
     def handle(message: Any, context: Any) -> None:
         calls.add(context.attempt)

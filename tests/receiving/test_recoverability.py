@@ -85,7 +85,7 @@ def test_operator_retry_is_attempted_where_an_earlier_attempt_was_lost(bench: Be
     process(here)
     process(elsewhere)
     (failed,) = bench.rows("error")
-    bench.put(failed.headers or "", failed.body, row_id=str(failed.id))
+    bench.put(failed.headers or "", failed.body or b"", row_id=str(failed.id))
     process(here)
     assert calls.seen == [1, 1, 1]
     assert (bench.rows("Sales"), len(bench.rows("error"))) == ([], 1)

@@ -270,6 +270,14 @@ def is_optional(hint: Any) -> bool:
     return typing.get_origin(hint) in (typing.Union, types.UnionType) and type(None) in typing.get_args(hint)
 
 
+def admits_none(hint: Any) -> bool:
+    """Whether None is a value of the hint: a union or Literal with None, Any, or an unbound type variable."""
+    hint = bare(hint)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType, typing.Literal):
+        return any(map(admits_none, typing.get_args(hint)))
+    return hint is None or isinstance(hint, typing.TypeVar) or hint in (Any, object, type(None))
+
+
 def is_value_type(kind: Any) -> bool:
     """Whether a bare hint is a value type in .NET, not a reference that may be null."""
     return isinstance(kind, type) and (kind in _VALUES or issubclass(kind, Enum))

@@ -11,7 +11,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 from xml.parsers import expat
 
@@ -33,6 +33,7 @@ from sqlqueue_app.messages.type_hints import (
     AS_IS,
     MAPPINGS,
     PASCAL,
+    admits_none,
     alternatives,
     array_items,
     bare,
@@ -230,14 +231,14 @@ def _may_be_empty(kind: Any) -> bool:
 def _is_null(text: str, kinds: tuple[Any, ...]) -> bool:
     """Whether .NET reads null: for a value type, no text, white space or the word null; for an object, no text.
 
-    Text and lists may be empty. White space is an object without members; if its class requires members, a null in a list.
+    Text and lists may be empty. White space is an object without members; if its class requires values, a null in a list.
     """
     if all(map(is_value_type, kinds)):
         return text.strip().lower() in ("", "null")
     classes = [kind for kind in kinds if mapped_class(kind) is not None]
     if len(classes) < len(kinds):
         return False
-    return not text or (text.isspace() and all(any(member.required for member in members_of(kind)) for kind in classes))
+    return not text or (text.isspace() and all(_object_hints(kind).requires_values for kind in classes))
 
 
 def _first_that_fits(element: Element, kinds: tuple[Any, ...]) -> Any:
@@ -273,12 +274,39 @@ def _item(element: Element, hint: Any) -> Any:
 
 
 def _object(element: Element, kind: Any) -> dict[str, Any]:
-    members = members_of(kind)
+    hints = _object_hints(kind)
     # As in .NET, a value without content counts as missing and keeps its default.
-    values = {folded(each.name) for each in members if not each.required and is_value_type(bare(each.hint))}
-    by_folded = {folded(member.name): member.hint for member in members}
-    children = [each for each in element.children if each.children or each.text or folded(each.name) not in values]
-    return _collected([(child.name, plain_of(child, by_folded.get(folded(child.name), Any))) for child in children])
+    children = [each for each in element.children if each.children or each.text or folded(each.name) not in hints.defaults]
+    found = _collected([(child.name, plain_of(child, hints.by_folded.get(folded(child.name), Any))) for child in children])
+    if hints.nullable:
+        # As in .NET, a null reference is omitted.
+        given = set(map(folded, found))
+        found.update((name, None) for name in hints.nullable if folded(name) not in given)
+    return found
+
+
+class _ObjectHints(NamedTuple):
+    """The hints of a class by folded name, and what a body may leave out."""
+
+    by_folded: dict[str, Any]
+    defaults: frozenset[str]
+    """The folded names of value types with a default."""
+    nullable: tuple[str, ...]
+    """The names of members without a default that may be None."""
+    requires_values: bool
+
+
+@lru_cache(maxsize=2048)
+def _object_hints(kind: Any) -> _ObjectHints:
+    members = members_of(kind)
+    required = [each for each in members if each.required]
+    nullable = tuple(each.name for each in required if admits_none(each.hint))
+    return _ObjectHints(
+        {folded(each.name): each.hint for each in members},
+        frozenset(folded(each.name) for each in members if not each.required and is_value_type(bare(each.hint))),
+        nullable,
+        len(nullable) < len(required),
+    )
 
 
 def _collected(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

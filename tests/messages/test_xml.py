@@ -82,6 +82,43 @@ def test_recorded_order_is_read_completely() -> None:
     assert order.note == 'line one\nline "two" <three> & four'
 
 
+@dataclass
+class Nullable:
+    first: str
+    middle: str | None
+    raw: bytes | None
+    items: list[int] | None
+    inner: Inner | None
+    count: int | None
+    anything: Any
+    kind: Literal["a", None]
+    either: str | int | None
+    by_name: dict[str, str | None] | None
+    typed: NullableKey | None
+
+
+class NullableKey(TypedDict):
+    note: str | None
+    extra: NotRequired[str | None]
+
+
+NO_VALUES = (None,) * 10
+
+
+@pytest.mark.parametrize("names", ["as_is", "pascal"])
+@pytest.mark.parametrize("message", [Nullable("a", *NO_VALUES), Nullable("a", *NO_VALUES[:-1], NullableKey(note=None))])
+def test_null_reference_without_default_is_read(message: Nullable, names: str) -> None:
+    body = serialize(message, names, XML_CONTENT_TYPE, ["Shop.Nullable"])
+    assert "iddle" not in body.decode()
+    assert deserialize(body, XML_CONTENT_TYPE, Nullable, names) == message
+
+
+def test_missing_value_without_default_is_refused() -> None:
+    with pytest.raises(MessageBodyError, match="Nullable needs the member 'first', which has no default"):
+        read("<Nullable><Middle>x</Middle></Nullable>", Nullable)
+    assert read("<Nullable><First>a</First><MIDDLE>b</MIDDLE></Nullable>", Nullable).middle == "b"
+
+
 class Colors(enum.Flag):
     Red = 1
     Green = 2

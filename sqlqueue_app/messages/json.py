@@ -482,7 +482,13 @@ def datetime_text(value: datetime) -> str:
         return value.isoformat()
     if offset % timedelta(minutes=1):
         # .NET does not support seconds in the offset of ISO 8601.
-        value = value - offset
+        try:
+            value = value - offset
+        except OverflowError:
+            beyond = "before year 1" if offset > timedelta(0) else "after year 9999"
+            raise ConversionError(
+                f"the offset of {value!r} has seconds, and in UTC the time is {beyond}; use whole minutes"
+            ) from None
         offset = timedelta(0)
     naive = value.replace(tzinfo=None).isoformat()
     if not offset:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import InitVar, dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
@@ -163,6 +163,21 @@ def test_convertible_value_is_sent(values: dict[str, Any]) -> None:
     values = {name: value for name, value in values.items() if value is not object}
     body = serialize(Order(**values))
     assert isinstance(deserialize(body, None, Order), Order)
+
+
+@pytest.mark.parametrize(
+    ("placed_at", "is_before"),
+    [
+        (datetime(1, 1, 1, tzinfo=timezone(timedelta(minutes=19, seconds=32))), True),
+        (datetime.max.replace(tzinfo=timezone(-timedelta(seconds=1))), False),
+    ],
+)
+def test_time_beyond_the_calendar_in_utc_is_refused(placed_at: datetime, is_before: bool) -> None:
+    year = "before year 1" if is_before else "after year 9999"
+    for arguments in ({}, {"content_type": "text/xml", "types": ["Shop.Order"]}):
+        found = refusal(Order(placed_at=placed_at), **arguments)
+        assert found.startswith("the body of Order cannot be written: placed_at: the offset of "), found
+        assert year in found
 
 
 class Text(str):

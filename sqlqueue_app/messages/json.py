@@ -72,10 +72,6 @@ _LISTS: Final = (
 _SETS: Final = {set: set, collections.abc.MutableSet: set, frozenset: frozenset, collections.abc.Set: frozenset}
 
 
-CHECKED: Final = "checked"
-"""A value for ``names``: only check values before they are written. Unreadable ones are rejected; nothing is converted."""
-
-
 def reader_for(hint: Any, names: str) -> Reader:
     """The reader for a type hint. Raises :class:`MessageTypeError` for an unsupported hint.
 
@@ -86,36 +82,10 @@ def reader_for(hint: Any, names: str) -> Reader:
         return _anything
     origin = typing.get_origin(hint)
     if hint is None:
-        read = _SCALARS[type(None)]
-    elif isinstance(hint, type) and origin is None:
-        read = _reader_of_class(hint, names)
-    else:
-        read = _reader_of_generic(hint, origin, typing.get_args(hint), names)
-    return read if names != CHECKED else _checking(hint, read)
-
-
-def _checking(hint: Any, read: Reader) -> Reader:
-    """The reader for values not yet written: accepts the declared type, and values that can be read as it once written."""
-    cls = mapped_class(hint)
-    read_written = reader_for(hint, AS_IS)
-    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    instances = () if cls is None or typing.is_typeddict(cls) else (cls,)
-
-    def check(value: Any) -> Any:
-        if type(value) is hint and cls is None:
-            return value
-        try:
-            if is_union or isinstance(value, instances) or (type(value) is list and cls is None):
-                return read(value)
-            return read_written(json.loads(write_json(value, AS_IS), parse_float=Decimal))
-        except ConversionError as mismatch:
-            if mismatch.path:
-                raise
-        expected = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
-        found = f"{type(value).__qualname__} ({value!r:.60})"
-        raise ConversionError(f"expected {expected}, got {found}: convert the value, or change the annotation")
-
-    return check
+        return _SCALARS[type(None)]
+    if isinstance(hint, type) and origin is None:
+        return _reader_of_class(hint, names)
+    return _reader_of_generic(hint, origin, typing.get_args(hint), names)
 
 
 def _reader_of_class(cls: type, names: str) -> Reader:
@@ -155,8 +125,6 @@ def _reader_of_generic(hint: Any, origin: Any, args: tuple[Any, ...], names: str
 @lru_cache(maxsize=2048)
 def _object_reader(kind: Any, names: str) -> Reader:
     """The reader for a class or an alias of a generic class."""
-    if names == CHECKED:
-        return _object_checker(kind)
     cls: type = typing.get_origin(kind) or kind
     members = [member for member in members_of(kind) if member.settable]
     own = {member.name for member in members}
@@ -174,7 +142,7 @@ def _object_reader(kind: Any, names: str) -> Reader:
                     others = {folded(name): name for name in reversed(value) if name not in own}
                 key = others.get(folded(member.name))
             if key is not None:
-                arguments[member.name] = _at(f".{member.name}", read_member, value[key])
+                arguments[member.name] = at(f".{member.name}", read_member, value[key])
             elif member.required:
                 raise ConversionError(f"{cls.__qualname__} needs the member {member.name!r}, which has no default; {_has(value)}")
         try:
@@ -183,24 +151,6 @@ def _object_reader(kind: Any, names: str) -> Reader:
             raise ConversionError(f"{cls.__qualname__} refused its members: {error}") from error
 
     return read
-
-
-def _object_checker(kind: Any) -> Reader:
-    """The checker for an object of a class, member by member."""
-    cls: type = typing.get_origin(kind) or kind
-    try:
-        members = [(member, bare(member.hint)) for member in members_of(kind) if member.kept]
-    except MessageTypeError:
-        return _anything  # a class that this process can only send
-    checks = [(each.name, None if mapped_class(hint) else hint, _member_reader(cls, each, CHECKED)) for each, hint in members]
-
-    def check(value: Any) -> Any:
-        for name, leaf, check_member in checks:
-            if type(found := getattr(value, name)) is not leaf:
-                _at(f".{name}", check_member, found)
-        return value
-
-    return check
 
 
 def _spellings(member: Member, own: set[str], names: str) -> tuple[str, ...]:
@@ -214,12 +164,13 @@ def _member_reader(cls: type, member: Member, names: str) -> Reader:
     try:
         return reader_for(member.hint, names)
     except MessageTypeError as error:
-        if is_model(cls) or names == CHECKED:
-            return _anything  # a type that Pydantic checks, or that only the receiver can read
+        if is_model(cls):
+            return _anything  # a type that Pydantic checks
         raise MessageTypeError(f"{cls.__qualname__}.{member.name}: {error}") from None
 
 
-def _at(step: str, read: Reader, value: Any) -> Any:
+def at(step: str, read: Reader, value: Any) -> Any:
+    """Read a value; a mismatch gets the step in its path."""
     try:
         return read(value)
     except ConversionError as mismatch:
@@ -231,7 +182,7 @@ def _array(item: Reader, make: Callable[[list[Any]], Any]) -> Reader:
     def read(value: Any) -> Any:
         if type(value) is not list:
             value = _typed_array(value)
-        return make([_at(f"[{index}]", item, entry) for index, entry in enumerate(value)])
+        return make([at(f"[{index}]", item, entry) for index, entry in enumerate(value)])
 
     return read
 
@@ -252,7 +203,7 @@ def _tuple(args: tuple[Any, ...], names: str) -> Reader:
     def read(value: Any) -> tuple[Any, ...]:
         if type(value) is not list or len(value) != len(items):
             raise _expected(f"an array of {len(items)}", value)
-        return tuple(_at(f"[{n}]", item, entry) for n, (item, entry) in enumerate(zip(items, value, strict=True)))
+        return tuple(at(f"[{n}]", item, entry) for n, (item, entry) in enumerate(zip(items, value, strict=True)))
 
     return read
 
@@ -263,7 +214,7 @@ def _mapping(key: Reader, item: Reader) -> Reader:
             raise _expected("an object", value)
         if str(value.get("$type")).startswith(_NET_MAPPING):
             value = {name: entry for name, entry in value.items() if name != "$type"}
-        return {_at(f"[{name!r}]", key, name): _at(f"[{name!r}]", item, entry) for name, entry in value.items()}
+        return {at(f"[{name!r}]", key, name): at(f"[{name!r}]", item, entry) for name, entry in value.items()}
 
     return read
 

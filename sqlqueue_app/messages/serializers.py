@@ -13,7 +13,8 @@ from decimal import Decimal
 from typing import Any, Final, NoReturn
 
 from sqlqueue_app.messages.errors import MessageBodyError
-from sqlqueue_app.messages.json import CHECKED, ConversionError, Reader, float_in_dict, reader_for, write_json
+from sqlqueue_app.messages.json import ConversionError, Reader, float_in_dict, reader_for, write_json
+from sqlqueue_app.messages.read_back import object_check
 from sqlqueue_app.messages.type_hints import AS_IS, NAMES, backtracking_budget, bare, is_mappable, mapped_class
 from sqlqueue_app.messages.types import resolve_enclosed
 from sqlqueue_app.messages.xml import Element, decode_xml, messages_in, plain_of, write_xml
@@ -60,7 +61,7 @@ def writer_for(names: str = AS_IS, content_type: str | None = None, types: Seque
             raise MessageBodyError(f"a body is a dataclass, a dict or a list; got {kind.__name__} ({message!r:.200})")
         try:
             if is_mappable(kind):
-                _reader_of_class(kind, CHECKED)(message)
+                object_check(kind)(message)
             return (write_xml(message, names, types) if as_xml else write_json(message, names)).encode("utf-8")
         except ConversionError as mismatch:
             raise MessageBodyError(f"the body of {kind.__qualname__} cannot be written: {mismatch}") from mismatch.__cause__

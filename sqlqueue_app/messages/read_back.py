@@ -1,0 +1,151 @@
+"""The check before a body is written: values that a handler with the same class could not read back are refused."""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Callable
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from sqlqueue_app.messages.errors import MessageTypeError
+from sqlqueue_app.messages.json import ConversionError, at, reader_for, write_json
+from sqlqueue_app.messages.type_hints import (
+    AS_IS,
+    alternatives,
+    array_items,
+    bare,
+    is_optional,
+    mapped_class,
+    members_of,
+    spend_budget,
+)
+
+Check = Callable[[Any], None]
+"""Raises :class:`ConversionError` for a value that does not fit its hint."""
+
+
+@lru_cache(maxsize=2048)
+def object_check(kind: Any) -> Check:
+    """The check of an object of a class, or of an alias of a generic class, member by member. It runs no constructor."""
+    try:
+        members = [member for member in members_of(kind) if member.kept]
+    except MessageTypeError:
+        return _accept  # a class that this process can only send
+    checks = [(each.name, *_member_check(each.hint)) for each in members]
+
+    def check(value: Any) -> None:
+        for name, leaf, check_member in checks:
+            if type(found := getattr(value, name)) is not leaf:
+                at(f".{name}", check_member, found)
+
+    return check if checks else _accept
+
+
+def _member_check(hint: Any) -> tuple[type | None, Check]:
+    """The type whose values need no check, and the check for others."""
+    try:
+        return _leaf(bare(hint)), _check_for(hint)
+    except MessageTypeError:
+        return None, _accept  # a type that Pydantic checks, or that only the receiver can read
+
+
+def _accept(_: Any) -> None:
+    pass
+
+
+def _check_for(hint: Any) -> Check:
+    """The check for a type hint: accepts the declared type, and values that can be read as it once written."""
+    hint = bare(hint)
+    if hint in (Any, object) or isinstance(hint, typing.TypeVar):
+        return _accept
+    read = reader_for(hint, AS_IS)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return _naming(hint, _union_check(hint))
+    cls = mapped_class(hint)
+    instances = () if cls is None or typing.is_typeddict(cls) else (cls,)
+    leaf, check_items = _leaf(hint), _items_check(hint)
+
+    def check(value: Any) -> None:
+        if type(value) is leaf:
+            return
+        if isinstance(value, instances):
+            object_check(hint)(value)
+        elif check_items is not None and type(value) is list:
+            check_items(value)
+        else:
+            read(_written(value))
+
+    return _naming(hint, check)
+
+
+def _leaf(hint: Any) -> type | None:
+    """The type of values that are always read back, if the bare hint has one."""
+    return hint if isinstance(hint, type) and typing.get_origin(hint) is None and mapped_class(hint) is None else None
+
+
+def _written(value: Any) -> Any:
+    return json.loads(write_json(value, AS_IS), parse_float=Decimal)
+
+
+def _naming(hint: Any, check: Check) -> Check:
+    """The check with an error that names the hint, unless the value does not fit further inside."""
+
+    def check_and_name(value: Any) -> None:
+        try:
+            return check(value)
+        except ConversionError as mismatch:
+            if mismatch.path:
+                raise
+        found = f"{type(value).__qualname__} ({value!r:.60})"
+        raise ConversionError(f"expected {_named(hint)}, got {found}: convert the value, or change the annotation")
+
+    return check_and_name
+
+
+def _named(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and typing.get_origin(hint) is None else str(hint).replace("typing.", "")
+
+
+def _items_check(hint: Any) -> Check | None:
+    """The check of a list item by item; None for a hint without items."""
+    items = array_items(hint)
+    if items is None:
+        return None
+    args = typing.get_args(hint)
+    length = len(args) if typing.get_origin(hint) is tuple and args and args[-1] is not Ellipsis else None
+    leaves = [_leaf(bare(item)) for item in items]
+    checks = [_check_for(item) for item in items]
+    last = len(items) - 1
+
+    def check(values: list[Any]) -> None:
+        if length is not None and len(values) != length:
+            raise ConversionError(f"expected {length} values")
+        for index, value in enumerate(values):
+            which = min(index, last)
+            if type(value) is not leaves[which]:
+                at(f"[{index}]", checks[which], value)
+
+    return check
+
+
+def _union_check(hint: Any) -> Check:
+    kinds = alternatives(hint)
+    nullable = is_optional(hint)
+    checks = [_check_for(kind) for kind in kinds]
+
+    def check(value: Any) -> None:
+        if value is None and nullable:
+            return None
+        if len(checks) == 1:
+            return checks[0](value)
+        for check_kind in checks:
+            try:
+                return check_kind(value)
+            except ConversionError:
+                spend_budget()
+        raise ConversionError("no alternative fits")
+
+    return check

@@ -258,8 +258,24 @@ def _literal(args: tuple[Any, ...]) -> Reader:
 
 
 def _enum(cls: type[Enum], value: Any) -> Enum:
-    if (found := find_member(cls, value)) is None:
+    found = find_member(cls, value)
+    if found is None:
+        found = _written_members(cls).get(write_json(value, AS_IS))
+    if found is None:
         raise _expected(f"a value or name of {cls.__qualname__}", value)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _written_members(cls: type[Enum]) -> dict[str, Enum]:
+    """The members by the JSON text of their values as they are decoded: a date is text there, a tuple is an array."""
+    found: dict[str, Enum] = {}
+    for member in cls:
+        try:
+            decoded = json.loads(write_json(member.value, AS_IS), parse_float=Decimal)
+            found.setdefault(write_json(decoded, AS_IS), member)
+        except ConversionError:
+            continue  # a value without a form in JSON is found by name only
     return found
 
 

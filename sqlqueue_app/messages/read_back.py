@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Callable
 from decimal import Decimal
+from enum import Enum
 from functools import lru_cache
 from typing import Any
 
@@ -76,14 +77,32 @@ def _check_for(hint: Any) -> Check:
         elif check_items is not None and type(value) is list:
             check_items(value)
         else:
-            read(_written(value))
+            found = read(_written(value))
+            if type(value) is hint and isinstance(value, Enum) and found is not value:
+                raise _ChangedError(
+                    f"{value} is read back as {found}, which is written as the same value: change one of the values"
+                )
 
     return _naming(hint, check)
 
 
+class _ChangedError(ConversionError):
+    """A value can be read back, but not as it was."""
+
+
 def _leaf(hint: Any) -> type | None:
     """The type of values that are always read back, if the bare hint has one."""
-    return hint if isinstance(hint, type) and typing.get_origin(hint) is None and mapped_class(hint) is None else None
+    if not isinstance(hint, type) or typing.get_origin(hint) is not None or mapped_class(hint) is not None:
+        return None
+    return None if issubclass(hint, Enum) and not _is_read_back(hint) else hint
+
+
+def _is_read_back(cls: type[Enum]) -> bool:
+    read = reader_for(cls, AS_IS)
+    try:
+        return all(read(_written(member)) is member for member in cls)
+    except ConversionError:
+        return False
 
 
 def _written(value: Any) -> Any:
@@ -97,7 +116,7 @@ def _naming(hint: Any, check: Check) -> Check:
         try:
             return check(value)
         except ConversionError as mismatch:
-            if mismatch.path:
+            if mismatch.path or isinstance(mismatch, _ChangedError):
                 raise
         found = f"{type(value).__qualname__} ({value!r:.60})"
         raise ConversionError(f"expected {_named(hint)}, got {found}: convert the value, or change the annotation")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypedDict, 
 from uuid import UUID
 
 import pytest
+from django.db import models
 from hypothesis import given, strategies as st
 
 from sqlqueue_app.messages.errors import MessageBodyError
@@ -227,6 +228,72 @@ def test_check_runs_no_constructor_and_needs_no_argument() -> None:
     wrong = Counted(1, "x")
     wrong.number = "much"  # type: ignore[assignment]
     assert "number: expected int, got str ('much')" in refusal(wrong)
+
+
+# --- enums with values that JSON has no form of its own for --------------------------------------------------------------------
+
+
+class Moon(date, models.Choices):
+    LANDING = 1969, 7, 20
+    LAST = 1972, 12, 11
+
+
+class Answer(Enum):
+    YES = True
+    NO = False
+    UNKNOWN = None
+
+
+class Key(Enum):
+    FIRST = UUID(int=1)
+    RAW = b"\xff\x00"
+    WAIT = timedelta(hours=1)
+    POINT = (1, "x")
+    RATE = 0.1
+    LARGE = 1e22
+    PRICE = Decimal("1.50")
+
+
+class Mixed(Enum):
+    DAY = date(2026, 11, 20)
+    TEXT = "2026-11-20"
+
+
+@dataclass
+class Enums:
+    moon: Moon = Moon.LANDING
+    answer: Answer = Answer.YES
+    key: Key = Key.FIRST
+    mixed: Mixed = Mixed.TEXT
+    moons: list[Moon] = field(default_factory=list)
+    keys: dict[str, Key] = field(default_factory=dict)
+    last: Key | None = None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        *[Enums(moon=moon, moons=[moon]) for moon in Moon],
+        *[Enums(answer=answer) for answer in Answer],
+        *[Enums(key=key, keys={"a": key}, last=key) for key in Key],
+    ],
+)
+@pytest.mark.parametrize("arguments", [{}, {"content_type": "text/xml", "types": ["Shop.Enums"]}])
+def test_enum_of_any_value_is_read_back(message: Enums, arguments: dict[str, Any]) -> None:
+    found = deserialize(serialize(message, **arguments), arguments.get("content_type"), Enums)
+    assert found == message
+
+
+def test_enum_that_reads_as_another_member_is_refused() -> None:
+    assert refusal(Enums(mixed=Mixed.DAY)).startswith(
+        "the body of Enums cannot be written: mixed: Mixed.DAY is read back as Mixed.TEXT, which is written as the same value"
+    )
+
+
+def test_null_and_booleans_are_no_members_of_other_enums() -> None:
+    for value in (None, True):
+        with pytest.raises(MessageBodyError, match="status: expected a value or name of Status"):
+            deserialize(serialize({"status": value}), None, Order)
 
 
 # --- the numbers of dictionaries ----------------------------------------------------------------------------------------------

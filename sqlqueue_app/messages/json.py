@@ -26,6 +26,7 @@ from sqlqueue_app.messages.type_hints import (
     bare,
     camel,
     construct,
+    exact_first,
     find_member,
     folded,
     is_mappable,
@@ -226,22 +227,34 @@ def _key_reader(hint: Any) -> Reader:
 
 
 def _union(args: tuple[Any, ...], names: str) -> Reader:
-    readers = [reader_for(arg, names) for arg in args if arg is not type(None)]
-    nullable = len(readers) < len(args)
+    kinds = tuple(bare(arg) for arg in args if arg is not type(None))
+    nullable = len(kinds) < len(args)
+    expected = " or ".join(_named(arg) for arg in args)
+    choose = alternative_reader(kinds, names, expected)
+    only = reader_for(kinds[0], names) if len(kinds) == 1 else None
 
     def read(value: Any) -> Any:
         if value is None and nullable:
             return None
-        if len(readers) == 1:
-            return readers[0](value)
-        for reader in readers:
-            try:
-                return reader(value)
-            except ConversionError:
-                spend_budget()
-        raise _expected(" or ".join(_named(arg) for arg in args), value)
+        return choose(value)[1] if only is None else only(value)
 
     return read
+
+
+def alternative_reader(kinds: tuple[Any, ...], names: str, expected: str) -> Callable[[Any], tuple[int, Any]]:
+    """A function that reads a value with the first alternative of a union that fits; returns its index and the typed value."""
+    readers = [reader_for(kind, names) for kind in kinds]
+    order = exact_first(kinds)
+
+    def choose(value: Any) -> tuple[int, Any]:
+        for index in order(value):
+            try:
+                return index, readers[index](value)
+            except ConversionError:
+                spend_budget()
+        raise _expected(expected, value)
+
+    return choose
 
 
 def _literal(args: tuple[Any, ...]) -> Reader:

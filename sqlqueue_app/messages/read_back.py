@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from typing import Any
+from uuid import UUID
 
 from sqlqueue_app.messages.errors import MessageTypeError
-from sqlqueue_app.messages.json import ConversionError, at, reader_for, write_json
+from sqlqueue_app.messages.json import ConversionError, alternative_reader, at, reader_for, write_json
 from sqlqueue_app.messages.type_hints import (
     AS_IS,
     alternatives,
     array_items,
+    backtracking_budget,
     bare,
     is_optional,
     mapped_class,
+    mapping_items,
     members_of,
     spend_budget,
 )
@@ -106,7 +111,11 @@ def _is_read_back(cls: type[Enum]) -> bool:
 
 
 def _written(value: Any) -> Any:
-    return json.loads(write_json(value, AS_IS), parse_float=Decimal)
+    return _decoded(write_json(value, AS_IS))
+
+
+def _decoded(text: str) -> Any:
+    return json.loads(text, parse_float=Decimal)
 
 
 def _naming(hint: Any, check: Check) -> Check:
@@ -154,17 +163,86 @@ def _union_check(hint: Any) -> Check:
     kinds = alternatives(hint)
     nullable = is_optional(hint)
     checks = [_check_for(kind) for kind in kinds]
+    choose = None if _are_distinct(kinds) else alternative_reader(kinds, AS_IS, "one of these")
 
     def check(value: Any) -> None:
         if value is None and nullable:
-            return None
+            return
         if len(checks) == 1:
-            return checks[0](value)
-        for check_kind in checks:
-            try:
-                return check_kind(value)
-            except ConversionError:
-                spend_budget()
-        raise ConversionError("no alternative fits")
+            checks[0](value)
+            return
+        own = _own(value, kinds)
+        fitting = _fitting(value, checks, own or range(len(checks)))
+        if choose is None or not own:
+            return  # a value of another type is converted by the first alternative that reads it
+        text = write_json(value, AS_IS)
+        with backtracking_budget(len(text)):
+            index, found = choose(_decoded(text))
+        if index not in fitting and not _is_harmless(value, found):
+            names = f"{_named(kinds[fitting[0]])} is read back as {_named(kinds[index])}"
+            raise _ChangedError(f"{names} ({value!r:.60}): change the order of {_named(hint)}, or the annotation")
 
     return check
+
+
+def _is_harmless(value: Any, found: Any) -> bool:
+    """Whether a value of another type serves as well: an equal int for a Decimal, an equal member of a StrEnum for text."""
+    return found == value and (
+        type(found) is int if type(value) is Decimal else isinstance(found, Enum) and isinstance(found, type(value))
+    )
+
+
+def _fitting(value: Any, checks: list[Check], candidates: Sequence[int]) -> list[int]:
+    """The candidates whose check accepts the value; ConversionError if there are none, that of a single candidate unchanged."""
+    found = []
+    for index in candidates:
+        try:
+            checks[index](value)
+        except ConversionError:
+            if len(candidates) == 1:
+                raise
+            spend_budget()
+        else:
+            found.append(index)
+    if not found:
+        raise ConversionError("no alternative fits")
+    return found
+
+
+def _own(value: Any, kinds: tuple[Any, ...]) -> list[int]:
+    """The alternatives of which a value is by its Python type: exactly, or else as a subclass."""
+    exactly = [index for index, kind in enumerate(kinds) if _is_of(value, kind, exactly=True)]
+    return exactly or [index for index, kind in enumerate(kinds) if _is_of(value, kind, exactly=False)]
+
+
+def _is_of(value: Any, hint: Any, *, exactly: bool) -> bool:
+    hint = bare(hint)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint in (Any, object) or isinstance(hint, typing.TypeVar):
+        return True
+    if origin is typing.Literal:
+        return any(type(arg) is type(value) and arg == value for arg in args)
+    if origin in (typing.Union, types.UnionType):
+        return any(_is_of(value, arg, exactly=exactly) for arg in args)
+    cls = dict if typing.is_typeddict(origin or hint) else type(None) if hint is None else origin or hint
+    is_one = type(value) is cls if exactly and not inspect.isabstract(cls) else isinstance(value, cls)
+    if not is_one or isinstance(value, (str, bytes)):
+        return is_one and array_items(hint) is None
+    if (items := array_items(hint)) is not None:
+        return all(_is_of(item, items[min(index, len(items) - 1)], exactly=exactly) for index, item in enumerate(value))
+    pair = mapping_items(hint)
+    return pair is None or all(_is_of(item, pair[1], exactly=exactly) for item in value.values())
+
+
+def _are_distinct(kinds: tuple[Any, ...]) -> bool:
+    """Whether the form of a value in JSON shows its alternative, as for `int | str`; False if that takes a closer look."""
+    forms = [_form(kind) for kind in kinds]
+    return None not in forms and len(set(forms)) == len(forms)
+
+
+def _form(kind: Any) -> str | None:
+    if kind in (int, bool, str):
+        return str(kind)
+    if kind in (datetime, date, time, timedelta, UUID, bytes):
+        return _form(str)
+    return "array" if array_items(kind) is not None else "object" if mapped_class(kind) is not None else None

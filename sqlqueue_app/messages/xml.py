@@ -37,6 +37,7 @@ from sqlqueue_app.messages.type_hints import (
     alternatives,
     array_items,
     bare,
+    exact_first,
     folded,
     is_mappable,
     is_optional,
@@ -242,7 +243,12 @@ def _is_null(text: str, kinds: tuple[Any, ...]) -> bool:
 
 
 def _first_that_fits(element: Element, kinds: tuple[Any, ...]) -> Any:
-    for kind in kinds:
+    if element.children:
+        order = exact_first(kinds)({child.name: child for child in element.children})
+    else:
+        text = element.text.strip()
+        order = exact_first(kinds)(0 if _INTEGER.fullmatch(text) else _number(text))
+    for kind in (kinds[index] for index in order):
         found = _value(element, kind)
         try:
             reader_for(kind, PASCAL)(found)

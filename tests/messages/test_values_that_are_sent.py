@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, make_dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
 from uuid import UUID
 
@@ -294,6 +294,114 @@ def test_null_and_booleans_are_no_members_of_other_enums() -> None:
     for value in (None, True):
         with pytest.raises(MessageBodyError, match="status: expected a value or name of Status"):
             deserialize(serialize({"status": value}), None, Order)
+
+
+# --- unions --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Card:
+    number: str = ""
+
+
+@dataclass
+class Iban:
+    iban: str = ""
+
+
+@dataclass
+class LongIban(Iban):
+    bank: str = ""
+
+
+class Grade(StrEnum):
+    GOOD = "good"
+
+
+@dataclass
+class Twin:
+    number: str = ""
+
+
+FORMATS: list[dict[str, Any]] = [{}, {"content_type": "text/xml", "types": ["Shop.Choice"]}]
+MOMENT = datetime(2026, 11, 20, 10, 11, tzinfo=UTC)
+DAY = date(2026, 11, 20)
+
+
+def choice_of(hint: Any) -> Any:
+    return make_dataclass("Choice", [("by", hint)])
+
+
+@pytest.mark.parametrize("arguments", FORMATS)
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (Card | Iban, Iban("DE1")),
+        (Card | Iban | None, Iban("DE1")),
+        (Iban | LongIban, LongIban("DE1", "x")),
+        (Iban | LongIban, Iban("DE1")),
+        (Card | Iban, Card("1")),
+        (date | datetime, MOMENT),
+        (date | datetime, DAY),
+        (datetime | date, DAY),
+        (datetime | date | None, None),
+        (float | int, 2**53 + 1),
+        (float | int, 3),
+        (int | float, 3.0),
+        (int | float, 3.5),
+        (int | Decimal, Decimal("3.0")),
+        (int | Decimal, Decimal("3.5")),
+        (list[int] | list[str], ["a"]),
+        (list[int] | dict[str, int], {"a": 1}),
+        (list[Any] | dict[str, Any], {"a": "1"}),
+        (Literal["a"] | int, 5),
+        (Status | str, Status.PAID),
+        (Status | str, "later"),
+        (int | Card, Card("1")),
+    ],
+)
+def test_value_of_a_union_is_read_back(hint: Any, value: Any, arguments: dict[str, Any]) -> None:
+    cls = choice_of(hint)
+    found = deserialize(serialize(cls(value), **arguments), arguments.get("content_type"), cls).by
+    assert (type(found), found) == (type(value), value)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "text"),
+    [
+        (Card | Twin, Twin("1"), "Twin is read back as Card"),
+        (bytes | str, "abcd", "str is read back as bytes"),
+        (str | UUID, UUID(int=1), "UUID is read back as str"),
+        (float | Decimal, Decimal("1.50"), "Decimal is read back as float"),
+        (str | datetime, MOMENT, "datetime is read back as str"),
+        (list[Card] | list[Iban], [Iban("DE1")], "list[tests.messages.test_values_that_are_sent.Iban] is read back as list["),
+        (str | Grade, Grade.GOOD, "Grade is read back as str"),
+        (dict | Card, Card("1"), "Card is read back as dict"),
+        (Card | dict, {"number": "1"}, "dict is read back as Card"),
+    ],
+)
+def test_value_of_a_union_that_is_read_as_another_is_refused(hint: Any, value: Any, text: str) -> None:
+    assert f"cannot be written: by: {text}" in refusal(choice_of(hint)(value))
+
+
+def test_convertible_value_of_a_union_is_sent() -> None:
+    for hint, value in [
+        (int | Decimal, Decimal(5)),
+        (Grade | str, "good"),
+        (datetime | None, "2026-11-20T10:11:12Z"),
+        (float | bool, 3),
+        (Card | Twin, {"number": "1"}),
+        (date | str, MOMENT),
+        (str | int, Text("a")),
+        (list[float] | str, [1]),
+        (Card | None, None),
+    ]:
+        serialize(choice_of(hint)(value))
+
+
+def test_misfit_inside_a_union_is_refused_with_its_position() -> None:
+    assert "written: by.iban: expected str, got int (5)" in refusal(choice_of(Card | Iban)(Iban(5)))  # type: ignore[arg-type]
+    assert "written: by: expected int | str, got float (1.5)" in refusal(choice_of(int | str)(1.5))
 
 
 # --- the numbers of dictionaries ----------------------------------------------------------------------------------------------

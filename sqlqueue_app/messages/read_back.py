@@ -28,19 +28,23 @@ from sqlqueue_app.messages.type_hints import (
     members_of,
     spend_budget,
 )
+from sqlqueue_app.messages.xml import decoded_again
 
 Check = Callable[[Any], None]
 """Raises :class:`ConversionError` for a value that does not fit its hint."""
 
 
 @lru_cache(maxsize=2048)
-def object_check(kind: Any) -> Check:
-    """The check of an object of a class, or of an alias of a generic class, member by member. It runs no constructor."""
+def object_check(kind: Any, as_xml: bool) -> Check:
+    """The check of an object of a class, or of an alias of a generic class, member by member.
+
+    It runs no constructor, except for values of unions whose alternatives look alike.
+    """
     try:
         members = [member for member in members_of(kind) if member.kept]
     except MessageTypeError:
         return _accept  # a class that this process can only send
-    checks = [(each.name, *_member_check(each.hint)) for each in members]
+    checks = [(each.name, *_member_check(each.hint, as_xml)) for each in members]
 
     def check(value: Any) -> None:
         for name, leaf, check_member in checks:
@@ -50,10 +54,10 @@ def object_check(kind: Any) -> Check:
     return check if checks else _accept
 
 
-def _member_check(hint: Any) -> tuple[type | None, Check]:
+def _member_check(hint: Any, as_xml: bool) -> tuple[type | None, Check]:
     """The type whose values need no check, and the check for others."""
     try:
-        return _leaf(bare(hint)), _check_for(hint)
+        return _leaf(bare(hint), as_xml), _check_for(hint, as_xml)
     except MessageTypeError:
         return None, _accept  # a type that Pydantic checks, or that only the receiver can read
 
@@ -62,27 +66,32 @@ def _accept(_: Any) -> None:
     pass
 
 
-def _check_for(hint: Any) -> Check:
-    """The check for a type hint: accepts the declared type, and values that can be read as it once written."""
+def _check_for(hint: Any, as_xml: bool) -> Check:
+    """The check for a type hint: accepts the declared type, and values that can be read as it once written.
+
+    A value for XML has to be readable from JSON, too: text for a number is an error in both.
+    """
     hint = bare(hint)
     if hint in (Any, object) or isinstance(hint, typing.TypeVar):
         return _accept
     read = reader_for(hint, AS_IS)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return _naming(hint, _union_check(hint))
+        return _naming(hint, _union_check(hint, as_xml))
     cls = mapped_class(hint)
     instances = () if cls is None or typing.is_typeddict(cls) else (cls,)
-    leaf, check_items = _leaf(hint), _items_check(hint)
+    leaf, check_items = _leaf(hint, as_xml), _items_check(hint, as_xml)
 
     def check(value: Any) -> None:
         if type(value) is leaf:
             return
         if isinstance(value, instances):
-            object_check(hint)(value)
+            object_check(hint, as_xml)(value)
         elif check_items is not None and type(value) is list:
             check_items(value)
         else:
-            found = read(_written(value))
+            found = read(_decoded(write_json(value, AS_IS)))
+            if as_xml:
+                found = read(decoded_again(value, hint))
             if type(value) is hint and isinstance(value, Enum) and found is not value:
                 raise _ChangedError(
                     f"{value} is read back as {found}, which is written as the same value: change one of the values"
@@ -95,23 +104,19 @@ class _ChangedError(ConversionError):
     """A value can be read back, but not as it was."""
 
 
-def _leaf(hint: Any) -> type | None:
+def _leaf(hint: Any, as_xml: bool) -> type | None:
     """The type of values that are always read back, if the bare hint has one."""
     if not isinstance(hint, type) or typing.get_origin(hint) is not None or mapped_class(hint) is not None:
         return None
-    return None if issubclass(hint, Enum) and not _is_read_back(hint) else hint
+    return None if issubclass(hint, Enum) and not _is_read_back(hint, as_xml) else hint
 
 
-def _is_read_back(cls: type[Enum]) -> bool:
+def _is_read_back(cls: type[Enum], as_xml: bool) -> bool:
     read = reader_for(cls, AS_IS)
     try:
-        return all(read(_written(member)) is member for member in cls)
+        return all(read(decoded_again(member, cls) if as_xml else _decoded(write_json(member, AS_IS))) is member for member in cls)
     except ConversionError:
         return False
-
-
-def _written(value: Any) -> Any:
-    return _decoded(write_json(value, AS_IS))
 
 
 def _decoded(text: str) -> Any:
@@ -137,15 +142,15 @@ def _named(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) and typing.get_origin(hint) is None else str(hint).replace("typing.", "")
 
 
-def _items_check(hint: Any) -> Check | None:
+def _items_check(hint: Any, as_xml: bool) -> Check | None:
     """The check of a list item by item; None for a hint without items."""
     items = array_items(hint)
     if items is None:
         return None
     args = typing.get_args(hint)
     length = len(args) if typing.get_origin(hint) is tuple and args and args[-1] is not Ellipsis else None
-    leaves = [_leaf(bare(item)) for item in items]
-    checks = [_check_for(item) for item in items]
+    leaves = [_leaf(bare(item), as_xml) for item in items]
+    checks = [_check_for(item, as_xml) for item in items]
     last = len(items) - 1
 
     def check(values: list[Any]) -> None:
@@ -159,11 +164,11 @@ def _items_check(hint: Any) -> Check | None:
     return check
 
 
-def _union_check(hint: Any) -> Check:
+def _union_check(hint: Any, as_xml: bool) -> Check:
     kinds = alternatives(hint)
     nullable = is_optional(hint)
-    checks = [_check_for(kind) for kind in kinds]
-    choose = None if _are_distinct(kinds) else alternative_reader(kinds, AS_IS, "one of these")
+    checks = [_check_for(kind, as_xml) for kind in kinds]
+    choose = None if not as_xml and _are_distinct(kinds) else alternative_reader(kinds, AS_IS, "one of these")
 
     def check(value: Any) -> None:
         if value is None and nullable:
@@ -177,7 +182,7 @@ def _union_check(hint: Any) -> Check:
             return  # a value of another type is converted by the first alternative that reads it
         text = write_json(value, AS_IS)
         with backtracking_budget(len(text)):
-            index, found = choose(_decoded(text))
+            index, found = choose(decoded_again(value, hint) if as_xml else _decoded(text))
         if index not in fitting and not _is_harmless(value, found):
             names = f"{_named(kinds[fitting[0]])} is read back as {_named(kinds[index])}"
             raise _ChangedError(f"{names} ({value!r:.60}): change the order of {_named(hint)}, or the annotation")

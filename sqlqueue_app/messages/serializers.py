@@ -61,7 +61,7 @@ def writer_for(names: str = AS_IS, content_type: str | None = None, types: Seque
             raise MessageBodyError(f"a body is a dataclass, a dict or a list; got {kind.__name__} ({message!r:.200})")
         try:
             if is_mappable(kind):
-                object_check(kind)(message)
+                object_check(kind, as_xml)(message)
             return (write_xml(message, names, types) if as_xml else write_json(message, names)).encode("utf-8")
         except ConversionError as mismatch:
             raise MessageBodyError(f"the body of {kind.__qualname__} cannot be written: {mismatch}") from mismatch.__cause__

@@ -186,7 +186,8 @@ class _BuilderOfControls(_Builder):
         super().text(data.translate(_CONTROLS_OF))
 
 
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}")
+# Python converts no longer text to int by default.
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,4300}")
 _NULL_TEXT: Final = "\n"
 _NO_NUMBERS: Final = {"NaN": "NaN", "INF": "Infinity", "-INF": "-Infinity"}
 _BOOLS: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -265,12 +266,16 @@ def _value(element: Element, kind: Any) -> Any:
     if (pair := mapping_items(kind)) is not None:
         return _mapping(element, *pair)
     if typing.get_origin(kind) is typing.Literal:
-        return next((arg for arg in typing.get_args(kind) if str(arg) == element.text), element.text)
+        return next((arg for arg in typing.get_args(kind) if _literal_text(arg) == element.text), element.text)
     if isinstance(kind, type) and (kind in _SCALARS or issubclass(kind, enum.Enum)):
         return _untyped(element) if element.children else _scalar(element.text, kind)
     if kind in MAPPINGS:
         return _collected([(child.name, _untyped(child)) for child in element.children])
     return _untyped(element) if mapped_class(kind) is None else _object(element, kind)
+
+
+def _literal_text(arg: Any) -> str:
+    return bool_text(arg) if type(arg) is bool else str(arg)
 
 
 def _item(element: Element, hint: Any) -> Any:
@@ -354,7 +359,10 @@ def _bool(text: str) -> Any:
 
 
 def _integer(text: str) -> Any:
-    return int(text) if _INTEGER.fullmatch(text.strip()) else text
+    try:
+        return int(text) if _INTEGER.fullmatch(text.strip()) else text
+    except ValueError:  # a lower limit is set
+        return text
 
 
 def _float(text: str) -> Any:
@@ -424,6 +432,14 @@ def write_xml(value: Any, names: str, types: Sequence[str]) -> str:
     return "".join(out)
 
 
+def decoded_again(value: Any, hint: Any) -> Any:
+    """The value of a member as its reader will get it from XML, in the form of decoded JSON. Raises the errors of both steps."""
+    out: list[str] = []
+    _Writer(False, out).entry("Value", value, hint)
+    root = parse_xml(f'<Root xmlns:xsi="{XSI}">{"".join(out)}</Root>'.encode())
+    return plain_of(root.children[0], hint) if root.children else None
+
+
 class _Writer:
     def __init__(self, as_pascal: bool, out: list[str]) -> None:
         self._as_pascal = as_pascal
@@ -451,13 +467,13 @@ class _Writer:
                 raise ConversionError(f"two members would both be written as {name!r}; rename one of them")
             seen.add(name)
             try:
-                self._entry(name, item, hint)
+                self.entry(name, item, hint)
             except ConversionError as mismatch:
                 mismatch.path.append(step)
                 raise
         return len(self._out) > before
 
-    def _entry(self, name: str, value: Any, hint: Any) -> None:
+    def entry(self, name: str, value: Any, hint: Any) -> None:
         if value is None:
             # A null is written for a value type and omitted for a reference.
             if is_optional(bare(hint)) and all(map(is_value_type, alternatives(bare(hint)))):
@@ -467,6 +483,11 @@ class _Writer:
 
     def _element(self, name: str, value: Any, hint: Any) -> None:
         _check_name(name)
+        write = _WRITTEN_SCALARS.get(type(value))
+        if write is not None:
+            self._out.append(f"<{name}>{write(value)}</{name}>")
+            return
+        value = _as_declared(value, hint)
         text = _text_of(value)
         if text is not None:
             self._out.append(f"<{name}>{text}</{name}>")
@@ -491,11 +512,10 @@ class _Writer:
         index = -1
         for index, item in enumerate(values):
             hint = bare(hints[min(index, len(hints) - 1)])
-            name = _type_name(item if item is not None else next(iter(alternatives(hint))))
+            name = _type_name(_as_declared(item, hint) if item is not None else next(iter(alternatives(hint))))
             try:
-                # As in .NET: the word null for a value type, an element without content for an object.
                 if item is None:
-                    self._out.append(f"<{name}>{'null' if all(map(is_value_type, alternatives(hint))) else _NOTHING}</{name}>")
+                    self._null_item(name, alternatives(hint))
                 else:
                     self._element(name, item, hint)
             except ConversionError as mismatch:
@@ -503,18 +523,40 @@ class _Writer:
                 raise
         return index >= 0
 
+    def _null_item(self, name: str, kinds: tuple[Any, ...]) -> None:
+        if all(map(is_value_type, kinds)):
+            self._out.append(f"<{name}>null</{name}>")
+        elif all(kind is str or (mapped_class(kind) is not None and _object_hints(kind).requires_values) for kind in kinds):
+            self._out.append(f"<{name}>{_NOTHING}</{name}>")  # as in .NET
+        else:  # without content it would be an empty object, list or text
+            self._out.append(f'<{name} xsi:nil="true">{_NOTHING}</{name}>')
+
     def _pairs(self, values: Mapping[Any, Any], key_hint: Any, item_hint: Any) -> bool:
         entry = f"KeyValuePairOf{_type_name(bare(key_hint))}And{_type_name(alternatives(bare(item_hint))[0])}"
         for key, item in values.items():
             self._out.append(f"<{entry}>")
             try:
                 self._element("Key", key, key_hint)
-                self._entry("Value", item, item_hint)
+                self.entry("Value", item, item_hint)
             except ConversionError as mismatch:
                 mismatch.path.append(f"[{key!r}]")
                 raise
             self._out.append(f"</{entry}>")
         return bool(values)
+
+
+def _as_declared(value: Any, hint: Any) -> Any:
+    """The value of an enum member whose hint is another type, such as int; any other value is returned unchanged."""
+    if not isinstance(value, Enum):
+        return value
+    named = any(
+        kind in (Any, object)
+        or isinstance(kind, typing.TypeVar)
+        or typing.get_origin(kind) is typing.Literal
+        or (isinstance(kind, type) and issubclass(kind, Enum) and isinstance(value, kind))
+        for kind in alternatives(bare(hint))
+    )
+    return value if named else value.value
 
 
 def _text_of(value: Any) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import enum
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Literal, NotRequired, TypedDict
@@ -361,3 +361,69 @@ def test_message_that_contains_itself_cannot_be_written() -> None:
         written(message)
     with pytest.raises(MessageBodyError, match="XML needs a message type"):
         serialize({}, "as_is", XML_CONTENT_TYPE)
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 7
+
+
+@dataclass
+class Numbers:
+    plain: int = 1
+    optional: int | None = None
+    several: list[int] = field(default_factory=list)
+    by_name: dict[str, int] = field(default_factory=dict)
+    by_number: dict[int, str] = field(default_factory=dict)
+    ratio: float = 0.5
+    either: int | str = 1
+    level: Level = Level.LOW
+    levels: list[Level] = field(default_factory=list)
+    flag: Literal[True] = True
+    rest: list = field(default_factory=list)
+    inner: list[Inner | None] = field(default_factory=list)
+    anything: Any = None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Numbers(plain=Level.HIGH),
+        Numbers(optional=Level.HIGH),
+        Numbers(several=[Level.HIGH, 2]),
+        Numbers(by_name={"a": Level.HIGH}),
+        Numbers(by_number={Level.HIGH: "x"}),
+        Numbers(ratio=Level.HIGH),
+        Numbers(either=Level.HIGH),
+        Numbers(level=Level.HIGH, levels=[Level.HIGH]),
+        Numbers(plain=10**45),
+        Numbers(rest=[None, "x", None]),
+        Numbers(inner=[None, Inner("x"), Inner()]),
+    ],
+)
+def test_value_is_written_in_the_form_of_its_annotation(message: Numbers) -> None:
+    body = serialize(message, "as_is", XML_CONTENT_TYPE, ["Shop.Numbers"])
+    assert deserialize(body, XML_CONTENT_TYPE, Numbers) == message
+
+
+def test_enum_keeps_its_name_where_no_number_is_declared() -> None:
+    text = written(Numbers(level=Level.HIGH, plain=Level.HIGH, anything=Level.HIGH))
+    assert "<level>HIGH</level>" in text
+    assert "<plain>7</plain>" in text
+    assert "<anything>HIGH</anything>" in text
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (Numbers(plain=1.0), r"plain: expected int, got float \(1\.0\)"),  # type: ignore[arg-type]
+        (Numbers(several=[1.0]), r"several\[0\]: expected int, got float \(1\.0\)"),  # type: ignore[list-item]
+        (Numbers(by_name={"a": 1.0}), r"by_name\['a'\]: expected a whole number, got '1\.0'"),  # type: ignore[dict-item]
+        (make_dataclass("Choice", [("by", str | int)])(5), "by: int is read back as str"),
+        (make_dataclass("Choice", [("by", int | str)])("5"), "by: str is read back as int"),
+    ],
+)
+def test_value_that_cannot_be_read_from_xml_is_refused(message: Any, text: str) -> None:
+    serialize(message)
+    with pytest.raises(MessageBodyError, match=f"cannot be written: {text}"):
+        serialize(message, "as_is", XML_CONTENT_TYPE, ["Shop.Numbers"])

@@ -271,6 +271,8 @@ def _literal(args: tuple[Any, ...]) -> Reader:
 
 
 def _enum(cls: type[Enum], value: Any) -> Enum:
+    if type(value) is float:
+        value = _exact(value)
     found = find_member(cls, value)
     if found is None:
         found = _written_members(cls).get(write_json(value, AS_IS))
@@ -310,9 +312,16 @@ def _exactly(kind: type, what: str) -> Reader:
     return read
 
 
+def _exact(value: float) -> Decimal:
+    """The number as any writer but ours would have written it: a float comes from our own form of floats in a dict."""
+    return Decimal(repr(value))
+
+
 def _integer(value: Any) -> int:
     if type(value) is int:
         return value
+    if type(value) is float:
+        value = _exact(value)
     if type(value) is Decimal and value.adjusted() < _MAX_INTEGER_DIGITS and value == value.to_integral_value():
         return int(value)
     raise _expected("a whole number", value)
@@ -326,6 +335,8 @@ def _integer_key(value: str) -> int:
 
 
 def _float(value: Any) -> float:
+    if type(value) is float:
+        return value
     if type(value) is str and value in _NO_NUMBERS:
         return float(value)
     if type(value) in (int, Decimal):
@@ -340,9 +351,9 @@ def _float(value: Any) -> float:
 
 def _decimal(value: Any) -> Decimal:
     # Also text: many writers, including Django, use it to keep all digits of amounts.
-    if type(value) in (int, Decimal, str):
+    if type(value) in (int, Decimal, str, float):
         try:
-            number = Decimal(value)
+            number = Decimal(value) if type(value) is not float else _exact(value)
         except InvalidOperation:
             number = Decimal("nan")
         if number.is_finite():
@@ -513,9 +524,9 @@ def write_json(value: Any, names: str) -> str:
     durations as ISO text, which .NET rejects; hence a writer of our own (docs/internals/wire.md#bodies).
 
     ``names`` spells the members of classes (see :data:`sqlqueue_app.messages.type_hints.NAMES`); keys of dictionaries are
-    data and stay unchanged. A dictionary has no annotations that distinguish float from Decimal, so a float has an exponent there
-    (see :func:`sqlqueue_app.messages.serializers.number_in_dict`). May raise RecursionError and OverflowError for infinitely
-    nested values.
+    data and stay unchanged. A dictionary has no annotations that distinguish float from Decimal, so a float has an exponent there,
+    in a class too (see :func:`sqlqueue_app.messages.serializers.number_in_dict`). May raise RecursionError and OverflowError for
+    infinitely nested values.
     """
     as_pascal = names != AS_IS
     kind: type = type(value)
@@ -552,9 +563,12 @@ def _is_plain(value: Any, standard: frozenset[type]) -> bool:
     kind = type(value)
     if kind is dict:
         return _TEXT.issuperset(map(type, value)) and all(
-            type(item) in standard or _is_plain(item, standard) for item in value.values()
+            type(item) in standard or _is_plain(item, _STANDARD_IN_DICT if type(item) is dict else standard)
+            for item in value.values()
         )
-    return kind is list and all(type(item) in standard or _is_plain(item, standard) for item in value)
+    return kind is list and all(
+        type(item) in standard or _is_plain(item, _STANDARD_IN_DICT if type(item) is dict else standard) for item in value
+    )
 
 
 def _write(value: Any, out: list[str], as_pascal: bool, scalars: _Scalars) -> None:
@@ -569,7 +583,7 @@ def _write(value: Any, out: list[str], as_pascal: bool, scalars: _Scalars) -> No
         pairs = ((pascal(name) if as_pascal else name, f".{name}", getattr(value, name)) for name in names)
         _write_object(pairs, out, as_pascal, scalars)
     elif isinstance(value, Mapping):
-        _write_object(((_key(key), f"[{key!r}]", item) for key, item in value.items()), out, as_pascal, scalars)
+        _write_object(((_key(key), f"[{key!r}]", item) for key, item in value.items()), out, as_pascal, _SCALARS_IN_DICT)
     elif isinstance(value, (list, tuple, set, frozenset)):
         _write_array(value, out, as_pascal, scalars)
     else:

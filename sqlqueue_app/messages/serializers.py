@@ -118,7 +118,7 @@ def _read_json(hint: Any, names: str, body: bytes) -> Any:
 
 def _read_json_object(body: bytes) -> dict[str, Any]:
     # The decoded value as it is, with no alternatives to try.
-    found = _decode(body, _DICT_DECODER)
+    found = _decode(body)
     return found if type(found) is dict else _fitted(found, dict, AS_IS)
 
 
@@ -210,11 +210,10 @@ def number_in_dict(text: str) -> float | Decimal:
 
 
 # json.loads() would create a decoder for each body.
-_DECODER: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
-_DICT_DECODER: Final = json.JSONDecoder(parse_float=number_in_dict, parse_constant=_refuse_constant)
+_DECODER: Final = json.JSONDecoder(parse_float=number_in_dict, parse_constant=_refuse_constant)
 
 
-def _decode(body: bytes, decoder: json.JSONDecoder = _DECODER) -> Any:
+def _decode(body: bytes) -> Any:
     raw = bytes(body)
     if not raw:
         raise MessageBodyError("the body is empty; expected a JSON object")
@@ -223,9 +222,9 @@ def _decode(body: bytes, decoder: json.JSONDecoder = _DECODER) -> Any:
     try:
         # not the codec utf-8-sig, which is written in Python and takes twice as long
         text = raw.decode("utf-8").removeprefix("\ufeff")
-        found, end = decoder.raw_decode(text) if text[:1] == "{" else (None, -1)
+        found, end = _DECODER.raw_decode(text) if text[:1] == "{" else (None, -1)
         # Surrounding white space, or not an object: decode completely.
-        return found if end == len(text) else decoder.decode(text)
+        return found if end == len(text) else _DECODER.decode(text)
     except UnicodeDecodeError as error:
         raise MessageBodyError(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:

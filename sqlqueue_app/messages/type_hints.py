@@ -292,7 +292,7 @@ def exact_first(kinds: tuple[Any, ...]) -> Callable[[Any], Sequence[int]]:
             names = {folded(name) for name in value if name != "$type"}
             knowing = [index for index in declared if (known := _known_names(kinds[index])) is None or names <= known]
             return [*knowing, *(index for index in declared if index not in knowing)]
-        return for_whole if kind is int else for_others if kind is Decimal else declared
+        return for_whole if kind is int else for_others if kind in (Decimal, float) else declared
 
     return order
 

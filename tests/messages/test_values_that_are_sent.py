@@ -415,6 +415,55 @@ def test_dictionary_keeps_its_numbers(body: dict[str, Any]) -> None:
     assert repr(found) == repr(body)
 
 
+@dataclass
+class Report:
+    name: str = "a"
+    rate: float = 0.1
+    price: Decimal = Decimal("1.5")
+    meta: dict = field(default_factory=dict)
+    typed: dict[str, Any] = field(default_factory=dict)
+    anything: Any = None
+    rows: list = field(default_factory=list)
+    floats: list[float] = field(default_factory=list)
+    untyped: dict[str, list[Any]] = field(default_factory=dict)
+    either: dict[str, Any] | str = ""
+
+
+MIXED_NUMBERS: dict[str, Any] = {
+    "f": 1.5,
+    "whole": 1.0,
+    "price": Decimal("19.90"),
+    "tax": Decimal("0.1"),
+    "n": 1,
+    "deep": [0.1, {"f": 2.5}],
+}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Report(meta=MIXED_NUMBERS),
+        Report(typed=MIXED_NUMBERS),
+        Report(anything=[MIXED_NUMBERS]),
+        Report(rows=[MIXED_NUMBERS]),
+        Report(floats=[1.5], untyped={"a": [1.5, Decimal("1.5")]}),
+        Report(either=MIXED_NUMBERS),
+    ],
+)
+def test_dictionary_in_a_class_keeps_its_numbers(message: Report) -> None:
+    found = deserialize(serialize(message), None, Report)
+    assert repr(found) == repr(message)
+    assert b'"rate":0.1,"price":1.5,' in serialize(message)
+
+
+def test_class_reads_the_numbers_of_a_dictionary() -> None:
+    body = serialize({"rate": 0.1, "price": 9.9, "typed": {"n": 2.0}, "anything": 1.5, "floats": [2, 1e22]})
+    assert repr(deserialize(body, None, Report)) == repr(
+        Report(rate=0.1, price=Decimal("9.9"), typed={"n": 2.0}, anything=1.5, floats=[2.0, 1e22])
+    )
+    assert deserialize(serialize({"keys": {"a": 0.1, "b": 1.5}}), None, Enums).keys == {"a": Key.RATE, "b": Key.PRICE}
+
+
 @given(st.decimals(allow_nan=False, allow_infinity=False))
 def test_decimal_keeps_every_digit(value: Decimal) -> None:
     body = serialize({"value": value})

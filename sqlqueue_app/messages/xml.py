@@ -244,20 +244,25 @@ def _is_null(text: str, kinds: tuple[Any, ...]) -> bool:
 
 
 def _first_that_fits(element: Element, kinds: tuple[Any, ...]) -> Any:
-    if element.children:
-        order = exact_first(kinds)({child.name: child for child in element.children})
-    else:
-        text = element.text.strip()
-        order = exact_first(kinds)(0 if _INTEGER.fullmatch(text) else _number(text))
-    for kind in (kinds[index] for index in order):
-        found = _value(element, kind)
+    for index in _order(element, kinds):
         try:
-            reader_for(kind, PASCAL)(found)
+            found = _value(element, kinds[index])
+            reader_for(kinds[index], PASCAL)(found)
         except ConversionError:
             spend_budget()
             continue
         return found
     return _untyped(element)
+
+
+def _order(element: Element, kinds: tuple[Any, ...]) -> Sequence[int]:
+    """The order in which to try the alternatives of a union."""
+    if not element.children:
+        text = element.text.strip()
+        return exact_first(kinds)(0 if _INTEGER.fullmatch(text) else _number(text))
+    if any(array_items(kind) is not None for kind in kinds):
+        return range(len(kinds))  # the children may be items of any name
+    return exact_first(kinds)({child.name: child for child in element.children})
 
 
 def _value(element: Element, kind: Any) -> Any:

@@ -74,6 +74,7 @@ class DashboardAdmin(PageAdmin):
             title=capfirst(str(self.opts.verbose_name)),
             counted=status,
             alert_count=len(issues),
+            is_unstarted=snapshot.is_unstarted and not issues,
             failure_count=unresolved,
             waiting=depth_number(status.waiting).text,
             waiting_level=Grade.WARNING if any(map(_is_held_up, issues)) else Grade.OK,

@@ -139,6 +139,12 @@ class Snapshot:
         """Whether no worker is alive."""
         return not any(each.alive and each.is_worker for each in self.instances)
 
+    @property
+    def is_unstarted(self) -> bool:
+        """Whether an endpoint has handlers, but no worker is alive and none has ever run checks."""
+        has_handlers = not all(map(self.settings.is_send_only, self.settings.endpoints))
+        return has_handlers and self.checked_at is None and self.has_no_workers
+
     @cached_property
     def is_lack_of_workers_reported(self) -> bool:
         """Whether no worker is alive, and an alert about an endpoint reports it: the cause of unfinished work of workers."""

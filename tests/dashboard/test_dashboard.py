@@ -37,6 +37,16 @@ def test_healthy_installation_needs_no_attention(queue_database: QueueDatabase) 
     assert found.inline == []
 
 
+def test_installation_without_any_worker_needs_attention(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    text = page().text()
+    assert "Nothing needs attention." not in text
+    assert "No worker has run yet: messages are not received, and nothing is checked." in text
+    assert "Checks ? failing and not muted" in text
+    install(queue_database, ENDPOINTS={"Web": {"HANDLERS": [], "CALLBACKS": False}})
+    assert "Nothing needs attention." in page().text(), "an endpoint that only sends needs no worker"
+
+
 def test_problems_come_first_ordered_by_severity(queue_database: QueueDatabase) -> None:
     install(queue_database)
     instance(name="there", host="there", callback_queue=None, silent=timedelta(minutes=5))

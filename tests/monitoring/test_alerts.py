@@ -275,6 +275,7 @@ def test_killed_process_is_one_alert_until_it_has_a_successor(bench: Bench) -> N
     with worker_process(bench, "--log-format", "json") as process:
         wait_for_event(process, "worker_started")
         poll_until(lambda: alerts().are_none, deadline=60, what="it has a successor and no alert remains")
+        poll_until(lambda: CheckResult.objects.exists(), deadline=60, what="checks were run")
         stop_in_order(process)
     set_minimum("Sales", 0, actor=Actor("anna"))
     if Instance.objects.exists():  # the successor has another callback queue
@@ -314,6 +315,8 @@ def requesting_process(bench: Bench, tmp_path: Path) -> Iterator[subprocess.Pope
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 def test_stopped_web_process_is_not_dead(bench: Bench, requesting_process: subprocess.Popen[str]) -> None:
+    now = datetime.now(UTC)
+    CheckResult.objects.create(name="sqlqueue.instances", since=now, checked_at=now + 60 * MINUTE)  # by an earlier worker
     poll_until(lambda: Instance.objects.exclude(threads={}).exists(), deadline=60, what="a heartbeat")
     assert (instance_states(), alerts().are_none) == (["alive"], True)
     requesting_process.terminate()

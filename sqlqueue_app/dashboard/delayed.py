@@ -152,9 +152,9 @@ class DelayedAdmin(PageAdmin):
         """All tables of delayed messages: those of the endpoints, then others in the database."""
         settings = get_settings()
         found = read_delayed(settings, listed=listed_tables(settings.database))
-        if lists.wanted_format(request):
-            return lists.export(request, "delayed", TABLE_COLUMNS, found)
         now = database_now(settings.database) if found else utc_now()
+        if lists.wanted_format(request):
+            return lists.export(request, "delayed", {**TABLE_COLUMNS, "overdue": lambda each: each.overdue_at(now)}, found)
         return self.page(
             request,
             "delayed_tables",

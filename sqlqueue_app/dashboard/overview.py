@@ -27,7 +27,7 @@ from sqlqueue_app.monitoring.health import Issue, current_issues
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.endpoints import failed_and_minimums
-from sqlqueue_app.status.overview import Status, read_status
+from sqlqueue_app.status.overview import Status, Total, read_status
 from sqlqueue_app.status.queues import QueueKind, QueueStatus
 from sqlqueue_app.status.samples import FINEST, page_sampling, resolution_for
 from sqlqueue_app.status.traffic import GROWN_IN, Traffic, endpoint_queues, read_traffic
@@ -79,6 +79,9 @@ class DashboardAdmin(PageAdmin):
             waiting=depth_number(status.waiting).text,
             waiting_level=Grade.WARNING if any(map(_is_held_up, issues)) else Grade.OK,
             instances_level=next(of_processes, Grade.OK if status.alive else Grade.WARNING),
+            expired=_tile(status.expired, Grade.INFO),
+            delayed=_tile(status.delayed_messages, Grade.OK),
+            overdue=_tile(status.overdue_at(now), Grade.WARNING),
             running=running,
             alerts=[self._alert(each, snapshot, status) for each in issues],
             period=period,
@@ -120,6 +123,12 @@ class DashboardAdmin(PageAdmin):
         if issue.name == checks.TABLES.name:
             return self.url_of(models.DelayedMessage)
         return endpoint_url(self, endpoint) if endpoint else self.url_of(models.Endpoint)
+
+
+def _tile(total: Total, grade: Grade) -> dict[str, object]:
+    """A total for a tile, with this grade above zero; a question mark if only unreadable tables may have messages."""
+    text = "?" if total.unread and not total.value else bounded_number(total.value, exact=total.exact).text
+    return {"value": total.value, "text": text, "level": Grade.WARNING if total.unread else grade if total.value else Grade.OK}
 
 
 def _catch_up(status: Status, now: datetime) -> None:

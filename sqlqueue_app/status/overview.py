@@ -6,7 +6,7 @@ problem of its own row; only an unreachable database ends the reading (Connectio
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -33,6 +33,23 @@ from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth
 
 
 @dataclass(frozen=True, slots=True)
+class Total:
+    """The sum of a number over tables; a lower bound unless `exact`. `unread` is the number of tables that could not be read."""
+
+    value: int
+    exact: bool = True
+    unread: int = 0
+
+
+def _total(numbers: Iterable[tuple[int | None, bool]]) -> Total:
+    """The total of numbers, None for an unreadable table, each with whether it is exact."""
+    found = list(numbers)
+    known = [number for number, _exact in found if number is not None]
+    exact = all(exact for number, exact in found if number is not None)
+    return Total(sum(known), exact and len(known) == len(found), len(found) - len(known))
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The whole state at one instant. `taken_at` is the clock of this process, aware, in UTC; ages of heads are relative to it.
 
@@ -55,18 +72,17 @@ class Status:
         return total_depth(each.depth for each in self.queues if each.queue.is_receiving) or Depth(0, 0, 0, exact=True)
 
     @property
-    def expired(self) -> int:
+    def expired(self) -> Total:
         """The number of expired messages in all queues that are not purged yet."""
-        return sum(each.depth.expired for each in self.queues if each.depth is not None)
+        return _total((None if each.depth is None else each.depth.expired, each.expiry_exact) for each in self.queues)
 
     @property
-    def delayed_messages(self) -> int:
-        return sum(each.waiting or 0 for each in self.delayed)
+    def delayed_messages(self) -> Total:
+        return _total((each.waiting, each.exact) for each in self.delayed)
 
-    @property
-    def overdue(self) -> int:
-        """The number of delayed messages that should have been moved by now."""
-        return sum(each.overdue or 0 for each in self.delayed)
+    def overdue_at(self, now: datetime) -> Total:
+        """The number of delayed messages that should have been moved; see `DelayedStatus.overdue_at`."""
+        return _total((each.overdue_at(now), each.exact) for each in self.delayed)
 
     @property
     def alive(self) -> int:

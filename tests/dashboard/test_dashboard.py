@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,10 +12,10 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import FailedMessage, FailureStatus, OperatorAction, QueueSample
 from sqlqueue_app.status.events import Actor, record_action
+from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
-from sqlqueue_app.tables.rows import NewRow
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import failed
 from tests.support.filling import HOSTILE, install, instance, message, table
@@ -27,6 +28,15 @@ def page(kind: str = "viewer") -> Markup:
     answer = client_of(kind).get(DASHBOARD)
     assert answer.status_code == 200
     return Markup(answer.content.decode())
+
+
+def delayed_table(database: QueueDatabase) -> DelayedTable:
+    return DelayedTable(database.alias, delayed_address(address_book_of(get_settings()), "Sales"))
+
+
+def delay(database: QueueDatabase, due: datetime, count: int = 1) -> None:
+    for _ in range(count):
+        delayed_table(database).add("{}", b"", due)
 
 
 def test_healthy_installation_needs_no_attention(queue_database: QueueDatabase) -> None:
@@ -52,8 +62,7 @@ def test_problems_come_first_ordered_by_severity(queue_database: QueueDatabase) 
     instance(name="there", host="there", callback_queue=None, silent=timedelta(minutes=5))
     table(queue_database, "Sales").send([message(age=timedelta(hours=2)) for _ in range(3)])
     table(queue_database, "error").send([message()])
-    delayed = DelayedTable(queue_database.alias, delayed_address(address_book_of(get_settings()), "Sales"))
-    delayed.insert([NewRow("1", "{}", b"", due=datetime(2026, 1, 1, tzinfo=UTC))])
+    delay(queue_database, datetime(2026, 1, 1, tzinfo=UTC))
     with queue_database.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {table(queue_database, 'Sales.Priority').qualified}")
 
@@ -85,6 +94,44 @@ def test_each_number_shows_its_scope(queue_database: QueueDatabase) -> None:
     assert "Waiting 2 in main queues and satellites" in text
     assert "Expired 1 expired, not yet purged, in all queues" in text
     assert "Instances 0 alive; 0 dead" in text
+
+
+def test_capped_numbers_of_the_tiles_are_marked(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(queue_database)
+    delay(queue_database, datetime(2026, 1, 1, tzinfo=UTC), count=3)
+    table(queue_database, "Sales").send([message(lifetime_ms=-1000) for _ in range(3)])
+    real = read_status()
+    few = tuple(replace(each, depth=each.depth and replace(each.depth, exact=False), expiry_exact=False) for each in real.queues)
+    shown = replace(real, queues=few, delayed=tuple(replace(each, exact=False) for each in real.delayed))
+    monkeypatch.setattr("sqlqueue_app.dashboard.overview.read_status", lambda: shown)
+    text = page().text()
+    assert "Expired ≥ 3 expired, not yet purged" in text
+    assert "Delayed ≥ 3 ≥ 3 overdue" in text
+
+
+def test_numbers_of_unreadable_tables_are_not_zero(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    instance(callback_queue=None)
+    with queue_database.connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE {table(queue_database, 'Sales.Priority').qualified}")
+        cursor.execute(f"DROP TABLE {delayed_table(queue_database).qualified}")
+    found = page()
+    assert "Expired ? expired, not yet purged" in found.text()
+    assert "Delayed ? ? overdue" in found.text()
+    table(queue_database, "Sales").send([message(lifetime_ms=-1000)])
+    assert "Expired ≥ 1 expired, not yet purged" in page().text()
+
+
+def test_message_that_has_just_become_due_is_not_overdue(queue_database: QueueDatabase) -> None:
+    """As on the page of delayed messages, and in its file."""
+    install(queue_database)
+    delay(queue_database, datetime.now(UTC) - timedelta(seconds=5))
+    writer = client_of("writer")
+    assert "Delayed 1 0 overdue" in page().text()
+    assert '"overdue": 0' in writer.get("/admin/sqlqueue_app/delayedmessage/?format=json").getvalue().decode()
+    delay(queue_database, datetime(2026, 1, 1, tzinfo=UTC))
+    assert "Delayed 2 2 overdue" in page().text()
+    assert '"overdue": 2' in writer.get("/admin/sqlqueue_app/delayedmessage/?format=json").getvalue().decode()
 
 
 def test_charts_sum_the_queues(sqlite_database: QueueDatabase) -> None:

@@ -95,7 +95,10 @@ def count_failures(messages: QuerySet[FailedMessage]) -> tuple[int, bool]:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group of a selection, with `also` only what is in both. `trend` counts failures of 24 hours, most recent piece last."""
+    """A group of a selection, with `also` only what is in both. `trend` counts failures of 24 hours, most recent piece last.
+
+    `first` is the first failure of its messages, retried ones included; `last` is the newest.
+    """
 
     group: FailureGroup
     count: int
@@ -123,7 +126,7 @@ def read_groups(
     fields = [CLASSIFIERS[each].field for each in (classifier, also) if each]
     any_missing = reduce(or_, (Q(**{field: None}) for field in fields))
     counted = selection.queryset().exclude(any_missing).order_by().values(*fields)
-    counted = counted.annotate(count=Count("*"), first=Min("failed_at"), last=Max("failed_at"))
+    counted = counted.annotate(count=Count("*"), first=Min("first_failed_at"), last=Max("failed_at"))
     if after is not None:
         counted = counted.filter(_behind(after, fields))
     rows = list(counted.order_by("-last", *(f"-{field}" for field in fields))[: GROUPS_PER_PAGE + 1])
@@ -157,7 +160,7 @@ def read_all_groups(selection: FailureSelection, classifier: str, *, now: dateti
 
 def read_group(group: FailureGroup, selection: FailureSelection, *, now: datetime) -> GroupRow | None:
     """The group as a row of the groups of a selection that names it; None without a message. Two statements."""
-    numbers = selection.queryset().aggregate(count=Count("*"), first=Min("failed_at"), last=Max("failed_at"))
+    numbers = selection.queryset().aggregate(count=Count("*"), first=Min("first_failed_at"), last=Max("failed_at"))
     if not numbers["count"]:
         return None
     fields = [each.field for each in CLASSIFIERS.values() if each.name == group.classifier]

@@ -254,13 +254,14 @@ class Snapshot:
         found = of_index.filter(Q(pk=first) | Q(pk=last))
         found = found.annotate(title=Subquery(title), count=_CountOf(counted), groups=_CountOfGroups(counted))
         with optional_read(self._alias, "count the failed messages"):
-            columns = ("failed_at", "title", "exception_type", "exception_group", "count", "groups")
+            columns = ("failed_at", "first_failed_at", "title", "exception_type", "exception_group", "count", "groups")
             rows = list(found.order_by("failed_at").values(*columns))
             if rows:
                 newest, count = rows[-1], rows[0]["count"]
                 text = cut_text(newest["title"] or newest["exception_type"], 200)
                 is_exact, group = count <= FAILURES_COUNTED, newest["exception_group"]
-                return Failures(min(count, FAILURES_COUNTED), is_exact, text, rows[0]["failed_at"], group, newest["groups"])
+                since = min(row["first_failed_at"] for row in rows)
+                return Failures(min(count, FAILURES_COUNTED), is_exact, text, since, group, newest["groups"])
         return Failures()
 
     @cached_property

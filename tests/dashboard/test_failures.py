@@ -330,3 +330,17 @@ def test_page_takes_few_statements(filled: QueueDatabase, path: str) -> None:
     count = len(queries) if filled.alias == "default" else len(queries) + len(others)
     assert count <= 15
     assert get_settings().database == filled.alias
+
+
+def test_first_failure_of_a_group_is_older_than_its_retry(filled: QueueDatabase) -> None:
+    """As on the list of groups, and like the begin of the alert."""
+    table(filled, "error").send([failed(at=FAILED_AT + timedelta(minutes=30))])
+    page()
+    found = FailedMessage.objects.get()
+    assert (found.first_failed_at, found.failed_at) == (FAILED_AT, FAILED_AT + timedelta(minutes=30))
+    (group,) = json.loads(client_of("writer").get(f"{FAILURES}?by=exception&format=json").getvalue())
+    assert group["first"].startswith(f"{FAILED_AT:%Y-%m-%dT%H:%M:%S}")
+    first = page(f"group/{found.exception_group}/").text().partition("First failure")[2].partition("Last failure")[0]
+    assert f"{FAILED_AT:%Y-%m-%d %H:%M:%S}" in first
+    overview = Markup(client_of("viewer").get("/admin/sqlqueue_app/dashboard/").content.decode()).text()
+    assert f"since {FAILED_AT:%Y-%m-%d %H:%M:%S} (" in overview

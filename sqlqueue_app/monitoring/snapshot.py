@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import Avg, Count, F, IntegerField, Min, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Avg, Count, F, IntegerField, Max, Min, OuterRef, Q, QuerySet, Subquery
 from django.utils import timezone
 
 from sqlqueue_app.conf import Settings
@@ -211,12 +211,12 @@ class Snapshot:
 
         The means of three intervals of three minutes each rise, the queue is longer now than in the second of them, and by 100
         messages and a tenth longer than in the first. The growth of a long queue without samples in one of them is unknown, and
-        missing here: a restart of the workers leaves a gap in the samples.
+        missing here: a restart of the workers leaves a gap in the samples. It counts from the first minute, like the overview.
         """
         if self.status is not None:
             return {}
         end, third = MINUTES.start_of(self.now) - timedelta(minutes=1), GROWTH_PERIOD / 3
-        means: dict[str, Any] = {}
+        means: dict[str, Any] = {"start": Max("waiting", filter=Q(taken_at=end - GROWTH_PERIOD))}
         for number in range(3):
             begin = end - GROWTH_PERIOD + number * third
             within = Q(taken_at__gte=begin, taken_at__lt=begin + third)
@@ -230,7 +230,8 @@ class Snapshot:
                 continue
             first, second, last, count = float(row["mean_0"]), float(row["mean_1"]), float(row["mean_2"]), now[row["queue"]]
             is_growing = first < second < last and count > second and count - first >= max(MIN_GROWTH, first / 10)
-            found[row["queue"]] = round(count - first) if is_growing else 0
+            start = first if row["start"] is None else min(first, row["start"])
+            found[row["queue"]] = round(count - start) if is_growing else 0
         return found
 
     @cached_property

@@ -6,13 +6,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import CheckResult, EndpointExpectation, Event, Instance, QueueSample, Schedule, ScheduleTick
 from sqlqueue_app.monitoring.check_results import UNSEEN
 from sqlqueue_app.monitoring.checks import BUILT_IN, EXPIRED_LIMIT, connections_needed, pool_size
+from sqlqueue_app.monitoring.snapshot import MINUTES, Snapshot
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.overview import read_status
+from sqlqueue_app.status.traffic import read_traffic, traffic_of
 from sqlqueue_app.tables.listing import list_tables
 from tests.monitoring.checks.watchers import MINUTE, SECOND, Bench, recorded_events
 from tests.support.databases import QueueDatabase
-from tests.support.filling import install, instance, table
+from tests.support.filling import install, instance, message, table
 
 
 def test_each_passing_check_has_one_row(bench: Bench) -> None:
@@ -122,6 +127,23 @@ def test_queue_without_recent_samples_does_not_fail(bench: Bench) -> None:
     bench.now += MINUTE
     bench.first.run_due()
     assert bench.failing("receivers") == {}
+
+
+def test_growth_is_that_of_the_overview(bench: Bench) -> None:
+    """Both compare with the same minute, ten minutes ago; the means only tell whether the queue grows steadily."""
+    instance()
+    now = MINUTES.start_of(bench.now) + 20 * SECOND
+    for number in range(1, 11):
+        at = MINUTES.start_of(now) - number * MINUTE
+        QueueSample.objects.create(queue="Sales", seconds=60, taken_at=at, waiting=700 - 50 * number, most_waiting=0)
+    for number in range(6):
+        at = now - number * 10 * SECOND
+        QueueSample.objects.create(queue="Sales", seconds=10, taken_at=at, waiting=700, most_waiting=0)
+    table(bench.database, "Sales").send([message() for _ in range(700)])
+    alias, status = managed_alias(), read_status()
+    traffic = read_traffic(alias, ["Sales"], [["Sales"], ["error"]], timedelta(hours=1), ["Sales"], now)
+    queues = [each for each in status.queues if each.name == "Sales"]
+    assert Snapshot(get_settings(), now).growth["Sales"] == traffic_of("Sales", queues, traffic, now).grown == 500
 
 
 def test_overdue_delayed_messages_are_reported(bench: Bench) -> None:

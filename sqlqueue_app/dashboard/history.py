@@ -19,6 +19,7 @@ from sqlqueue_app.dashboard.formats import Grade, State
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, DaysFilter, ListAdmin, TableColumn, choices, link_html, with_notes
 from sqlqueue_app.dashboard.operations import operation_state
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
+from sqlqueue_app.failures.operation_kinds import KINDS
 from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.monitoring.checks import describe_finding, label_of
 from sqlqueue_app.status.events import CATALOGUE, SubjectKind
@@ -101,6 +102,7 @@ def text_of_event(event: models.Event) -> str:
     if kind is None:
         words["kind"] = event.kind
         return _("An event of a kind that this version does not know: %(kind)s, %(subject)s") % words
+    words["what"] = str(operation.label if (operation := KINDS.get(words["kind"])) else _("Operation"))
     check = words["check"]
     words["finding"] = describe_finding(check, event.subject, event.details)
     words["check"] = f"{label_of(check)}: {event.subject}" if event.subject else label_of(check)

@@ -86,19 +86,19 @@ CATALOGUE: Final[Mapping[str, EventDefinition]] = {
     EventKind.OPERATION_COMPLETED: EventDefinition(
         Severity.INFO,
         _("operation completed"),
-        _("Operation completed on %(subject)s: %(done)s done, %(skipped)s skipped, %(failed)s failed."),
+        _("%(what)s completed on %(subject)s: %(done)s done, %(skipped)s skipped, %(failed)s failed."),
         SubjectKind.OPERATION,
     ),
     EventKind.OPERATION_FAILED: EventDefinition(
         Severity.ERROR,
         _("operation failed"),
-        _("Operation on %(subject)s stopped early after %(done)s messages: %(error)s"),
+        _("%(what)s on %(subject)s stopped early after %(done)s messages: %(error)s"),
         SubjectKind.OPERATION,
     ),
     EventKind.OPERATION_CANCELLED: EventDefinition(
         Severity.WARNING,
         _("operation cancelled"),
-        _("Operation on %(subject)s cancelled after %(done)s messages."),
+        _("%(what)s on %(subject)s cancelled after %(done)s messages."),
         SubjectKind.OPERATION,
     ),
     EventKind.QUEUE_PURGED: EventDefinition(

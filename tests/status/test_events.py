@@ -157,9 +157,9 @@ def test_purge_is_recorded(errors: QueueDatabase) -> None:
 @pytest.mark.parametrize(
     ("state", "kind", "text"),
     [
-        (OperationState.COMPLETED, "operation_completed", "Operation completed on it: 0 done, 0 skipped, 0 failed."),
-        (OperationState.CANCELLED, "operation_cancelled", "Operation on it cancelled after 0 messages."),
-        (OperationState.FAILED, "operation_failed", "Operation on it stopped early after 0 messages: "),
+        (OperationState.COMPLETED, "operation_completed", "Retry completed on it: 0 done, 0 skipped, 0 failed."),
+        (OperationState.CANCELLED, "operation_cancelled", "Retry on it cancelled after 0 messages."),
+        (OperationState.FAILED, "operation_failed", "Retry on it stopped early after 0 messages: "),
     ],
 )
 def test_end_of_an_operation_is_recorded(errors: QueueDatabase, state: OperationState, kind: str, text: str) -> None:
@@ -182,6 +182,24 @@ def test_end_of_an_operation_is_recorded(errors: QueueDatabase, state: Operation
     event = Event.objects.using(alias()).get()
     assert event.details["operation"] == str(operation.pk)
     assert text_of_event(event).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "german"),
+    [
+        ("archive", "Archive completed on it: 3 done, 0 skipped, 0 failed.", "„Archivieren“ für it abgeschlossen: "),
+        ("move_queue", "Move completed on it: 3 done, 0 skipped, 0 failed.", "„Verschieben“ für it abgeschlossen: "),
+        (None, "Operation completed on it: 3 done, 0 skipped, 0 failed.", "„Vorgang“ für it abgeschlossen: "),
+        ("unheard of", "Operation completed on it: 3 done, 0 skipped, 0 failed.", "„Vorgang“ für it abgeschlossen: "),
+    ],
+)
+def test_end_of_an_operation_names_its_kind(kind: str | None, text: str, german: str) -> None:
+    """The events of an earlier version may have none."""
+    details = {"done": 3, "skipped": 0, "failed": 0, **({} if kind is None else {"kind": kind})}
+    event = Event(kind="operation_completed", subject="it", details=details)
+    assert text_of_event(event) == text
+    with translation.override("de"):
+        assert text_of_event(event).startswith(german)
 
 
 def test_old_events_are_deleted_in_batches(errors: QueueDatabase) -> None:

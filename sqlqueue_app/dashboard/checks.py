@@ -22,10 +22,10 @@ from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin
 from sqlqueue_app.failures.operations import is_worker_alive
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.models import CheckResult, Severity
+from sqlqueue_app.models import CheckResult
 from sqlqueue_app.monitoring.check_results import can_be_run_now, is_muted, is_stale, mute, request_check_run
 from sqlqueue_app.monitoring.checks import describe_advice, describe_finding, label_of
-from sqlqueue_app.monitoring.health import current_results
+from sqlqueue_app.monitoring.health import Issue, current_results, text_of_issue
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.overview import read_status
@@ -134,10 +134,11 @@ class CheckAdmin(PageAdmin):
         status = read_status()
         now = status.managed_now or database_now(managed_alias())
         # Current outcomes replace results, as on the overview. One more than is shown; muted ones come last.
-        results, severities = current_results(Snapshot(get_settings(), now, status=status), list(found[: SHOWN + 1]))
+        results, issues = current_results(Snapshot(get_settings(), now, status=status), list(found[: SHOWN + 1]))
+        texts = {key: (text_of_issue(each, status), each.since or _("not known")) for key, each in issues.items()}
         is_cut = len(results) > SHOWN
         results.sort(key=lambda each: (not each.failing, is_muted(each, now), not is_stale(each, now)))
-        caption, columns = _("Results of checks, failing ones first"), self._columns(request, severities, now)
+        caption, columns = _("Results of checks, failing ones first"), self._columns(request, issues, texts, now)
         return self.page(
             request,
             "checks",
@@ -151,20 +152,23 @@ class CheckAdmin(PageAdmin):
         )
 
     def _columns(
-        self, request: HttpRequest, severities: Mapping[tuple[str, str], Severity], now: datetime
+        self, request: HttpRequest, issues: Mapping[Any, Issue], texts: Mapping[Any, tuple[str, object]], now: datetime
     ) -> list[TableColumn[CheckResult]]:
+        def current(each: CheckResult) -> tuple[str, object]:
+            return texts.get((each.name, each.subject), ("", each.since))
+
         def state(each: CheckResult) -> State:
             if each.failing and is_muted(each, now):
                 return State(Grade.INFO, _("Fails, muted"))
             if each.failing:
-                return State(severity_state(severities[each.name, each.subject]).level, _("Fails"))
+                return State(severity_state(issues[each.name, each.subject].severity).level, _("Fails"))
             return State(Grade.WARNING, _("Outdated")) if is_stale(each, now) else State(Grade.OK, _("Passes"))
 
         return [
             TableColumn(_("Check"), lambda each: with_notes(label_of(each.name), each.subject), WIDE),
             TableColumn(_("State"), lambda each: with_notes(state(each), _muted(each, now))),
-            TableColumn(_("Result and remedy"), lambda each: _finding_and_remedy(each, now), WIDE),
-            TableColumn(_("Since"), lambda each: each.since),
+            TableColumn(_("Result and remedy"), lambda each: _finding_and_remedy(each, current(each)[0], now), WIDE),
+            TableColumn(_("Since"), lambda each: current(each)[1]),
             TableColumn(_("Last run"), lambda each: each.checked_at),
             TableColumn(_("Actions"), lambda each: self._buttons(request, each, now)),
         ]
@@ -200,7 +204,7 @@ def _finding(result: CheckResult) -> str:
     return describe_finding(result.name, result.subject, result.details) if result.failing else ""
 
 
-def _finding_and_remedy(result: CheckResult, now: datetime) -> SafeString:
+def _finding_and_remedy(result: CheckResult, text: str, now: datetime) -> SafeString:
     """The finding of a failing check, the remedy, and its SQL; for a stale result, its age."""
     silent = _("It was not run for %(time)s: its result may be outdated.") % {"time": duration(now - result.checked_at)}
     note = silent if is_stale(result, now) else ""
@@ -208,4 +212,4 @@ def _finding_and_remedy(result: CheckResult, now: datetime) -> SafeString:
         return with_notes("", note)
     advice = describe_advice(result.name, result.subject, result.details)
     sql = result.details.get("sql") if isinstance(result.details, dict) else None
-    return with_notes(_finding(result), advice, sql and template_html("sql", sql=sql), note)
+    return with_notes(text, advice, sql and template_html("sql", sql=sql), note)

@@ -15,7 +15,7 @@ from sqlqueue_app import models
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.charts import MAX_ENDPOINTS, PERIODS, Chart, Period, Series, line_chart, period_of, traffic_table
 from sqlqueue_app.dashboard.endpoints import endpoint_url, failures_url
-from sqlqueue_app.dashboard.formats import Grade, ago_html, bounded_number, counts, depth_number, duration, number
+from sqlqueue_app.dashboard.formats import Grade, ago_html, bounded_number, counts, depth_number, number
 from sqlqueue_app.dashboard.history import ActionAdmin, EventAdmin, severity_state
 from sqlqueue_app.dashboard.lists import HtmlTable, TableColumn, table
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
@@ -23,7 +23,7 @@ from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.failures.index import catch_up_for_page, has_new_failures
 from sqlqueue_app.monitoring import checks
 from sqlqueue_app.monitoring.check_results import CheckResults, live_alerts, read_results
-from sqlqueue_app.monitoring.health import Issue, current_issues
+from sqlqueue_app.monitoring.health import Issue, current_issues, text_of_issue
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.endpoints import failed_and_minimums
@@ -91,11 +91,10 @@ class DashboardAdmin(PageAdmin):
 
     def _alert(self, issue: Issue, snapshot: Snapshot, status: Status) -> dict[str, object]:
         """An issue with its severity, subject, cause, duration, and the page with the remedy."""
-        queue = next((each for each in status.queues if each.name == (issue.outcome.queue or issue.outcome.endpoint)), None)
         return {
             "severity": severity_state(issue.severity),
             "subject": _subject(issue),
-            "cause": issue.text(_words(issue, queue)),
+            "cause": text_of_issue(issue, status),
             "url": self._page_of(issue, status) or self.url_of(models.Queue),
             "since": issue.since,
             "lasting": issue.since and max(snapshot.now - issue.since, timedelta()),
@@ -191,15 +190,3 @@ def _subject(issue: Issue) -> str:
     if found.endpoint:
         return _("Endpoint %(name)s") % {"name": found.endpoint}
     return found.subject or str(issue.check.label)
-
-
-def _words(issue: Issue, queue: QueueStatus | None) -> dict[str, str]:
-    """The values for an issue's text besides its details."""
-    outcome = issue.outcome
-    words = {name: duration(value) for name, value in outcome.now.items() if isinstance(value, timedelta)}
-    if queue is not None and queue.depth is not None and not queue.depth.exact:
-        words["count"] = f"≈ {number(outcome.now.get('count', 0))}"
-    if "age" not in outcome.now:
-        age = queue.head_age.age if queue is not None and queue.head_age is not None else None
-        words["age"] = "" if age is None or age < timedelta() else ", " + _("the first is %(age)s old") % {"age": duration(age)}
-    return {**words, "queue": outcome.queue, "endpoint": outcome.endpoint}

@@ -365,7 +365,7 @@ INSTANCES: Final = Check(
     f"{OWN_PREFIX}instances",
     URGENT_INTERVAL,
     gettext_lazy("Processes"),
-    gettext_lazy("No heartbeat from the process %(subject)s for %(seconds)s seconds."),
+    gettext_lazy("No heartbeat from the process %(subject)s for more than %(seconds)s seconds."),
     gettext_lazy("Start it again, or remove it on the page of its endpoint."),
     _instances,
     code="dead_instances",

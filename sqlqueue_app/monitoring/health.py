@@ -8,8 +8,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
+
+from django.utils.translation import gettext as _
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import suggestion
@@ -40,6 +42,7 @@ from sqlqueue_app.status.endpoints import read_minimums
 from sqlqueue_app.status.events import fitting_subject
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import QueueKind, QueueStatus
+from sqlqueue_app.status.texts import duration, number
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
 
@@ -67,7 +70,8 @@ class Issue:
 
     @property
     def severity(self) -> Severity:
-        return _severity_of(self.name, self.outcome)
+        """That of the outcome, else of the check; ERROR for a check of the project."""
+        return self.outcome.severity or (Severity.ERROR if self.check is None else self.check.severity)
 
     @property
     def code(self) -> str:
@@ -93,6 +97,19 @@ class Issue:
         return describe_finding(self.name, self.outcome.subject, self.outcome.details)
 
 
+def text_of_issue(issue: Issue, status: Status) -> str:
+    """The cause of an issue, with the current numbers if the status shows it."""
+    outcome = issue.outcome
+    queue = next((each for each in status.queues if each.name == (outcome.queue or outcome.endpoint)), None)
+    words = {name: duration(value) for name, value in outcome.now.items() if isinstance(value, timedelta)}
+    if queue is not None and queue.depth is not None and not queue.depth.exact:
+        words["count"] = f"≈ {number(outcome.now.get('count', 0))}"
+    if "age" not in outcome.now:
+        age = queue.head_age.age if queue is not None and queue.head_age is not None else None
+        words["age"] = "" if age is None or age < timedelta() else ", " + _("the first is %(age)s old") % {"age": duration(age)}
+    return issue.text({**words, "queue": outcome.queue, "endpoint": outcome.endpoint})
+
+
 def current_issues(snapshot: Snapshot, results: CheckResults) -> list[Issue]:
     """Issues that are not muted, most urgent first: from the snapshot, else stored results. Raises database errors."""
     snapshot.checked_at = results.checked_at
@@ -101,18 +118,16 @@ def current_issues(snapshot: Snapshot, results: CheckResults) -> list[Issue]:
     found = []
     for key, outcome in live.items():
         if outcome.details is not None and not outcome.is_explained and key not in results.muted:
-            before = known.get(key)
-            details = {**_details(before), **outcome.details}
-            found.append(Issue(key[0], replace(outcome, details=details), before.since if before else outcome.since, is_live=True))
+            found.append(_live_issue(key[0], outcome, known.get(key)))
     kept = (each for each in results.failing if each.name not in _ALL_SEEN and (each.name, each.subject) not in live)
     found += [Issue(each.name, _kept(each), each.since) for each in kept if not _is_over(each, snapshot)]
     return sorted(found, key=lambda issue: _URGENCY.index(issue.severity))
 
 
-def _severity_of(name: str, outcome: ProbeOutcome | None) -> Severity:
-    """The severity of a problem: that of its outcome, else of its check; ERROR for a check of the project."""
-    check = CHECKS.get(name)
-    return (outcome and outcome.severity) or (Severity.ERROR if check is None else check.severity)
+def _live_issue(name: str, outcome: ProbeOutcome, stored: CheckResult | None) -> Issue:
+    """An issue that the snapshot shows, with the start and the details of the failing result if there is one."""
+    details = {**_details(stored), **(outcome.details or {})}
+    return Issue(name, replace(outcome, details=details), stored.since if stored else outcome.since, is_live=True)
 
 
 def _live_outcomes(snapshot: Snapshot) -> dict[tuple[str, str], ProbeOutcome]:
@@ -145,8 +160,8 @@ def is_purged(queue: QueueStatus) -> bool:
 
 def current_results(
     snapshot: Snapshot, results: Sequence[CheckResult]
-) -> tuple[list[CheckResult], Mapping[tuple[str, str], Severity]]:
-    """The current results, and the severity of the failing ones by check and subject. Raises database errors.
+) -> tuple[list[CheckResult], Mapping[tuple[str, str], Issue]]:
+    """The current results, and the issues of the failing ones by check and subject. Raises database errors.
 
     Outcomes of the snapshot replace stored results. Results that no worker has written are not saved: they have no key.
     """
@@ -156,11 +171,12 @@ def current_results(
     failing = {key: each for key, each in problems.items() if not each.is_explained}
     problem_names = {name for name, _subject in problems}
     rows = {(each.name, each.subject): each for each in results}
+    stored = {key: row for key, row in rows.items() if row.failing}
+    issues = {key: _live_issue(key[0], each, stored.get(key)) for key, each in failing.items()}
     for (name, subject), row in list(rows.items()):
         is_probed = name in CHECKS and Reader.STATUS in CHECKS[name].read_by
         is_current = is_probed and ((name, subject) in live or name in _ALL_SEEN or not subject)
         if (name, subject) in failing:
-            row.since = row.since if row.failing else failing[name, subject].since or snapshot.now
             row.details, row.failing = dict(failing[name, subject].details or {}), True
         elif is_current and (row.failing or (name, subject) in problems or (not subject and name in problem_names)):
             # A problem that another check explains neither fails nor passes.
@@ -170,11 +186,11 @@ def current_results(
     for (name, subject), each in failing.items():
         if (name, subject) not in rows:
             row = CheckResult(name=name, subject=subject, failing=True, details=dict(each.details or {}))
-            row.since, row.checked_at, row.every_seconds = each.since or snapshot.now, snapshot.now, CHECKS[name].every_seconds
+            row.checked_at, row.every_seconds = snapshot.now, CHECKS[name].every_seconds
             rows[name, subject] = row
     current = {key: each for key, each in rows.items() if not each.failing or not _is_over(each, snapshot)}
-    severities = {key: _severity_of(each.name, failing.get(key)) for key, each in current.items() if each.failing}
-    return list(current.values()), severities
+    kept = {key: Issue(each.name, _kept(each), each.since) for key, each in current.items() if each.failing}
+    return list(current.values()), {**kept, **issues}
 
 
 class Level(enum.IntEnum):

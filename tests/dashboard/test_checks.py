@@ -17,7 +17,7 @@ from sqlqueue_app.monitoring.check_results import claim_of_custom, is_muted
 from sqlqueue_app.monitoring.checks import BUILT_IN, MOVER
 from tests.support.databases import QueueDatabase
 from tests.support.delayed_rows import put
-from tests.support.filling import HOSTILE, install, instance
+from tests.support.filling import HOSTILE, install, instance, row, table
 from tests.support.pages import Markup, client_of
 
 ADMIN = "/admin/sqlqueue_app/"
@@ -99,6 +99,31 @@ def test_page_without_results_or_workers_shows_a_hint(queue_database: QueueDatab
     assert "No worker is alive: no checks run" in page().text()
     failing(muted_until=datetime.now(UTC) - HOUR)
     assert "Fails, muted" not in page().text()
+
+
+def test_begin_that_nobody_has_stored_is_not_known(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database, ENDPOINTS={"Sales": {}, "Billing": {"CALLBACKS": False}})
+    instance(callback_queue=None)
+    with sqlite_database.connection.cursor() as cursor:
+        cursor.execute('DROP TABLE "Billing"')
+    result("sqlqueue.tables", since=datetime.now(UTC) - HOUR)
+    html = client_of("viewer").get(CHECKS).content.decode()
+    cells = html.partition('data-key="check sqlqueue.tables &quot;Billing&quot;')[2].partition("</tr>")[0]
+    since = cells.partition('data-label="Since"')[2].partition("</td>")[0]
+    assert "not known" in since
+    assert "<time" not in since
+
+
+def test_current_findings_are_those_of_the_overview(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    sales = table(queue_database, "Sales")
+    sales.send([row(body=b"") for _ in range(10_001)])
+    expected = "No live worker; messages waiting: ≈ 10,001"
+    assert expected in Markup(client_of("viewer").get(f"{ADMIN}dashboard/").content.decode()).text()
+    assert expected in page().text()
+    sales.purge()
+    instance(silent=timedelta(minutes=5))
+    assert re.search(r"Sales on here \(4711\) .*No heartbeat for 5 min( \d+ s)?: it ended without signing off\.", page().text())
 
 
 def test_rows_of_any_content_are_shown(sqlite_database: QueueDatabase) -> None:

@@ -41,7 +41,7 @@ def test_lost_process_that_returns_is_reported(bench: Bench) -> None:
         bench.now += 20 * SECOND
 
     name = "Sales on here (4711)"
-    assert bench.failing("instances") == {name: f"No heartbeat from the process {name} for 40 seconds."}
+    assert bench.failing("instances") == {name: f"No heartbeat from the process {name} for more than 40 seconds."}
     Instance.objects.filter(pk=row.pk).update(heartbeat_at=datetime.now(UTC))
     bench.first.run_due()
     assert recorded_events() == [("instance_lost", name), ("instance_back", name)]

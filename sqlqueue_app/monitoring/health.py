@@ -309,8 +309,8 @@ def read_health(
     """Check all queues and endpoints of the settings, or the named ones. Takes nothing, writes nothing, locks nothing.
 
     As many statements as `read_status`, one for the minimums of instances, two for the results of checks, one for the failed
-    messages, and one where messages are in error queues. Raises ConnectionLost; ConfigurationError for wrong settings, for settings
-    without endpoints, and for an unknown name.
+    messages, and up to two where messages are in error queues. Raises ConnectionLost; ConfigurationError for wrong settings, for
+    settings without endpoints, and for an unknown name.
     """
     settings = settings or get_settings()
     limits = limits or Limits()

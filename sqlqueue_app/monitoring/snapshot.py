@@ -18,7 +18,7 @@ from django.db.models import Avg, Count, F, IntegerField, Max, Min, OuterRef, Q,
 from django.utils import timezone
 
 from sqlqueue_app.conf import Settings
-from sqlqueue_app.models import EndpointExpectation, FailedMessage, FailureGroup, FailureStatus, QueueSample
+from sqlqueue_app.models import EndpointExpectation, FailedAttempt, FailedMessage, FailureGroup, FailureStatus, QueueSample
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.delayed import DelayedStatus
 from sqlqueue_app.status.in_doubt import InDoubt
@@ -236,13 +236,20 @@ class Snapshot:
 
     @cached_property
     def failures(self) -> Failures:
-        """The failed messages waiting for a decision: from the index, or from the error queues if no worker maintains it."""
+        """The failed messages waiting for a decision: from the index, or from the error queues if it lacks some of their rows."""
         found = self.indexed_failures
         statuses = () if self.status is None else self.status.queues
-        there = sum(each.depth.waiting for each in statuses if each.queue.kind is QueueKind.ERROR and each.depth is not None)
-        if self.has_no_workers and there > found.count:
+        rows = {each.name: each.depth.waiting for each in statuses if each.queue.kind is QueueKind.ERROR and each.depth is not None}
+        if self.has_no_workers and sum(rows.values()) > found.count and sum(rows.values()) > self._count_indexed(rows):
             found = replace(found, count=max(found.count, sum(count for _queue, count in self.failed)))
         return found
+
+    def _count_indexed(self, queues: Iterable[str]) -> int:
+        """The number of rows of these error queues in the index; a message has several after a retry. One statement."""
+        rows = FailedAttempt.objects.using(self._alias).filter(queue__in=list(queues), row_version__isnull=False)
+        with optional_read(self._alias, "count the rows in the index"):
+            return rows.count()
+        return 0
 
     @cached_property
     def indexed_failures(self) -> Failures:

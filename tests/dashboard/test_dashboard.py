@@ -11,13 +11,14 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import FailedMessage, FailureStatus, OperatorAction, QueueSample
+from sqlqueue_app.monitoring.health import read_health
 from sqlqueue_app.status.events import Actor, record_action
 from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
 from tests.support.databases import QueueDatabase
-from tests.support.error_rows import failed
+from tests.support.error_rows import FAILED_AT, failed
 from tests.support.filling import HOSTILE, install, instance, message, table
 from tests.support.pages import Markup, client_of
 
@@ -174,6 +175,21 @@ def test_failures_are_counted_without_a_worker(queue_database: QueueDatabase, mo
     assert "Failed messages 3 unresolved" in page().text()
     monkeypatch.setattr("sqlqueue_app.monitoring.snapshot.FAILURES_COUNTED", 2)
     assert "Failed messages ≥ 2 unresolved" in page().text()
+
+
+def test_alert_about_failures_counts_messages_like_the_tile(queue_database: QueueDatabase) -> None:
+    """The rows of earlier attempts are in the error queue, too."""
+    install(queue_database)
+    rows = [failed("m-1"), failed("m-1", at=FAILED_AT + timedelta(minutes=1)), failed("m-2")]
+    table(queue_database, "error").send(rows)
+    text = page().text()
+    assert "Failed messages 2 unresolved" in text
+    assert "Failed messages that wait for a decision: 2." in text
+    (level,) = [each for each in read_health(get_settings()).findings if each.check == "failed"]
+    assert level.text.startswith("failed messages in error: 2;")
+    table(queue_database, "error").send([failed("m-3")])
+    (level,) = [each for each in read_health(get_settings()).findings if each.check == "failed"]
+    assert "failed messages in error: 4" in level.text, "as many rows, until the new one is indexed"
 
 
 def test_page_takes_few_statements(postgresql_database: QueueDatabase) -> None:

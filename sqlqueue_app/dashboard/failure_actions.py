@@ -32,6 +32,7 @@ from sqlqueue_app.failures.selection import MAX_IDS, FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus, Redirect
 from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.endpoints import reasons_to_wait
 from sqlqueue_app.status.queues import queue_name_at
 
 _REASONS_SHOWN: Final = 20
@@ -192,7 +193,7 @@ class BulkAction(FailureAction):
             ngettext("%(count)s message: %(reason)s", "%(count)s messages: %(reason)s", count)
             % {"count": number(count), "reason": reason}
             for reason, count in found.in_words()[:_REASONS_SHOWN]
-        ]
+        ] + reasons_to_wait(get_settings(), (target for target, _count in targets))
         # For everything, and for deleting more than one message.
         if self.selection.is_everything or (self.is_dangerous and found.eligible > 1):
             self.typed = str(found.eligible)

@@ -30,6 +30,7 @@ from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import FailedMessage, FailureStatus, Operation, OperationState
 from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.endpoints import reasons_to_wait
 from sqlqueue_app.tables.connections import database_now
 
 # Users watch a running operation, and the outcome of retried messages.
@@ -126,6 +127,7 @@ class OperationAdmin(lists.ListAdmin[Operation]):
         kind = _kind(operation)
         more = self.more(request, [operation])
         pending = operation.kind == "retry" and counts.get(FailureStatus.RETRY_ISSUED, 0)
+        waiting = found.filter(status=FailureStatus.RETRY_ISSUED).order_by("retried_to").values_list("retried_to", flat=True)
         return self.page(
             request,
             "operation",
@@ -137,6 +139,7 @@ class OperationAdmin(lists.ListAdmin[Operation]):
             progress=_progress(operation),
             **_speed(operation, now, is_advancing=operation.is_open and not more["no_worker"]),
             results=self._results(operation, counts),
+            hints=reasons_to_wait(get_settings(), waiting.distinct()[:PAGE_SIZE]) if pending else (),
             elsewhere=max(0, operation.done - sum(counts.values())) if operation.kind in TRACKED else 0,
             table=self._message_table(messages),
             all_url=self._listed(operation, "messages", *FailureStatus) if len(messages) == PAGE_SIZE else "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -11,6 +11,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import CharField, Count, Max, Min, QuerySet, Sum, Value
 from django.db.models.functions import Cast
+from django.utils.translation import gettext as _
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.errors import ConfigurationError
@@ -19,8 +20,8 @@ from sqlqueue_app.models import EndpointExpectation, EndpointSample, FailedMessa
 from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.events import Actor
-from sqlqueue_app.status.instances import InstanceStatus, clock_of_rows, read_instances, works_on
-from sqlqueue_app.status.queues import QueueProblem, QueueStatus, known_queues, read_queues, total_depth, utc_now
+from sqlqueue_app.status.instances import InstanceStatus, clock_of_rows, is_received, read_instances, works_on
+from sqlqueue_app.status.queues import QueueProblem, QueueStatus, known_queues, queue_name_at, read_queues, total_depth, utc_now
 from sqlqueue_app.status.samples import FINEST, RESOLUTIONS, SUMS, Resolution
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import Depth
@@ -293,3 +294,24 @@ def set_minimum(endpoint: str, minimum: int, *, actor: Actor) -> None:
     values = {"minimum": minimum, "changed_by": actor.name[:255], "changed_at": database_now(alias)}
     with transaction.atomic(using=alias):
         rows.update_or_create(endpoint=endpoint, defaults=values)
+
+
+def reasons_to_wait(settings: Settings, addresses: Iterable[str]) -> list[str]:
+    """Why retries to these addresses would wait: queues of the settings that are paused or have no live worker.
+
+    One statement, none without such queues.
+    """
+    names = {queue_name_at(address) for address in addresses}
+    queues = [each for each in known_queues(settings) if each.is_receiving and each.name in names]
+    if not queues:
+        return []
+    instances, _rows, problem = read_instances()
+    found = []
+    for queue in queues if problem is None else ():
+        workers = [each for each in instances if each.endpoint in queue.endpoints and each.alive and each.is_worker]
+        if workers and all(each.paused for each in workers):
+            text = _("“%(queue)s” is paused by %(user)s: retries wait there.")
+            found.append(text % {"queue": queue.name, "user": workers[0].paused_by or "?"})
+        elif not is_received(queue, instances):
+            found.append(_("“%(queue)s” has no live worker: retries wait there.") % {"queue": queue.name})
+    return found

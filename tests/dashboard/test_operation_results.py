@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 import pytest
 from django.test.utils import CaptureQueriesContext
 
-from sqlqueue_app.models import FailedMessage, FailureStatus, Operation, OperatorAction
+from sqlqueue_app.models import FailedMessage, FailureStatus, Instance, Operation, OperatorAction
 from sqlqueue_app.tables.rows import NewRow
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import FAILED_AT, acknowledgement, failed
 from tests.support.failing import fail
-from tests.support.filling import install, table
+from tests.support.filling import install, instance, table
 from tests.support.pages import Markup, client_of
 
 ADMIN = "/admin/sqlqueue_app/"
@@ -121,6 +121,32 @@ def test_message_group_and_audit_log_link_to_the_operation(sqlite_database: Queu
     for path in (f"{FAILURES}{found[0].pk}/", f"{FAILURES}group/{group}/", f"{ADMIN}operatoraction/"):
         assert page in Markup(client.get(path).content.decode()).links, path
     assert OperatorAction.objects.get().operation_id == Operation.objects.get().pk
+
+
+def test_retry_into_a_paused_or_unmanned_queue_is_hinted(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    (found,) = fail(queue_database, [row("m-0")])
+    client, preview = client_of("writer"), f"{FAILURES}retry/?ids={found.pk}"
+
+    def hints(page: str) -> list[str]:
+        return re.findall("“[^”]*” (?:has no live worker|is paused by [^:]*): retries wait there[.]", text_of(page))
+
+    def text_of(page: str) -> str:
+        return Markup(client.get(page).content.decode()).text()
+
+    no_worker, paused = "“Sales” has no live worker: retries wait there.", "“Sales” is paused by anna: retries wait there."
+    assert hints(preview) == [no_worker]
+    assert hints(preview.replace("retry", "archive")) == []
+    worker = instance(threads={"Sales": 1}, silent=-timedelta(hours=1))
+    assert hints(preview) == []
+    Instance.objects.update(paused=True, paused_since=FAILED_AT, paused_by="anna", threads={})
+    assert hints(preview) == [paused]
+    page = client.post(preview, CONFIRMED).headers["Location"]
+    assert hints(page) == [paused]
+    worker.delete()
+    assert hints(page) == [no_worker]
+    table(queue_database, "error").send([acknowledgement(found.pk)])
+    assert hints(page) == [], "nothing waits any more"
 
 
 def test_page_takes_few_statements(sqlite_database: QueueDatabase) -> None:

@@ -305,8 +305,6 @@ PARTS: Final = (
 )
 
 
-# --- Runs -------------------------------------------------------------------------------------------------------------
-
 _GRADES: Final[Mapping[str, Grade]] = {RunState.ENDED: Grade.OK, RunState.FAILED: Grade.ERROR}
 
 

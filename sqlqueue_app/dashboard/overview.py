@@ -164,8 +164,6 @@ def _traffic(
     return [draw(title, [Series(_("messages"), points)]) for title, points in totals if points], traffic
 
 
-# --- Alerts -----------------------------------------------------------------------------------------------------------
-
 _SUBJECTS = {
     checks.INSTANCES.name: gettext_lazy("Process %(name)s"),
     checks.SCHEDULES.name: gettext_lazy("Schedule %(name)s"),

@@ -66,9 +66,6 @@ def register(site: AdminSite) -> None:
     order_menu(site)
 
 
-# --- Queue tables -----------------------------------------------------------------------------------------------------
-
-
 class BoundedPaginator(Paginator):  # type: ignore[type-arg]
     """Stops counting at the limit of exact counts, so that a long queue is not scanned."""
 

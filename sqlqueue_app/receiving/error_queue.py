@@ -77,7 +77,7 @@ def failure_of(error: BaseException, *, unrecoverable: bool, facts: Mapping[str,
     then the Python traceback from the handler on (docs/internals/operations.md#failure-groups).
     """
     inner = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    text = _text(error)
+    text = text_of(error)
     python = _traceback(error)
     return Failure(
         exception_type=path_of_class(type(error)),
@@ -118,10 +118,11 @@ def without_counters(headers: dict[str, str | None]) -> dict[str, str | None]:
     return {name: value for name, value in headers.items() if name not in _DROPPED}
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """The text of an exception; never raises, although `__str__` may raise anything, such as SystemExit."""
     try:
         return str(error)
-    except Exception as broken:  # noqa: BLE001 - a failing __str__ must not hide the failure
+    except BaseException as broken:  # noqa: BLE001 - a failing __str__ must not hide the failure
         return f"<{type(broken).__name__} while the exception was turned into text>"
 
 
@@ -150,7 +151,7 @@ def _traceback(error: BaseException) -> str:
         frames = frames.tb_next
     try:
         python = "".join(traceback.format_exception(type(error), error, frames))
-    except Exception:  # noqa: BLE001 - a failing __str__ in the chain of causes
+    except BaseException:  # noqa: BLE001 - a failing __str__ in the chain of causes
         python = "".join(traceback.format_tb(frames))
     return _shortened(python)
 

@@ -13,7 +13,7 @@ from sqlqueue_app.messages.envelope import OutgoingMessage
 from sqlqueue_app.messages.errors import DatabaseError, PoisonMessage
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.policies.recoverability import Action, MoveToError
-from sqlqueue_app.receiving.error_queue import Failure
+from sqlqueue_app.receiving.error_queue import Failure, text_of
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.signals import about, message_failed, message_handled, message_moved_to_error
 from sqlqueue_app.tables.rows import ReceivedRow
@@ -96,15 +96,15 @@ class Outcomes:
         """Send what is ready. Never raises: an error of a receiver is logged."""
         ready, self.ready = self.ready, []
         for name, signal, arguments in ready:
-            for receiver, error in signal.send_robust(**arguments):
-                if isinstance(error, Exception):
-                    # Django has logged the traceback.
+            for receiver, error in _answers(signal, arguments):
+                if isinstance(error, BaseException):
+                    # Django has logged the traceback of an Exception.
                     logger.error(
                         "a receiver of the signal %s failed (%r): %s: %s",
                         name,
                         receiver,
                         type(error).__name__,
-                        error,
+                        text_of(error),
                         extra={"event": "signal_receiver_failed", "message_id": arguments["message_id"], **self._of_all},
                     )
 
@@ -120,6 +120,13 @@ class Outcomes:
         incoming = delivery.incoming
         known = {**about(incoming.headers, incoming.body), "message_id": incoming.message_id, "attempt": delivery.attempt}
         return name, signal, self._of_all | known | more
+
+
+def _answers(signal: Signal, arguments: dict[str, Any]) -> Sequence[tuple[Any, Any]]:
+    try:
+        return signal.send_robust(**arguments)
+    except BaseException as error:  # noqa: BLE001 - send_robust catches Exception only, and formatting one may exit
+        return [("unknown", error)]
 
 
 def _details(failure: Failure, error: BaseException | None) -> dict[str, object]:

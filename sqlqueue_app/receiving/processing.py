@@ -41,7 +41,7 @@ from sqlqueue_app.receiving.auditing import Auditing, Forwarding
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.destinations import AllowedDestinations
 from sqlqueue_app.receiving.duplicates import Duplicates
-from sqlqueue_app.receiving.error_queue import UNRECOVERABLE, ErrorQueue, Failure, failure_of
+from sqlqueue_app.receiving.error_queue import UNRECOVERABLE, ErrorQueue, Failure, failure_of, text_of
 from sqlqueue_app.receiving.handlers import Handler, HandlerTable, is_subscription_message, refuse_unrun
 from sqlqueue_app.receiving.in_flight import InFlightRegistry, end_child
 from sqlqueue_app.receiving.measures import Done, Measures, SlowHandlers, done
@@ -396,16 +396,16 @@ class MessageProcessor:
 
     def _commit_batch(self, batch: ReceivedBatch) -> bool:
         """Write all outgoing messages, with one statement for each queue, and commit. Returns True if the batch was lost."""
-        count = len(batch.rows)
         try:
             if batch.outgoing:
                 self.config.dispatcher.dispatch_each(batch.outgoing, begun=True)
             hooks = self._commit()
         except Exception as error:
             # One of the messages caused it; processing them one by one will show which.
-            self._note_lost_batch(count)
+            self._note_lost_batch(len(batch.rows))
             text = "the transaction of %s is lost, each is received again and handled alone: %s"
-            logger.warning(text, counted(count, "message"), error, extra=self.config.log_extra("batch_lost", ""), exc_info=error)
+            extra = self.config.log_extra("batch_lost", "")
+            logger.warning(text, counted(len(batch.rows), "message"), text_of(error), extra=extra, exc_info=error)
             return True
         for call in batch.after_commit:
             call()

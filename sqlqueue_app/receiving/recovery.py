@@ -28,7 +28,15 @@ from sqlqueue_app.policies.recoverability import (
     TransactionMode,
     default_policy,
 )
-from sqlqueue_app.receiving.error_queue import ErrorQueue, Failure, headers_of_copy, last_retry_at, retries_so_far, with_next_retry
+from sqlqueue_app.receiving.error_queue import (
+    ErrorQueue,
+    Failure,
+    headers_of_copy,
+    last_retry_at,
+    retries_so_far,
+    text_of,
+    with_next_retry,
+)
 from sqlqueue_app.sending.composer import utc_now
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.rows import ReceivedRow
@@ -37,6 +45,9 @@ if TYPE_CHECKING:
     from sqlqueue_app.receiving.processing import Delivery, ProcessorConfig
 
 logger = logging.getLogger("sqlqueue.receive")
+
+# A policy that formats the exception may raise whatever its `__str__` raises. Tests end a receive by a BaseException of their own.
+_RAISED_BY_POLICIES = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
 
 
 class Recovery:
@@ -58,11 +69,11 @@ class Recovery:
                 action = action()
             _check(action, self._now())
             return self._possible(action, incoming)
-        except Exception as broken:
+        except _RAISED_BY_POLICIES as broken:
             logger.critical(
                 "the recoverability policy failed (%s: %s), the default policy decides",
                 type(broken).__name__,
-                broken,
+                text_of(broken),
                 extra=self._config.log_extra("recoverability_failed", incoming.message_id),
                 exc_info=broken,
             )

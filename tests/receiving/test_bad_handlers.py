@@ -137,6 +137,23 @@ def test_base_exception_fails_the_message(bench: Bench, calls: Calls, error: typ
     assert_message_0_failed(bench, calls, "odd")
 
 
+class Unspeakable(Exception):
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise SystemExit("not as text")
+
+
+def test_exception_that_exits_when_formatted_fails_the_message(bench: Bench, calls: Calls) -> None:
+    def bad(context: Any) -> None:
+        raise Unspeakable
+
+    bad_at_first(calls, bad)
+    send_numbers(bench)
+    bench.run()
+    assert_message_0_failed(bench, calls, "<SystemExit while the exception was turned into text>")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_forked_child_that_exits_does_no_harm(bench: Bench, calls: Calls) -> None:
     def fork(context: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -148,6 +149,7 @@ def test_missing_queue_is_replaced_by_the_error_queue(
         (RetryLater(timedelta(seconds=-1)), "seconds=86399)): expected seconds or a timedelta, of zero or more"),
         (RetryLater(timedelta.max), "ends after the year 9999"),
         (lambda config, context: 1 / 0, "division by zero"),
+        (lambda config, context: sys.exit("out of the policy"), "out of the policy"),
     ],
 )
 def test_default_policy_replaces_a_broken_one(

@@ -224,7 +224,10 @@ def test_handled_is_sent_after_the_commit(bench: Bench, connect: Any, calls: Cal
     assert bench.rows("error") == []
 
 
-def test_receiver_that_raises_changes_nothing(bench: Bench, connect: Any, calls: Calls, events: Any) -> None:
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_receiver_that_raises_changes_nothing(
+    bench: Bench, connect: Any, calls: Calls, events: Any, error: type[BaseException]
+) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         calls.add("handled")
@@ -232,7 +235,7 @@ def test_receiver_that_raises_changes_nothing(bench: Bench, connect: Any, calls:
             raise LookupError
 
     def receiver(**arguments: Any) -> None:
-        raise RuntimeError("broken receiver")
+        raise error("broken receiver")
 
     for name in NAMES[1:]:
         connect(getattr(signals, name), receiver)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -392,10 +392,11 @@ class ReceivingEndpoint:
     def _audit_address(self) -> QueueAddress | None:
         return None if self.config.audit_queue is None else self.book.parse(self.config.audit_queue)
 
-    def _error_queue_of(self, failed_queue: str) -> ErrorQueue:
+    def _error_queue_of(self, failed_queue: str, received_from: Iterable[QueueAddress] = ()) -> ErrorQueue:
         identity = self._composer.identity
         processor = Processor(self.name, identity.machine, identity.host_id)
-        return ErrorQueue(self.alias, self._error_address(), failed_queue=failed_queue, processor=processor)
+        address = self._error_address()
+        return ErrorQueue(self.alias, address, failed_queue=failed_queue, processor=processor, received_from=received_from)
 
     def _destinations(self) -> Destinations:
         """The destinations that headers of received messages may name."""
@@ -426,6 +427,7 @@ class ReceivingEndpoint:
         """The configuration for processing the messages of a queue."""
         own = queue.table.address
         own_text = self.book.canonical(own)
+        received_from = [own, *map(self.book.of_queue, self.config.receiving_queue_names())]
         return ProcessorConfig(
             endpoint=self.name,
             queue=queue.name,
@@ -433,7 +435,7 @@ class ReceivingEndpoint:
             composer=self._composer,
             dispatcher=self._dispatcher,
             joined_dispatcher=self._joined,
-            error_queue=self._error_queue_of(own_text),
+            error_queue=self._error_queue_of(own_text, received_from),
             auditing=Auditing(
                 self._audit_address(), self._composer, acknowledges=self.config.acknowledge_retries, allowed=self._allowed
             ),

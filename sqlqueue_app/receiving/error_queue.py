@@ -6,7 +6,7 @@ import asyncio
 import concurrent
 import traceback
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import columns_of, complete_headers
 from sqlqueue_app.messages.errors import (
+    AddressError,
     CannotPrepare,
     HandlerError,
     MessageBodyError,
@@ -181,10 +182,19 @@ class ErrorQueue:
     """The error queue of an endpoint, as used by one of its queues. Drops the expiry: a failure waits for a decision."""
 
     def __init__(
-        self, alias: str, address: QueueAddress, *, failed_queue: str, processor: Processor, now: Callable[[], datetime] = utc_now
+        self,
+        alias: str,
+        address: QueueAddress,
+        *,
+        failed_queue: str,
+        processor: Processor,
+        now: Callable[[], datetime] = utc_now,
+        received_from: Iterable[QueueAddress] = (),
     ) -> None:
+        """`received_from`: the queues of the endpoint, in which a failed message would fail again at once."""
         self.alias = alias
         self._queue = address
+        self._received_from = frozenset(map(_identity, received_from))
         self._failed_queue = failed_queue
         self._processor = processor
         self._now = now
@@ -195,7 +205,9 @@ class ErrorQueue:
         return str(self._queue)
 
     def at(self, address: QueueAddress) -> ErrorQueue:
-        """The same object for another error queue."""
+        """An object for another error queue; AddressError if the endpoint receives from it."""
+        if _identity(address) in self._received_from:
+            raise AddressError("the endpoint receives from it, so the message would fail again and again")
         return ErrorQueue(self.alias, address, failed_queue=self._failed_queue, processor=self._processor, now=self._now)
 
     def move(self, row: ReceivedRow, headers: Headers, failure: Failure) -> None:
@@ -240,6 +252,12 @@ class ErrorQueue:
     def _send(self, row: ReceivedRow, headers: str, correlation_id: str | None, reply_to_address: str | None) -> None:
         table = queue_table(self.alias, self._queue)
         table.send([NewRow(str(table.id_of_copy(row.id)), headers, row.body or b"", correlation_id, reply_to_address)])
+
+
+def _identity(address: QueueAddress) -> tuple[str | None, ...]:
+    """Equal for addresses of one table: only PostgreSQL tells upper and lower case apart, and trailing spaces."""
+    parts = (address.catalog, address.schema, address.table)
+    return parts if address.form == "postgresql" else tuple(part and part.rstrip().casefold() for part in parts)
 
 
 def retries_so_far(headers: Headers) -> int:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
-from sqlqueue_app.messages.errors import AddressError, QueueNotFound, TableMismatch
+from sqlqueue_app.messages.errors import AddressError, DatabaseError, QueueNotFound, TableMismatch
 from sqlqueue_app.messages.times import deliver_at_header, format_time
 from sqlqueue_app.policies.polling import WAIT_SECONDS, ConsecutiveFailures
 from sqlqueue_app.policies.recoverability import (
@@ -68,7 +67,6 @@ class Recovery:
                 # The policy returned the class: it takes no arguments.
                 action = action()
             _check(action, self._now())
-            return self._possible(action, incoming)
         except _RAISED_BY_POLICIES as broken:
             logger.critical(
                 "the recoverability policy failed (%s: %s), the default policy decides",
@@ -77,7 +75,8 @@ class Recovery:
                 extra=self._config.log_extra("recoverability_failed", incoming.message_id),
                 exc_info=broken,
             )
-            return self._possible(by_default(settings, context, self._now()), incoming)
+            action = by_default(settings, context, self._now())
+        return self._possible(action, incoming)
 
     def write(self, action: Action, delivery: Delivery, failure: Failure) -> None:
         """Apply the decision, on the connection and in the transaction of the caller. DatabaseError if that fails."""
@@ -85,8 +84,7 @@ class Recovery:
         if isinstance(action, RetryLater):
             self._config.joined_dispatcher.dispatch([self._delayed_copy(action.delay, delivery)], begun=True)
         elif isinstance(action, MoveToError):
-            queue = self._error_queue(action.queue)
-            queue.move(row, incoming.headers, failure)
+            self._error_queue(action.queue).move(row, incoming.headers, failure)
 
     def report(self, action: Action, delivery: Delivery, failure: Failure) -> None:
         """Log and count the decision, once it is final."""
@@ -133,7 +131,12 @@ class Recovery:
         )
 
     def _possible(self, action: Action, incoming: IncomingMessage) -> Action:
-        """The action, or the error queue if there is no transaction for a retry (docs/internals/endpoints.md#retry-policy)."""
+        """The action, or the error queue if there is no transaction for a retry (docs/internals/endpoints.md#retry-policy).
+
+        Also for a queue that a policy names and that cannot be written, so that logs and signals name the queue that is.
+        """
+        if isinstance(action, MoveToError):
+            return action if self._is_usable(action.queue) else MoveToError(self._config.recoverability.error_queue)
         if self._config.mode is not TransactionMode.NONE or not isinstance(action, (RetryNow, RetryLater)):
             return action
         logger.warning(
@@ -150,19 +153,30 @@ class Recovery:
         configured = self._config.error_queue
         if text == self._config.recoverability.error_queue:
             return configured
+        return configured.at(self._config.composer.destination(text))
+
+    def _is_usable(self, text: str) -> bool:
+        """Whether a message can be moved to an error queue; the reason is logged if not."""
+        if text == self._config.recoverability.error_queue:
+            return True
+        configured = self._config.error_queue
         try:
-            address: QueueAddress = self._config.composer.destination(text)
+            address = self._config.composer.destination(text)
+            configured.at(address)
             queue_table(configured.alias, address).layout()
         except (AddressError, QueueNotFound, TableMismatch) as error:
             logger.critical(
-                "the recoverability policy names the error queue %r, which cannot be written (%s); using %s",
+                "the recoverability policy names the error queue %r, which cannot be used (%s); using %s",
                 text,
                 error,
                 configured.address,
                 extra=self._config.log_extra("recoverability_failed", ""),
             )
-            return configured
-        return configured.at(address)
+            return False
+        except DatabaseError:
+            # Writing it fails with the same error, where the caller expects one.
+            return True
+        return True
 
 
 def by_default(config: RecoverabilityConfig, context: FailureContext, now: datetime) -> Action:

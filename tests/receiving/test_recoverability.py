@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +15,7 @@ from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.messages.times import parse_time
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.processing import MessageProcessor, ProcessorConfig
+from sqlqueue_app.signals import message_moved_to_error
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from tests.support.bench import Bench, Calls
 
@@ -44,6 +45,19 @@ def policy(bench: Bench) -> Any:
 
     yield set_policy
     chosen.clear()
+
+
+@pytest.fixture
+def named_in_signals() -> Iterator[list[str]]:
+    """The queues that the signal `message_moved_to_error` names."""
+    found: list[str] = []
+
+    def receiver(*, error_queue: str, **_: Any) -> None:
+        found.append(error_queue)
+
+    message_moved_to_error.connect(receiver)
+    yield found
+    message_moved_to_error.disconnect(receiver)
 
 
 def test_policy_gets_the_failure_and_the_settings(bench: Bench, policy: Any, failing: Calls) -> None:
@@ -127,17 +141,30 @@ def test_policy_may_choose_another_queue(bench: Bench, policy: Any, failing: Cal
     assert bench.rows("error") == []
 
 
-@pytest.mark.parametrize("queue", ["no-such-queue", ""])
-def test_missing_queue_is_replaced_by_the_error_queue(
-    bench: Bench, policy: Any, failing: Calls, events: Callable[[], list[str]], queue: str
+@pytest.mark.parametrize("mode", ["transaction_scope", "none"])
+@pytest.mark.parametrize("queue", ["no-such-queue", "", 5, "Sales", "Sales.Extra"])
+def test_queue_that_cannot_be_used_is_replaced_by_the_error_queue(
+    bench: Bench,
+    policy: Any,
+    failing: Calls,
+    events: Callable[[], list[str]],
+    caplog: pytest.LogCaptureFixture,
+    named_in_signals: list[str],
+    queue: str,
+    mode: str,
 ) -> None:
-    policy(MoveToError(queue))
+    # Back in a queue of the endpoint, the message would fail again and again.
+    moves = [MoveToError(queue), *[Discard("moved to its own queue")] * 10]
+    policy(lambda config, context: moves.pop(0), SATELLITES={"Sales.Extra": {}}, TRANSACTION_MODE=mode)
     bench.put_message("Test.Message")
     bench.run()
 
     assert len(bench.rows("error")) == 1
     assert bench.rows("Sales") == []
-    assert "recoverability_failed" in events()
+    assert events().count("recoverability_failed") == 1
+    (moved,) = [record for record in caplog.records if getattr(record, "event", "") == "moved_to_error_queue"]
+    assert moved.getMessage().startswith("message moved to the error queue error: ")
+    assert named_in_signals == ["error"]
 
 
 @pytest.mark.parametrize(

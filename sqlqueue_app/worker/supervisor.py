@@ -67,8 +67,10 @@ def become_supervisor(processes: int, *, log_format: str, log_level: int, loads_
     What Django and the project have imported would stay in memory without use: 54 MB instead of 11. `loads_settings`: the project
     has a LOGGING setting, which is applied again without loading the apps.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        # None if it was closed before the start.
+        if stream is not None:
+            stream.flush()
     options = [str(processes), log_format, str(log_level), "settings" if loads_settings else "none"]
     environment = os.environ | {_PATH_VARIABLE: os.pathsep.join(sys.path)}
     os.execve(sys.executable, [sys.executable, "-c", _PROGRAM, *options, *sys.orig_argv[1:]], environment)  # noqa: S606 - ourselves

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TextIO, cast
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import Error as DjangoDatabaseError
 
 from sqlqueue_app.conf import Settings
@@ -21,6 +23,8 @@ from sqlqueue_app.status.texts import Unit, two_units
 from sqlqueue_app.tables.queue import QueueTable
 
 EXIT_USAGE = 2
+# That of a program that SIGPIPE has ended, as a shell shows it.
+EXIT_BROKEN_PIPE = 141
 
 
 class ListAction(Action):
@@ -73,6 +77,37 @@ class OneLineParser(CommandParser):
         self.exit(self.usage_exit_code, f"{self.prog}: error: {message} (try --help)\n")
 
 
+class _OutputFailed(Exception):
+    """The output cannot be written; the cause is the OSError."""
+
+
+class _Output(OutputWrapper):
+    """Standard output, with errors that no other file raises."""
+
+    def write(self, *args: Any, **options: Any) -> None:  # type: ignore[override]
+        with _as_output_failed():
+            super().write(*args, **options)
+
+    def flush(self) -> None:
+        with _as_output_failed():
+            super().flush()
+
+
+@contextmanager
+def _as_output_failed() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _OutputFailed from error
+
+
+def _null_stream() -> TextIO:
+    """A stream for one that was closed before the start; its number is free, and must not become that of a pipe or a database."""
+    stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the life of the process
+    os.set_inheritable(stream.fileno(), True)
+    return stream
+
+
 class SqlQueueCommand(BaseCommand):
     """Base class of all commands.
 
@@ -82,6 +117,8 @@ class SqlQueueCommand(BaseCommand):
 
     requires_system_checks: list[str] = []  # noqa: RUF012 - declared as in Django
     usage_exit_code = EXIT_USAGE
+    committed = ""
+    """What the command has committed, for the error if its output cannot be written."""
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """Django's parser with one-line errors."""
@@ -92,14 +129,38 @@ class SqlQueueCommand(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> Any:
         """Run the command; errors that a user can fix become CommandError with the exit code."""
-        if not from_command_line(self):
+        if from_command_line(self):
+            self._open_streams()
+        else:
             options = self._read_options(options)
         try:
-            return super().execute(*args, **options)
+            result = super().execute(*args, **options)
+            # At the exit of the interpreter, an error would have a traceback.
+            self.stdout.flush()
+            return result
+        except _OutputFailed as error:
+            raise self._output_failed(cast(OSError, error.__cause__)) from error
         except (ConfigurationError, ImproperlyConfigured) as error:
             raise CommandError(one_line(str(error)), returncode=self.usage_exit_code) from error
         except (DatabaseError, DjangoDatabaseError) as error:
             raise CommandError(one_line(f"{error}{getattr(error, 'remedy', '')}"), returncode=1) from error
+
+    def _open_streams(self) -> None:
+        sys.stdout = sys.stdout or _null_stream()
+        self.stdout = _Output(sys.stdout)
+        if sys.stderr is None:
+            sys.stderr = _null_stream()
+            self.stderr = OutputWrapper(sys.stderr)
+
+    def _output_failed(self, error: OSError) -> BaseException:
+        """The exception that ends the command: silently, as other programs end, if the reader of a pipe has gone."""
+        # The interpreter flushes what is left.
+        null = _null_stream()
+        os.dup2(null.fileno(), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError) and not self.committed:
+            return SystemExit(EXIT_BROKEN_PIPE)
+        done = f"; {self.committed}" if self.committed else ""
+        return CommandError(f"the output cannot be written: {error.strerror or error}{done}", returncode=1)
 
     def _read_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Parse options of `call_command`, which Django passes on unparsed, as on a command line."""

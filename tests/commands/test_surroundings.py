@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -146,3 +147,75 @@ def test_an_engine_without_its_driver(sqlite_database: QueueDatabase, command: t
     assert line.startswith(("CommandError: Error loading MySQLdb module: pip", f"CommandError: '{engine}' isn't an available"))
     remedy = "pip install 'django-sqlqueue[postgres]' or 'django-sqlqueue[mssql]'; SQLite needs none"
     assert line.endswith(f"{remedy}; no other database is supported")
+
+
+PEEK = ("sqlqueue_peek", "Sales")
+WORK = ("run_sqlqueue_worker", "--until-empty", "--endpoint", "Sales")
+
+
+def run_with_output(database: QueueDatabase, redirection: str, *command: str) -> Ran:
+    """Run a command with a redirection of the shell. The exit code is that of the command."""
+    line = f'"$0" "$@" {redirection}; echo "exit code $?" >&2'
+    answer = subprocess.run(
+        ["/bin/sh", "-c", line, sys.executable, "-m", "django", *command],
+        env=database.child_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    *errors, code = answer.stderr.splitlines()
+    return Ran(int(code.removeprefix("exit code ")), answer.stdout, "\n".join(errors))
+
+
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+NO_SPACE = "CommandError: the output cannot be written: No space left on device"
+BROKEN = "CommandError: the output cannot be written: Broken pipe"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "error"), [(PEEK, 141, ""), (SEND, 1, f"{BROKEN}; the message is sent")], ids=["peek", "send"]
+)
+def test_a_pipe_whose_reader_has_gone(sqlite_database: QueueDatabase, command: tuple[str, ...], code: int, error: str) -> None:
+    install(sqlite_database)
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-m", "django", *command],
+            env=sqlite_database.child_environment(),
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    finally:
+        os.close(writer)
+
+    assert (answer.returncode, answer.stderr.strip()) == (code, error)
+
+
+@needs_full
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [(PEEK, NO_SPACE), ((*SEND, "--count", "2"), f"{NO_SPACE}; the 2 messages are sent")],
+    ids=["peek", "send"],
+)
+def test_a_full_disk(sqlite_database: QueueDatabase, command: tuple[str, ...], error: str) -> None:
+    install(sqlite_database)
+
+    ran = run_with_output(sqlite_database, ">/dev/full", *command)
+
+    assert (ran.code, ran.err) == (1, error)
+
+
+@pytest.mark.parametrize("redirection", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("command", [SEND, WORK], ids=["send", "work"])
+def test_closed_output(sqlite_database: QueueDatabase, command: tuple[str, ...], redirection: str) -> None:
+    install(sqlite_database)
+
+    ran = run_with_output(sqlite_database, redirection, *command)
+
+    assert (ran.code, ran.out) == (0, "")
+    assert "Error" not in ran.err

@@ -94,6 +94,7 @@ class Command(SqlQueueCommand):
             )
         except WireFormatError as error:
             raise self.usage_error(str(error)) from error
+        self.committed = "the message is sent" if count == 1 else f"the {count:,} messages are sent"
         if options["format"] == "json":
             self.write_json({"queue": table.address.table, "table": table.qualified, "sent": len(ids), "message_ids": ids})
         elif count > _MAX_LISTED:

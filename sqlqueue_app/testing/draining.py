@@ -67,8 +67,15 @@ def drain(
     `with_delayed` handles every delayed message in order of its due time. `limit` is the most messages to handle. Raises
     AssertionError after 10,000 messages, because two handlers probably send to each other.
     """
-    note = "raised while drain() handled {message}; drain(raise_errors=False) lets recoverability act"
-    return _drain(note, endpoint, with_delayed=with_delayed, after=after, raises=raise_errors, limit=limit)
+    return _drain(_NOTE, endpoint, with_delayed=with_delayed, after=after, raises=raise_errors, limit=limit)
+
+
+_NOTE = "raised while drain() handled {message}; drain(raise_errors=False) lets recoverability act"
+
+
+def drain_without_failed(endpoint: str, *, raise_errors: bool) -> Drained:
+    """`drain()` of an endpoint that removes the message whose handler has raised: the next drain does not meet it again."""
+    return _drain(_NOTE, endpoint, with_delayed=False, after=None, raises=raise_errors, limit=None, keeps_failed=False)
 
 
 def drain_all(note: str) -> Drained:
@@ -77,7 +84,14 @@ def drain_all(note: str) -> Drained:
 
 
 def _drain(
-    note: str, endpoint: str | None, *, with_delayed: bool, after: timedelta | None, raises: bool, limit: int | None
+    note: str,
+    endpoint: str | None,
+    *,
+    with_delayed: bool,
+    after: timedelta | None,
+    raises: bool,
+    limit: int | None,
+    keeps_failed: bool = True,
 ) -> Drained:
     settings = get_settings()
     drained = Drained()
@@ -92,6 +106,8 @@ def _drain(
     finally:
         record(connection_of(settings.database), drained.messages)
     if failure is not None:
+        if not keeps_failed:
+            drain.remove_failed()
         failure.add_note(note.format(message=drain.handling))
         raise failure
     return drained
@@ -107,17 +123,28 @@ class _Drain:
         ]
         self._due = [due for due in due_messages_of(settings) if due.delayed.exists()]
         self.handling = "nothing"
+        self._last: tuple[_Queue, list[ReceivedRow]] | None = None
 
     def run(self, *, with_delayed: bool, after: timedelta | None, limit: int | None) -> None:
         if after is not None:
             self._bring_nearer(after)
         for done, (queue, rows) in enumerate(self._received(with_delayed), start=1):
-            self.handling = queue.describe(rows)
+            self.handling, self._last = queue.describe(rows), (queue, rows)
             queue.processor.process(rows)
             if limit is not None and done >= limit:
                 return
             if done >= MAX_MESSAGES:
                 raise AssertionError(f"{done} messages are handled and more are waiting: do two handlers send to each other?")
+
+    def remove_failed(self) -> None:
+        """Remove the row that was handled last, if it is in its queue again."""
+        if self._last is None:
+            return
+        queue, rows = self._last
+        received = queue.processor.receive()
+        if [row.id for row in received] == [row.id for row in rows]:
+            queue.processor.transaction.commit()
+        queue.processor.transaction.abandon()
 
     def _received(self, with_delayed: bool) -> Iterator[tuple[_Queue, list[ReceivedRow]]]:
         """One message of each queue in turn, of those by priority the next; due delayed messages when the queues are empty."""

@@ -39,7 +39,7 @@ from sqlqueue_app.tables.connections import connection_of
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.subscriptions import SubscriptionRow
 from sqlqueue_app.testing.asserting import SentMessage, exclude, failed, sent
-from sqlqueue_app.testing.draining import Drained, drain
+from sqlqueue_app.testing.draining import Drained, drain, drain_without_failed
 
 # Not available on SQLite, and features that need a running process.
 _NOT_IN_MEMORY = ("DEFAULT_SCHEMA", "SCHEMA_FOR_QUEUE", "SCHEMA_FOR_ENDPOINT", "CATALOG_FOR_QUEUE", "CATALOG_FOR_ENDPOINT")
@@ -100,11 +100,12 @@ class InMemoryEndpoint:
     ) -> Drained:
         """Handle a message as if a peer had sent it, and what the handlers send to this endpoint: see `drain()`.
 
-        The message itself is not listed as sent. `reply_to` is the address for replies; its queue must exist.
+        The message itself is not listed as sent. If a handler raises, its message is removed, so that it is not handled again
+        by the next call. `reply_to` is the address for replies; its queue must exist.
         """
         given = {} if reply_to is None else {"NServiceBus.ReplyToAddress": reply_to}
         exclude(connection_of(ALIAS), send(message, body, to=self.name, headers={**given, **(headers or {})}))  # type: ignore[call-overload]
-        return self.drain(raise_errors=raise_errors)
+        return drain_without_failed(self.name, raise_errors=raise_errors)
 
     def drain(self, **options: Any) -> Drained:
         """`drain()` of this endpoint."""

@@ -14,7 +14,7 @@ from pytest_django import Settings
 from sqlqueue_app import handles, message_type, publish, send
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.testing import FakeClock, InMemoryEndpoint, assert_not_sent, assert_sent, drain, failed, sent
-from tests.support.bench import Calls
+from tests.support.bench import MODES, Calls
 
 
 @message_type("Test.Order")
@@ -69,13 +69,33 @@ def test_failing_handler_fails_the_test_unless_suppressed(sales: InMemoryEndpoin
 
     with pytest.raises(LookupError):
         sales.handle(Order(1))
-    drained = sales.drain(raise_errors=False)
+    drained = sales.handle(Order(1), raise_errors=False)
     assert (drained.failed, calls.seen) == (1, [1, 1, 2])
     (message,) = sales.failed()
     assert message.headers["NServiceBus.ExceptionInfo.Message"] == "no"
     assert message.message == Order(1)
     assert sent() == []
     assert len(failed()) == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_message_that_failed_is_not_handled_again(settings: Settings, calls: Calls, mode: str) -> None:
+    @handles(Order)
+    def handle(message: Order, context: Any) -> None:
+        calls.add(message.number)
+        if message.number == 1:
+            raise LookupError("no")
+        if message.number == 2:
+            context.send(Order(1))
+
+    with InMemoryEndpoint("Sales", settings={"TRANSACTION_MODE": mode, "IMMEDIATE_RETRIES": 0}) as sales:
+        for number in (1, 2):
+            with pytest.raises(LookupError, match="no"):
+                sales.handle(Order(number))
+        sales.handle(Order(3))
+        assert sales.failed() == []
+
+    assert calls.seen == [1, 2, 1, 3]
 
 
 def test_time_follows_the_clock(calls: Calls) -> None:

@@ -397,5 +397,16 @@ def decoded(body: bytes, content_type: str | None = None, number: Callable[[str]
 
 def shown(value: object) -> str:
     """A body value for people, shortened if it is long."""
-    text = json.dumps(value, default=str, ensure_ascii=False) if not isinstance(value, bytes) else repr(value)
+    text = _as_json(value) if not isinstance(value, bytes) else repr(value)
     return text if len(text) <= 500 else f"{text[:500]}…"
+
+
+def _as_json(value: object) -> str:
+    """A JSON text in which a Decimal is a number, which the module json cannot write."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_as_json(key)}: {_as_json(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_as_json, value)) + "]"
+    return json.dumps(value, default=str, ensure_ascii=False)

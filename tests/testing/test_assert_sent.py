@@ -68,6 +68,19 @@ def test_names_of_members_are_found_as_handlers_find_them(bench: Bench) -> None:
     assert message.message == PlaceBigOrder("1", Decimal(1), manager="M")
 
 
+def test_failure_tells_a_number_from_its_text(bench: Bench) -> None:
+    send("Test.Other", {"total": "1.50", "lines": [Decimal("2.50")]}, to="Billing")
+
+    text = failure("Test.Other", {"total": Decimal("1.50"), "lines": ["2.50"]})
+
+    assert text.splitlines() == [
+        'Test.Other with {"total": 1.50, "lines": ["2.50"]} was not sent; sent were 1:',
+        '  Test.Other to Billing: {"total": "1.50", "lines": [2.50]}',
+        """    but body['total'] is "1.50", expected 1.50""",
+        """    but body['lines'][0] is 2.50, expected "2.50\"""",
+    ]
+
+
 def test_failure_lists_the_sent_messages(bench: Bench) -> None:
     send(PlaceOrder("1", Decimal(2)), headers={"Tenant": "a"})
     send("Test.Other", {}, to="Billing", delay=timedelta(hours=1))

@@ -26,6 +26,7 @@ _Class = TypeVar("_Class", bound=type)
 # Characters that would end a name in EnclosedMessageTypes or be stripped from its ends.
 _NAME: Final = re.compile(r"[^\s,;\x00-\x1f](?:[^,;\x00-\x1f]*[^\s,;\x00-\x1f])?")
 _ARGUMENTS: Final = re.compile(r"\[[^;\x00-\x1f]*\]")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ASSEMBLY: Final = re.compile(r"[^\s;\x00-\x1f](?:[^;\x00-\x1f]*[^\s;\x00-\x1f])?")
 
 
@@ -136,6 +137,17 @@ def resolve_enclosed(text: str | None) -> list[str]:
     """
     names = (plain_name(entry) for entry in (text or "").split(";") if "__impl" not in entry)
     return [name for name in names if name]
+
+
+def name_fault(text: str) -> str:
+    """What is wrong with a text as the name of one type, after which an assembly may follow; "" if nothing is."""
+    if not text.strip():
+        return "is blank"
+    if not resolve_enclosed(text):
+        return "names no type"
+    if ";" in text:
+        return "names several types"
+    return "" if text.isascii() or not _SURROGATE.search(text) else "contains half of a surrogate pair"
 
 
 def topics_of(text: str | None) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from sqlqueue_app.messages.errors import (
 from sqlqueue_app.messages.headers import CONTENT_TYPE, CONTROL_MESSAGE, ENCLOSED_MESSAGE_TYPES, Intent
 from sqlqueue_app.messages.serializers import body_reader, deserialize_element, type_names_in
 from sqlqueue_app.messages.type_hints import backtracking_budget
-from sqlqueue_app.messages.types import full_name, plain_name, registry as message_types, resolve_enclosed
+from sqlqueue_app.messages.types import full_name, name_fault, plain_name, registry as message_types, resolve_enclosed
 from sqlqueue_app.messages.xml import Element, messages_in
 from sqlqueue_app.policies.rates import EXPECTED, Rate
 from sqlqueue_app.policies.recoverability import Retry, TransactionMode
@@ -220,8 +220,11 @@ def named_type(message: Any, *, where: str = "@handles") -> tuple[str, type | No
         )
     if not isinstance(message, str):
         return message_types.of(message).name, message
-    if not message.strip():
-        raise HandlerError(f"{where}({message!r}): expected a message type name, as in {where}('Sales.PlaceOrder')")
+    if fault := "is a pattern" if "*" in message else name_fault(message):
+        raise HandlerError(
+            f"{where}({message!r}): the name {fault}; expected a message type name, as in {where}('Sales.PlaceOrder'); "
+            "several names are several arguments"
+        )
     return message.strip(), None
 
 

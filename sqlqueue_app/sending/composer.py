@@ -36,7 +36,7 @@ from sqlqueue_app.messages.headers import Headers, Intent, check_custom_headers,
 from sqlqueue_app.messages.serializers import CONTENT_TYPES, Writer, is_xml, writer_for
 from sqlqueue_app.messages.times import check_delay, delay_milliseconds, deliver_at_header, due_time
 from sqlqueue_app.messages.type_hints import AS_IS, is_mappable, pascal_keys
-from sqlqueue_app.messages.types import MessageType, registry, resolve_enclosed, topics_of
+from sqlqueue_app.messages.types import MessageType, name_fault, registry, resolve_enclosed, topics_of
 from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.sending.claim_checks import claim_checks_of
 from sqlqueue_app.sending.priority_queues import Priorities, checked_priority
@@ -261,9 +261,8 @@ class Composer:
 
     def _make_form(self, kind: str | type, _version: int) -> TypeForm:
         if isinstance(kind, str):
-            if not resolve_enclosed(kind):
-                what = "names no type" if kind.strip() else "is blank"
-                raise MessageTypeError(f"the message type {kind!r} {what}: expected a name such as 'Sales.PlaceOrder'")
+            if fault := name_fault(kind):
+                raise MessageTypeError(f"the message type {kind!r} {fault}: expected a name such as 'Sales.PlaceOrder'")
             name, known = kind, registry.by_name(kind)
         else:
             known = registry.of(kind)

@@ -20,7 +20,7 @@ from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError, QueueNotFound
 from sqlqueue_app.messages.times import as_delay
-from sqlqueue_app.messages.types import Body, full_name, registry
+from sqlqueue_app.messages.types import Body, full_name, name_fault, registry
 from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.sending.composer import (
     DelayOptions,
@@ -267,8 +267,9 @@ def unsubscribe(event: type | str, *, endpoint: str | None = None) -> bool:
 def _topic(event: object) -> str:
     if not isinstance(event, str):
         return registry.of(event).name
-    if not (topic := full_name(event)):
-        raise MessageTypeError(f"the event type {event!r} is blank: expected a name such as 'Sales.OrderPlaced'")
+    fault = name_fault(event) if (topic := full_name(event)) else "is blank"
+    if fault:
+        raise MessageTypeError(f"the event type {event!r} {fault}: expected a name such as 'Sales.OrderPlaced'")
     return topic
 
 

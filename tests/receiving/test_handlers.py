@@ -37,8 +37,26 @@ def test_unregistered_class_or_missing_type_is_refused() -> None:
         handles(Plain)(lambda message, context: None)
     with pytest.raises(HandlerError, match="names no message type"):
         handles()
-    with pytest.raises(HandlerError, match="expected a message type name"):
-        handles(" ")(lambda message, context: None)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        (" ", "is blank"),
+        (", Shop", "names no type"),
+        ("Sales.*", "is a pattern"),
+        ("Sales.PlaceOrder;Sales.Other", "names several types"),
+        ("\ud800", "contains half of a surrogate pair"),
+    ],
+)
+def test_name_that_no_message_can_have_is_refused(name: str, fault: str) -> None:
+    with pytest.raises(HandlerError, match=rf"the name {fault}; expected a message type name, as in .*several arguments"):
+        handles(name)
+
+
+def test_name_may_have_an_assembly() -> None:
+    handles("Sales.PlaceOrder, Sales.Messages")(lambda message, context: None)
+    assert HandlerTable(registry.all(), body_names="as_is").message_types == ["Sales.PlaceOrder"]
 
 
 def test_callable_object_and_function_with_defaults_are_handlers() -> None:

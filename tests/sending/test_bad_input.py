@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sqlqueue_app import send, send_many
+from sqlqueue_app import publish, send, send_many, subscribe
 from sqlqueue_app.messages.errors import AddressError, MessageBodyError, MessageTypeError, SqlQueueError, WireFormatError
 from tests.sending.conftest import Desk
 from tests.sending.types import NotRegistered, PlaceOrder
@@ -115,6 +115,16 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "the duration '20 s' is not like",
     ),
     "a type that is none": (lambda: send(";", {}), MessageTypeError, "';' names no type"),
+    "several types": (lambda: send("A;B", {}), MessageTypeError, "'A;B' names several types: expected a name such as"),
+    "several types of an event": (lambda: publish("A;B", {}), MessageTypeError, "'A;B' names several types"),
+    "several topics": (lambda: subscribe("A;B", endpoint="Sales"), MessageTypeError, "event type 'A;B' names several types"),
+    "half a character": (lambda: send("\ud800", {}), MessageTypeError, "contains half of a surrogate pair"),
+    "half a character of an event": (lambda: publish("\ud800", {}), MessageTypeError, "contains half of a surrogate pair"),
+    "half a character of a topic": (
+        lambda: subscribe("\ud800", endpoint="Sales"),
+        MessageTypeError,
+        "contains half of a surrogate pair",
+    ),
     "a list as the body": (lambda: send("Sending.A", [{}]), MessageBodyError, "is a list; expected an object: dict or dataclass"),  # type: ignore[call-overload]
     "a list as a body, many": (lambda: send_many("Sending.A", [{}, []]), MessageBodyError, r"bodies\[1\]: .* is a list"),
     "an empty address": (lambda: send(PlaceOrder("1"), to=""), AddressError, "no table"),

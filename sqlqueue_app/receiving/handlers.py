@@ -153,8 +153,9 @@ def handles(
     same for the same message. If it raises, the message fails as if the handler had raised.
 
     Raises HandlerError for a generator function, for a function that does not take two positional arguments, for a class
-    that is not a message type, for a `retry` that is no `Retry`, for a time limit that is not a positive time, for another
-    `rate_limit`, for a `key` that is no function of the message, and for a bare `@handles`.
+    that is not a message type, for a `retry` that is no `Retry`, for a time limit that is not a positive time, for a hard limit
+    that is not above the soft one, for another `rate_limit`, for a `key` that is no function of the message, and for a bare
+    `@handles`.
     """
     if not messages:
         raise HandlerError(
@@ -162,8 +163,7 @@ def handles(
         )
     if retry is not None and not isinstance(retry, Retry):
         raise HandlerError(f"@handles(…, retry={retry!r}): expected a Retry, as in retry=Retry(delays=[10, 60])")
-    soft = time_limit("soft_time_limit", soft_time_limit)
-    hard = time_limit("hard_time_limit", hard_time_limit)
+    soft, hard = time_limits(soft_time_limit, hard_time_limit)
     rate = _rate(rate_limit)
     if key is not None:
         _check_key(key)
@@ -180,8 +180,17 @@ def handles(
     return register
 
 
-def time_limit(name: str, value: Any, *, where: str = "@handles") -> float | None:
-    """The seconds of a time limit. `where`: the decorator that it is given to."""
+def time_limits(soft: Any, hard: Any, *, where: str = "@handles") -> tuple[float | None, float | None]:
+    """The seconds of both time limits. `where`: the decorator that they are given to."""
+    seconds = _time_limit("soft_time_limit", soft, where), _time_limit("hard_time_limit", hard, where)
+    if seconds[0] is not None and seconds[1] is not None and seconds[0] >= seconds[1]:
+        raise HandlerError(
+            f"{where}(…, soft_time_limit={soft!r}, hard_time_limit={hard!r}): expected a hard limit above the soft one"
+        )
+    return seconds
+
+
+def _time_limit(name: str, value: Any, where: str) -> float | None:
     found = value.total_seconds() if isinstance(value, timedelta) else value
     if found is None:
         return None

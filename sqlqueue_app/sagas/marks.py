@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from sqlqueue_app.messages.errors import HandlerError
 from sqlqueue_app.policies.recoverability import Retry
-from sqlqueue_app.receiving.handlers import named_type, time_limit
+from sqlqueue_app.receiving.handlers import named_type, time_limits
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -95,8 +95,7 @@ def _mark(
         raise HandlerError(f"{where}(…, correlate={correlate!r}): expected a function, as in correlate=lambda message: message.id")
     if retry is not None and not isinstance(retry, Retry):
         raise HandlerError(f"{where}(…, retry={retry!r}): expected a Retry, as in retry=Retry(delays=[10, 60])")
-    soft = time_limit("soft_time_limit", soft_time_limit, where=where)
-    hard = time_limit("hard_time_limit", hard_time_limit, where=where)
+    soft, hard = time_limits(soft_time_limit, hard_time_limit, where=where)
     marks = [SagaMark(role, *named_type(message, where=where), correlate, retry, soft, hard) for message in messages]
 
     def mark(method: _Method) -> _Method:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 
-from sqlqueue_app import SoftTimeLimitExceeded, SqlQueueError, handles
+from sqlqueue_app import SoftTimeLimitExceeded, SqlQueueError, handles, starts
 from sqlqueue_app.messages.errors import ConfigurationError, HandlerError
 from sqlqueue_app.receiving.handlers import Handler, with_time_limits
 from sqlqueue_app.receiving.time_limits import TimeLimits
@@ -176,3 +176,10 @@ def test_hard_limit_must_be_above_the_soft_one() -> None:
     handler = Handler("Test.Message", lambda message, context: None, None, soft_time_limit=10.0)
     with pytest.raises(ConfigurationError, match="soft time limit of 10 s and a hard one of 5 s, which is always first"):
         with_time_limits([handler], None, 5.0)
+
+
+@pytest.mark.parametrize("decorate", [handles, starts])
+@pytest.mark.parametrize(("soft", "hard"), [(5, 3), (5, 5), (timedelta(minutes=1), 59.5)])
+def test_hard_limit_that_is_not_above_the_soft_one_is_refused(decorate: Any, soft: object, hard: object) -> None:
+    with pytest.raises(HandlerError, match=r"@\w+\(…, soft_time_limit=.*, hard_time_limit=.*\): expected a hard limit above"):
+        decorate("Test.Message", soft_time_limit=soft, hard_time_limit=hard)

@@ -16,7 +16,8 @@ from django.utils.module_loading import import_string
 from sqlqueue_app.conf.crontab import cron_fault
 from sqlqueue_app.conf.validation import Code, Refused, ValueKind
 from sqlqueue_app.messages.addresses import check_queue_name
-from sqlqueue_app.messages.errors import AddressError, ConfigurationError
+from sqlqueue_app.messages.errors import AddressError, ConfigurationError, MessageBodyError
+from sqlqueue_app.messages.serializers import serialize
 from sqlqueue_app.policies.rates import EXPECTED, Rate
 from sqlqueue_app.policies.recoverability import Retry
 
@@ -122,6 +123,10 @@ def _cron_line(value: str, _: str) -> str:
 def _json_object(value: Mapping[object, object], _: str) -> Mapping[object, object]:
     if not all(isinstance(key, str) for key in value):
         raise Refused(Code.WRONG_TYPE)
+    try:
+        serialize(dict(value))
+    except MessageBodyError as error:
+        raise Refused(Code.WRONG_TYPE, f"correct the value: {error}", expected="a body that can be sent") from error
     return MappingProxyType(dict(value))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta, tzinfo
@@ -18,7 +17,8 @@ from django.utils.translation import gettext as _, gettext_lazy
 from sqlqueue_app.conf import TASK_MESSAGE, EndpointSettings, ScheduleSettings, Settings, get_settings
 from sqlqueue_app.conf.crontab import cron_fault
 from sqlqueue_app.conf.schedule_times import ScheduleTimes
-from sqlqueue_app.messages.errors import AddressError, ConfigurationError
+from sqlqueue_app.messages.errors import AddressError, ConfigurationError, MessageBodyError
+from sqlqueue_app.messages.serializers import serialize
 from sqlqueue_app.messages.types import plain_name
 from sqlqueue_app.models import Schedule, ScheduleKind, ScheduleTick
 from sqlqueue_app.receiving.handlers import Handler, handlers_of, takes_tasks
@@ -66,6 +66,11 @@ def clean_definition(row: Schedule) -> Iterator[tuple[str, str]]:
     yield from _clean_times(row)
     if row.body is not None and not isinstance(row.body, dict):
         yield "body", _("Expected a JSON object, such as %(example)s.") % {"example": '{"book": true}'}
+    elif row.body:
+        try:
+            serialize(row.body)
+        except MessageBodyError as error:
+            yield "body", str(error)
     if any(each.name == row.name for each in get_settings().schedules.values()):
         yield "name", _("The settings have a schedule of this name.")
     if row.destination:
@@ -141,13 +146,10 @@ def store(name: str, message_type: str, now: datetime, **values: Any) -> bool:
 def _check(row: Schedule) -> None:
     what = f"schedule {row.name!r} cannot be stored"
     try:
-        json.dumps(row.body)
         row.clean_fields()
     except ValidationError as error:
         column, texts = next(iter(error.message_dict.items()))
         raise ConfigurationError(f"{what}, {column}: {texts[0]}") from error
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{what}: its body is not JSON: {error}") from error
     for column, text in clean_definition(row):
         raise ConfigurationError(f"{what}, {column}: {text}")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Literal
 
-from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.messages.types import registry
+from sqlqueue_app.messages.errors import ConfigurationError, MessageBodyError, MessageTypeError
+from sqlqueue_app.messages.serializers import serialize
+from sqlqueue_app.messages.types import name_fault, registry
 
 
 def schedule(
@@ -57,19 +60,51 @@ def schedule(
             starts_at=start,
             ends_at=end,
             missed=missed,
-            destination=to or "",
-            body=None if body is None else dict(body),
+            destination=_destination(name, to),
+            body=_body_of(name, body),
         )
 
 
-def _type_name(name: str, message_type: object) -> str:
-    """The name of the message type. MessageTypeError for a class that is none, ConfigurationError for an object."""
+def _destination(name: str, to: object) -> str:
+    """The address as it is stored, "" for the routes. ConfigurationError for anything else; `store` parses it."""
+    if to is None:
+        return ""
+    if not isinstance(to, str) or not to.strip():
+        raise ConfigurationError(f"schedule {name!r} has to={to!r}: expected the address of a queue, or None for the routes")
+    return to
+
+
+def _type_name(name: object, message_type: object) -> str:
+    """The name of the message type. MessageTypeError for a class or name that is none, ConfigurationError for an object."""
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        raise ConfigurationError(f"the schedule's name is {name!r}: expected printable text")
     if isinstance(message_type, str):
+        if fault := name_fault(message_type):
+            raise MessageTypeError(
+                f"schedule {name!r}: the message type {message_type!r} {fault}; expected a name such as 'Sales.CloseDay'"
+            )
         return message_type
     if not isinstance(message_type, type):
         given = type(message_type).__qualname__
         raise ConfigurationError(f"schedule {name!r} has a {given}: expected its class or type name; pass its members as the body")
     return registry.of(message_type).name
+
+
+def _body_of(name: str, body: object) -> dict[str, object] | None:
+    """The body as it is stored: as JSON, like that of a message. ConfigurationError for one that cannot be sent."""
+    if body is None:
+        return None
+    if not isinstance(body, Mapping):
+        raise ConfigurationError(f"schedule {name!r} has body={body!r}: expected a dictionary with the members of the message")
+    try:
+        text = serialize(dict(body))
+    except MessageBodyError as error:
+        raise ConfigurationError(f"schedule {name!r} has a body that cannot be sent: {error}") from error
+    found: dict[str, object] = json.loads(text)
+    # The column keeps numbers as floats.
+    if json.loads(serialize(found), parse_float=Decimal) != json.loads(text, parse_float=Decimal):
+        raise ConfigurationError(f"schedule {name!r} has a number in its body with more digits than a float: send it as text")
+    return found
 
 
 def _checked(name: str, kinds: Mapping[str, object], instants: Mapping[str, object], missed: str) -> tuple[str, int | None]:

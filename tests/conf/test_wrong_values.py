@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -80,6 +81,9 @@ WRONG: list[tuple[object, str, str]] = [
     (sales(ERROR_QUEUE=None), "E003", f'{S}["ERROR_QUEUE"] is None, expected the address of a queue'),
     (nightly(CRON=5), "E003", f"{CRON} is 5, expected a crontab line of five fields"),
     (nightly(BODY={1: 2}), "E003", 'SQLQUEUE["SCHEDULES"]["nightly"]["BODY"] is {1: 2}, expected a dictionary with string keys'),
+    (nightly(BODY={"a": [math.nan]}), "E003", 'SQLQUEUE["SCHEDULES"]["nightly"]["BODY"] is {\'a\': [nan]}, expected a body that can be sent'),
+    (nightly(BODY={"a": LookupError}), "E003", 'SQLQUEUE["SCHEDULES"]["nightly"]["BODY"] is {\'a\': <class \'LookupError\'>}, expected a body that can be sent'),
+    (nightly(BODY={"a": "\ud800"}), "E003", 'SQLQUEUE["SCHEDULES"]["nightly"]["BODY"] is {\'a\': \'\\ud800\'}, expected a body that can be sent'),
     ({"SEND_AS": list(range(99))}, "E003", f"SQLQUEUE[\"SEND_AS\"] is {str(list(range(99)))[:119]}…, expected a name without '@', or None"),
     # ranges
     (sales(MAX_CONCURRENCY=0), "E004", f'{S}["MAX_CONCURRENCY"] is 0, expected an integer of at least 1, or None'),

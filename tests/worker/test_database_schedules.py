@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app import handles, message_type, schedule, unschedule
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError
 from sqlqueue_app.models import Schedule, ScheduleTick
 from sqlqueue_app.status import schedules
 from sqlqueue_app.status.events import Actor
@@ -399,7 +401,13 @@ def test_class_names_the_message_type(bench: Bench, clock: Clock) -> None:
         ({"cron": "0 2 * * *", "timezone": "../etc/passwd"}, "no time zone"),
         ({"cron": "0 2 * * *", "missed": "maybe"}, "missed='maybe': expected 'send' or 'skip'"),
         ({"cron": "0 2 * * *", "start": NOON, "end": NOON - DAY}, "The end is before the start"),
-        ({"cron": "0 2 * * *", "body": {"at": NOON}}, "not JSON"),
+        ({"cron": "0 2 * * *", "body": 5}, "has body=5: expected a dictionary"),
+        ({"cron": "0 2 * * *", "body": {"total": math.nan}}, "['total']: no body has a number for nan"),
+        ({"cron": "0 2 * * *", "body": {"total": object()}}, "['total']: object cannot be written as JSON"),
+        ({"cron": "0 2 * * *", "body": {"text": "\ud800"}}, "half of a surrogate pair"),
+        ({"cron": "0 2 * * *", "body": {"total": Decimal("0.1234567890123456789")}}, "more digits than a float"),
+        ({"cron": "0 2 * * *", "to": ""}, "has to='': expected the address of a queue"),
+        ({"cron": "0 2 * * *", "to": 5}, "has to=5: expected the address of a queue"),
         ({"cron": "0 2 * * *", "to": "x" * 401}, "destination"),
     ],
 )
@@ -408,6 +416,24 @@ def test_wrong_definition_is_refused(bench: Bench, clock: Clock, given: dict[str
         schedule("wrong", "Test.Message", **given)
     assert text in str(refused.value)
     assert not Schedule.objects.exists()
+
+
+@pytest.mark.parametrize("name", ["", " ", "\ud800", "a\0b", 5])
+def test_wrong_name_is_refused(bench: Bench, clock: Clock, name: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"the schedule's name is .*: expected printable text"):
+        schedule(name, "Test.Message", every=5)
+
+
+@pytest.mark.parametrize("message_type", ["", "A;B", "\ud800"])
+def test_wrong_type_is_refused(bench: Bench, clock: Clock, message_type: str) -> None:
+    with pytest.raises(MessageTypeError, match=r"schedule 'wrong': the message type .*; expected a name such as"):
+        schedule("wrong", message_type, every=5)
+
+
+def test_body_is_stored_as_it_is_sent(bench: Bench, clock: Clock) -> None:
+    assert hourly() is True
+    assert schedule(*KEY, {"total": Decimal("9.90"), "day": date(2026, 1, 31)}, cron="0 * * * *") is True
+    assert row().body == {"total": 9.9, "day": "2026-01-31"}
 
 
 # --- beside the settings ----------------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class _Found:
 
 def cancel(wanted: str | UUID, queue: str | None, limit: int) -> RevokeResult:
     """Delete the rows of a message that waits: see `revoke()`."""
-    message_id = _checked_id(wanted, limit)
+    message_id = _checked_id(wanted, queue, limit)
     settings = get_settings()
     if _is_handled_here(message_id):
         return RevokeResult.IN_PROGRESS
@@ -102,14 +102,22 @@ def cancel(wanted: str | UUID, queue: str | None, limit: int) -> RevokeResult:
     return RevokeResult.NOT_FOUND if is_certain else RevokeResult.UNKNOWN
 
 
-def _checked_id(wanted: object, limit: object) -> str:
+# Every database can count so many rows.
+_MAX_LIMIT: Final = 2**31 - 1
+
+
+def _checked_id(wanted: object, queue: object, limit: object) -> str:
     message_id = str(wanted) if isinstance(wanted, UUID) else wanted
     if not isinstance(message_id, str):
         raise WireFormatError(f"message_id is {type(wanted).__name__} ({wanted!r:.200}); expected str or UUID: convert it first")
     if not message_id:
         raise WireFormatError("message_id is empty; expected the id of a message: pass what send() has returned")
-    if type(limit) is not int or limit < 1:
-        raise ConfigurationError(f"limit is {limit!r:.200}; expected the number of rows to read in each table, at least 1")
+    if queue is not None and (not isinstance(queue, str) or not queue.strip()):
+        raise ConfigurationError(f"queue is {queue!r:.200}; expected the name of a queue, or None for all queues")
+    if type(limit) is not int or not 1 <= limit <= _MAX_LIMIT:
+        raise ConfigurationError(
+            f"limit is {limit!r:.200}; expected the number of rows to read in each table, from 1 to {_MAX_LIMIT:,}"
+        )
     return message_id
 
 
@@ -218,7 +226,7 @@ _CERTAIN: Final = _ORDER[: _ORDER.index(MessageState.HANDLED) + 1]
 
 def status_of(wanted: str | UUID, queue: str | None, limit: int) -> MessageStatus:
     """Where a message is: see `message_status()`."""
-    message_id = _checked_id(wanted, limit)
+    message_id = _checked_id(wanted, queue, limit)
     settings = get_settings()
     if _is_handled_here(message_id):
         return MessageStatus(message_id, MessageState.IN_PROGRESS)

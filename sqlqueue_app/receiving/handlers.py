@@ -267,6 +267,10 @@ def _checked_call(function: Any) -> HandlerFunction | None:
         inspect.signature(function).bind(None, None)
     except TypeError as error:
         raise HandlerError(f"handler {_path(function)} must take (message, context): {error}") from error
+    except ValueError as error:  # written in C: has no signature
+        raise HandlerError(
+            f"handler {_path(function)} has no signature to check: expected a function that takes (message, context)"
+        ) from error
     return async_to_sync(with_timeout(call)) if inspect.iscoroutinefunction(call) else None
 
 

@@ -274,6 +274,8 @@ def _topic(event: object) -> str:
 
 
 def _endpoint(given: str | None) -> str:
+    if given is not None and not isinstance(given, str):
+        raise ConfigurationError(f"endpoint is {given!r}: expected the name of an endpoint, or None for the current one")
     handled = current_handling()
     name = given or (handled.endpoint if handled is not None else get_settings().send_as)
     if name is None:

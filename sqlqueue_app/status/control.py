@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from sqlqueue_app.models import Instance
 
 
+# Of the column.
+_MAX_CONCURRENCY = 2**31 - 1
+
+
 def pause(endpoint: str, *, host: str | None = None, pid: int | None = None, by: str | None = None) -> int:
     """Pause the running processes of an endpoint until `resume`. Returns the number of processes.
 
@@ -36,6 +40,8 @@ def _pause(endpoint: str, host: str | None, pid: int | None, by: str | None, *, 
     from sqlqueue_app.status.events import EventKind, command_actor, record_event  # noqa: PLC0415
     from sqlqueue_app.tables.connections import database_now  # noqa: PLC0415
 
+    if by is not None and not isinstance(by, str):
+        raise ConfigurationError(f"by is {by!r}: expected the name of an operator, or None for the user who runs this process")
     alias, who = managed_alias(), command_actor().name if by is None else by
     values: dict[str, object] = {"paused": paused, "paused_by": who[:255] if paused else ""}
     with transaction.atomic(using=alias):
@@ -53,10 +59,10 @@ def set_concurrency(endpoint: str, maximum: int, *, host: str | None = None, pid
     They follow at their next heartbeat, so within 10 seconds; a restart restores the settings. `host` and `pid` choose among
     the processes. ConfigurationError for a number below 1, and if no process matches.
     """
-    if type(maximum) is not int or maximum < 1:
+    if type(maximum) is not int or not 1 <= maximum <= _MAX_CONCURRENCY:
         raise ConfigurationError(
-            f"the concurrency of {endpoint!r} cannot be {maximum!r}: expected an integer of at least 1; "
-            "to receive nothing, stop the worker"
+            f"the concurrency of {endpoint!r} cannot be {maximum!r}: expected an integer of at least 1 and at most "
+            f"{_MAX_CONCURRENCY}; to receive nothing, stop the worker"
         )
     return _request(endpoint, host, pid, concurrency=maximum)
 
@@ -74,9 +80,20 @@ def _instances(endpoint: str, host: str | None, pid: int | None) -> QuerySet[Ins
     from sqlqueue_app.models import Instance  # noqa: PLC0415
     from sqlqueue_app.receiving.instances import managed_alias  # noqa: PLC0415
 
+    _check_processes(endpoint, host, pid)
     chosen = Instance.objects.using(managed_alias()).filter(endpoint=endpoint)
     if host is not None:
         chosen = chosen.filter(host=host)
     if pid is not None:
         chosen = chosen.filter(pid=pid)
     return chosen
+
+
+def _check_processes(endpoint: object, host: object, pid: object) -> None:
+    if not isinstance(endpoint, str):
+        raise ConfigurationError(f"endpoint is {endpoint!r}: expected the name of an endpoint")
+    if host is not None and not isinstance(host, str):
+        raise ConfigurationError(f"host is {host!r}: expected the name of a machine, or None for all")
+    # A boolean is an int too. The column has 64 bits.
+    if pid is not None and (isinstance(pid, bool) or not isinstance(pid, int) or not 0 <= pid < 2**63):
+        raise ConfigurationError(f"pid is {pid!r}: expected the id of a process, or None for all")

@@ -511,7 +511,10 @@ def test_wrong_arguments_are_refused_with_their_values(shop: Bench, call: Callab
         call(wrong)
     with pytest.raises(WireFormatError, match="message_id is empty"):
         call("")
-    for limit in (0, -1, True, 1.5, "9", None):
+    for queue in (5, "", " ", b"Sales"):
+        with pytest.raises(ConfigurationError, match=r"queue is .*; expected the name of a queue, or None for all"):
+            call("x", queue=queue)
+    for limit in (0, -1, True, 1.5, "9", None, 10**30):
         with pytest.raises(ConfigurationError, match="expected the number of rows to read"):
             call("x", limit=limit)
     with pytest.raises(ConfigurationError, match=r"no queue 'Slaes' .*did you mean 'Sales'"):

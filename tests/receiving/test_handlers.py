@@ -22,7 +22,7 @@ HEADERS = '{"NServiceBus.EnclosedMessageTypes": "Test.Derived;Test.Base"}'
 pytestmark = pytest.mark.usefixtures("handler_registry")
 
 
-@pytest.mark.parametrize("wrong", [lambda: None, lambda message: None, lambda a, b, c: None, "text", None])
+@pytest.mark.parametrize("wrong", [lambda: None, lambda message: None, lambda a, b, c: None, "text", None, dict])
 def test_callable_with_other_parameters_is_refused(wrong: Any) -> None:
     with pytest.raises(HandlerError):
         handles("Test.Message")(wrong)

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from sqlqueue_app import publish, send, send_many, subscribe
-from sqlqueue_app.messages.errors import AddressError, MessageBodyError, MessageTypeError, SqlQueueError, WireFormatError
+from sqlqueue_app.messages.errors import (
+    AddressError,
+    ConfigurationError,
+    MessageBodyError,
+    MessageTypeError,
+    SqlQueueError,
+    WireFormatError,
+)
 from tests.sending.conftest import Desk
 from tests.sending.types import NotRegistered, PlaceOrder
 
@@ -118,6 +125,7 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "several types": (lambda: send("A;B", {}), MessageTypeError, "'A;B' names several types: expected a name such as"),
     "several types of an event": (lambda: publish("A;B", {}), MessageTypeError, "'A;B' names several types"),
     "several topics": (lambda: subscribe("A;B", endpoint="Sales"), MessageTypeError, "event type 'A;B' names several types"),
+    "an endpoint that is no text": (lambda: subscribe("A", endpoint=5), ConfigurationError, "endpoint is 5: expected the name"),  # type: ignore[arg-type]
     "half a character": (lambda: send("\ud800", {}), MessageTypeError, "contains half of a surrogate pair"),
     "half a character of an event": (lambda: publish("\ud800", {}), MessageTypeError, "contains half of a surrogate pair"),
     "half a character of a topic": (

@@ -182,6 +182,23 @@ def test_unregistered_process_cannot_be_paused(bench: Bench) -> None:
             command("Sales", pid=1)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"pid": "x"}, "pid is 'x': expected the id of a process"),
+        ({"pid": 10**30}, "expected the id of a process"),
+        ({"pid": True}, "pid is True"),
+        ({"by": 5}, "by is 5: expected the name of an operator"),
+        ({"host": 5}, "host is 5: expected the name of a machine"),
+        ({"endpoint": 5}, "endpoint is 5: expected the name of an endpoint"),
+    ],
+)
+def test_wrong_argument_is_refused(bench: Bench, arguments: dict[str, Any], error: str) -> None:
+    for command in (pause, resume):
+        with pytest.raises(ConfigurationError, match=error):
+            command(**{"endpoint": "Sales", **arguments})
+
+
 def test_worker_until_empty_waits_for_the_end_of_its_pause(
     postgresql_bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:

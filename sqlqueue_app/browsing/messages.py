@@ -520,6 +520,9 @@ def _gone(table: QueueTable, row_version: int) -> str:
 _CHUNK = 1_000
 
 
+_FIRST: Final = "bodies[0]: "
+
+
 def send_copies(
     table: QueueTable,
     message_type: str,
@@ -537,15 +540,21 @@ def send_copies(
     with database_errors(table.dialect, f"send to {table.qualified}"), transaction.atomic(using=table.alias):
         while len(ids) < count:
             size = min(_CHUNK, count - len(ids))
-            ids += send_many(
-                message_type,
-                [body] * size,
-                to=str(table.address),
-                headers=headers,
-                time_to_be_received=time_to_be_received,
-                delay=delay,
-                priority=priority,
-            )
+            try:
+                ids += send_many(
+                    message_type,
+                    [body] * size,
+                    to=str(table.address),
+                    headers=headers,
+                    time_to_be_received=time_to_be_received,
+                    delay=delay,
+                    priority=priority,
+                )
+            except SqlQueueError as error:
+                if (text := str(error)).startswith(_FIRST):
+                    # All copies are the same: the caller has no list of them.
+                    raise type(error)(text.removeprefix(_FIRST)) from error
+                raise
             if progress is not None:
                 progress(len(ids))
     return ids

@@ -315,6 +315,8 @@ def table_of_argument(settings: Settings, text: str, known: Iterable[KnownQueue]
     ConfigurationError with the nearest known name if there is none; TableMismatch for a table that is not a queue; QueueNotFound
     for a known queue whose table is missing.
     """
+    if not text.strip():
+        raise ConfigurationError(f"the name of the queue is {text!r}: expected the name of a queue or its address")
     names = {queue.name: queue.address for queue in known}
     table = _existing(settings, names, text)
     if table is None:

@@ -118,6 +118,7 @@ def test_a_time_to_be_received_makes_it_expire(queue_database: QueueDatabase) ->
         (("--type", "T"), "--body --file is required"),
         (("--body", "{}"), "--type"),
         (("--type", " ", "--body", "{}"), "is blank"),
+        (("--type", "", "--body", "{}"), "the message type '' is blank: expected a name such as"),
         (("--type", "T", "--body", "{}", "--file", "x"), "not allowed with"),
         (("--type", "T", "--body", "{}", "--header", "x"), "expected NAME=VALUE, got 'x'"),
         (("--type", "T", "--body", "{}", "--header", "=x"), "expected NAME=VALUE, got '=x'"),
@@ -136,6 +137,7 @@ def test_wrong_argument_is_reported_and_nothing_is_sent(
 
     assert expected in str(refusal.value)
     assert "\n" not in str(refusal.value)
+    assert "bodies[0]" not in str(refusal.value)
     assert refusal.value.returncode == 2
     assert count(sqlite_database, "Sales") == 0
 
@@ -146,6 +148,14 @@ def test_an_unknown_queue_is_one_line(sqlite_database: QueueDatabase) -> None:
     line = refused(run(sqlite_database, "sqlqueue_send", "Sale", "--type", "T", "--body", "{}"))
 
     assert "did you mean 'Sales'?" in line
+
+
+@pytest.mark.parametrize("queue", ["", " "])
+def test_a_blank_queue_is_refused(sqlite_database: QueueDatabase, queue: str) -> None:
+    install(sqlite_database)
+
+    with pytest.raises(CommandError, match=rf"the name of the queue is '{queue}': expected the name of a queue or its address"):
+        send(queue, "--type", "T", "--body", "{}")
 
 
 def test_a_delayed_message_waits_in_the_table_of_send_as(queue_database: QueueDatabase) -> None:

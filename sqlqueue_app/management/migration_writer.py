@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -29,8 +30,8 @@ _Key = tuple[str, str | None, str | None]
 def write_queue_migration(app_label: str, tables: Iterable[PlannedTable], book: AddressBook) -> Path | None:
     """Write the next migration of the app, with an operation for each table that its migrations do not create yet.
 
-    Returns the file, or None if nothing is new. Uses no database. ConfigurationError if the app is unknown or sqlqueue's own, has
-    conflicting migrations, or has a folder that cannot be written.
+    Returns the file, or None if nothing is new. Uses no database. ConfigurationError if the app is unknown, sqlqueue's own or an
+    installed package, has conflicting migrations, or has a folder that cannot be written.
     """
     loader = _loader_of(app_label)
     known = _created_by_migrations(loader, app_label)
@@ -43,6 +44,7 @@ def write_queue_migration(app_label: str, tables: Iterable[PlannedTable], book: 
     migration = _migration(f"{_number_after(leaf):04d}_{fragment}", app_label, leaf, new)
     try:
         path = Path(MigrationWriter(migration).path)
+        _refuse_installed(app_label, path)
         path.parent.mkdir(parents=True, exist_ok=True)
         (path.parent / "__init__.py").touch()
         path.write_text(_rendered(migration), encoding="utf-8")
@@ -50,6 +52,16 @@ def write_queue_migration(app_label: str, tables: Iterable[PlannedTable], book: 
         # ValueError: MIGRATION_MODULES has migrations of this app switched off
         raise ConfigurationError(f"--make-migration: cannot write a migration of {app_label!r}: {error}") from error
     return path
+
+
+def _refuse_installed(app_label: str, path: Path) -> None:
+    """Raise ConfigurationError for a file among the installed packages, which the next installation overwrites."""
+    for folder in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        if path.resolve().is_relative_to(Path(folder).resolve()):
+            raise ConfigurationError(
+                f"--make-migration: {app_label!r} is an installed package in {folder}: name an app of your project, or give "
+                "it a folder of your project in MIGRATION_MODULES"
+            )
 
 
 def _loader_of(app_label: str) -> MigrationLoader:

@@ -148,6 +148,16 @@ def test_conflicting_leaves_are_refused(depot: Path, settings: Settings) -> None
         make_migration()
 
 
+def test_app_of_an_installed_package_is_refused(depot: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.SQLQUEUE = {"ENDPOINTS": {"Sales": {}}}
+    monkeypatch.setattr("sysconfig.get_path", lambda _name: str(depot.parent.parent))
+
+    with pytest.raises(CommandError, match=r"'depot' is an installed package in .*: name an app of your project"):
+        make_migration()
+
+    assert [path.name for path in depot.glob("0*")] == ["0001_initial.py"]
+
+
 def test_disabled_migrations_are_refused(depot: Path, settings: Settings) -> None:
     settings.SQLQUEUE = {"ENDPOINTS": {"Sales": {}}}
     settings.MIGRATION_MODULES = {"depot": None}

@@ -107,7 +107,8 @@ class AdaptiveReceiver(Receiver):
                 controller = RampUpController()
             elif step is Step.RAMP_UP_AND_POLL:
                 self._start_thread("ramp-up")
-            self._wait_after_poll(number, watch, wait)
+            if wait:
+                self._wait_after_poll(number, watch, wait)
 
     def _poll(self, number: int, poller: Poller, watch: Watch | None) -> bool:
         """Poll once; the thread is busy as soon as there is a message."""
@@ -143,7 +144,7 @@ class AdaptiveReceiver(Receiver):
                 # A long idle wait is not a slow message.
                 self._slow_tasks.ended(number)
             self._idle_wait(wait)
-        elif wait:
+        else:
             self._wait(wait)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sqlqueue_app.messages.errors import NullHeaders, PoisonMessage, WireFormatError
 from sqlqueue_app.messages.times import format_time, parse_time, parse_timespan
-from sqlqueue_app.messages.types import resolve_enclosed
+from sqlqueue_app.messages.types import SURROGATE, has_half_pair, resolve_enclosed
 
 # Routing of a message (docs/internals/wire.md#headers).
 MESSAGE_ID: Final = "NServiceBus.MessageId"
@@ -120,7 +120,6 @@ CLEAR_TIMEOUTS: Final = "NServiceBus.ClearTimeouts"
 Headers = dict[str, str | None]
 """Headers in memory: names exactly as on the wire, in the order of the text."""
 
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _BOOLEANS: Final = {True: "true", False: "false"}
 _TEXT: Final = frozenset({str})
 _TEXT_OR_NONE: Final = frozenset({str, type(None)})
@@ -220,15 +219,10 @@ def _without_half_pairs(headers: Headers) -> Headers:
     return whole
 
 
-def has_half_pair(text: str | None) -> bool:
-    """Whether a text contains half of a surrogate pair, which no database stores."""
-    return text is not None and not text.isascii() and _SURROGATE.search(text) is not None
-
-
 def _whole(text: str) -> str:
     # One half may be escaped and the other raw: join them first, then replace the lone ones.
     joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-    return _SURROGATE.sub("\ufffd", joined)
+    return SURROGATE.sub("\ufffd", joined)
 
 
 def _doubled(names: Iterable[str]) -> PoisonMessage:

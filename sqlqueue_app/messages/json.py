@@ -287,11 +287,15 @@ def _written_members(cls: type[Enum]) -> dict[str, Enum]:
     found: dict[str, Enum] = {}
     for member in cls:
         try:
-            decoded = json.loads(write_json(member.value, AS_IS), parse_float=Decimal)
-            found.setdefault(write_json(decoded, AS_IS), member)
+            found.setdefault(write_json(decoded(write_json(member.value, AS_IS)), AS_IS), member)
         except ConversionError:
             continue  # a value without a form in JSON is found by name only
     return found
+
+
+def decoded(text: str) -> Any:
+    """The value of a text of `write_json`, decoded as a body is before its reader gets it."""
+    return json.loads(text, parse_float=Decimal)
 
 
 def _anything(value: Any) -> Any:

@@ -19,7 +19,16 @@ from typing import Any, Final, NoReturn
 from uuid import UUID
 
 from sqlqueue_app.messages.errors import MessageBodyError, MessageTypeError
-from sqlqueue_app.messages.json import ConversionError, Reader, alternative_reader, at, float_in_dict, reader_for, write_json
+from sqlqueue_app.messages.json import (
+    ConversionError,
+    Reader,
+    alternative_reader,
+    at,
+    decoded,
+    float_in_dict,
+    reader_for,
+    write_json,
+)
 from sqlqueue_app.messages.type_hints import (
     AS_IS,
     NAMES,
@@ -315,7 +324,7 @@ def _check_for(hint: Any, as_xml: bool) -> Check:
         elif check_items is not None and type(value) is list:
             check_items(value)
         else:
-            found = read(_decoded(write_json(value, AS_IS)))
+            found = read(decoded(write_json(value, AS_IS)))
             if as_xml:
                 found = read(decoded_again(value, hint))
             if type(value) is hint and isinstance(value, Enum) and found is not value:
@@ -340,13 +349,9 @@ def _leaf(hint: Any, as_xml: bool) -> type | None:
 def _is_read_back(cls: type[Enum], as_xml: bool) -> bool:
     read = reader_for(cls, AS_IS)
     try:
-        return all(read(decoded_again(member, cls) if as_xml else _decoded(write_json(member, AS_IS))) is member for member in cls)
+        return all(read(decoded_again(member, cls) if as_xml else decoded(write_json(member, AS_IS))) is member for member in cls)
     except ConversionError:
         return False
-
-
-def _decoded(text: str) -> Any:
-    return json.loads(text, parse_float=Decimal)
 
 
 def _naming(hint: Any, check: Check) -> Check:
@@ -408,7 +413,7 @@ def _union_check(hint: Any, as_xml: bool) -> Check:
             return  # a value of another type is converted by the first alternative that reads it
         text = write_json(value, AS_IS)
         with backtracking_budget(len(text)):
-            index, found = choose(decoded_again(value, hint) if as_xml else _decoded(text))
+            index, found = choose(decoded_again(value, hint) if as_xml else decoded(text))
         if index not in fitting and not _is_harmless(value, found):
             names = f"{_named_hint(kinds[fitting[0]])} is read back as {_named_hint(kinds[index])}"
             raise _ChangedError(f"{names} ({value!r:.60}): change the order of {_named_hint(hint)}, or the annotation")

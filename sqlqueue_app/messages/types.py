@@ -26,7 +26,7 @@ _Class = TypeVar("_Class", bound=type)
 # Characters that would end a name in EnclosedMessageTypes or be stripped from its ends.
 _NAME: Final = re.compile(r"[^\s,;\x00-\x1f](?:[^,;\x00-\x1f]*[^\s,;\x00-\x1f])?")
 _ARGUMENTS: Final = re.compile(r"\[[^;\x00-\x1f]*\]")
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ASSEMBLY: Final = re.compile(r"[^\s;\x00-\x1f](?:[^;\x00-\x1f]*[^\s;\x00-\x1f])?")
 
 
@@ -147,7 +147,12 @@ def name_fault(text: str) -> str:
         return "names no type"
     if ";" in text:
         return "names several types"
-    return "" if text.isascii() or not _SURROGATE.search(text) else "contains half of a surrogate pair"
+    return "contains half of a surrogate pair" if has_half_pair(text) else ""
+
+
+def has_half_pair(text: str | None) -> bool:
+    """Whether a text contains half of a surrogate pair, which no database stores."""
+    return text is not None and not text.isascii() and SURROGATE.search(text) is not None
 
 
 def topics_of(text: str | None) -> tuple[str, ...]:

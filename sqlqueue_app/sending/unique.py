@@ -15,8 +15,9 @@ from django.db import router
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.envelope import OutgoingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, WireFormatError
-from sqlqueue_app.messages.headers import has_half_pair, message_id_texts
+from sqlqueue_app.messages.headers import message_id_texts
 from sqlqueue_app.messages.times import as_delay
+from sqlqueue_app.messages.types import has_half_pair
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, table_exists
 from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.listing import TableScan, find_rows

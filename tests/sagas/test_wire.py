@@ -166,7 +166,7 @@ def test_originator_gets_the_reply(bench: Bench) -> None:
 
 
 def replying(bench: Bench) -> type[NumberedSaga]:
-    """A saga that answers its originator when it is told to."""
+    """A saga that replies to its originator on request."""
 
     class Replying(NumberedSaga):
         @starts("Test.Begin")

@@ -27,6 +27,21 @@ def test_links_resolve(page: Path) -> None:
     assert dead == []
 
 
+def test_pages_of_the_site_link_no_other_markdown() -> None:
+    """The site takes each link to Markdown for one of its own pages, and refuses one that it does not have."""
+    docs = ROOT / "docs"
+    linked = [
+        (page.name, link)
+        for page in docs.rglob("*.md")
+        for link in LINK.findall(prose(page))
+        if ":" not in link
+        and link.partition("#")[0].endswith(".md")
+        and docs not in (page.parent / link.partition("#")[0]).resolve().parents
+    ]
+
+    assert linked == []
+
+
 def test_index_leads_to_every_page() -> None:
     index = ROOT / "docs" / "index.md"
     seen, todo = set(), [index]

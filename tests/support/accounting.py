@@ -133,6 +133,7 @@ _MAY_CHANGE: Final = frozenset(
         names.EXCEPTION_MESSAGE,
         names.EXCEPTION_SOURCE,
         names.EXCEPTION_STACK_TRACE,
+        names.HANDLER_START_TIME,
         names.RETRY_ACKNOWLEDGEMENT_SENT,
         # Taken from the columns if the headers lack them.
         names.REPLY_TO_ADDRESS,

@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from sqlqueue_app.conf.crontab import CronTimes, cron_times
 
+# A day from the ends of the calendar, so that each instant exists in every time zone.
+FIRST: Final = datetime(1, 1, 2, tzinfo=UTC)
+LAST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 
 
@@ -24,7 +27,8 @@ _SECOND = timedelta(seconds=1)
 class ScheduleTimes:
     """The times of a valid schedule in whole seconds, aware, in UTC. Exactly one of `cron`, `every` and `at` is given.
 
-    `zone` is that of the crontab line. An interval counts from `start`, which it needs. `start` and `end` are inclusive.
+    `zone` is that of the crontab line. An interval counts from `start`, which it needs. `start` and `end` are inclusive. No instant
+    is outside of FIRST and LAST.
     """
 
     zone: tzinfo
@@ -47,10 +51,14 @@ class ScheduleTimes:
     def next_after(self, after: datetime) -> datetime | None:
         """The first time later than `after`; None if there is none."""
         after = max(after, self._before_start)
-        if self.cron:
-            found = self._cron.next_after(after, self.zone)
-        else:
-            found = self._trigger.get_next_fire_time(None, _next_second(after)).astimezone(UTC)
+        cron = self._cron if self.cron else None
+        try:
+            if cron is not None:
+                found = cron.next_after(after, self.zone)
+            else:
+                found = self._trigger.get_next_fire_time(None, _next_second(after)).astimezone(UTC)
+        except (OverflowError, ValueError):
+            return None  # it is after the year 9999
         return found if found is not None and found > after and (self.end is None or found <= self.end) else None
 
     def following(self, after: datetime, count: int) -> Iterator[datetime]:

@@ -10,13 +10,14 @@ from zoneinfo import ZoneInfo
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.conf import TASK_MESSAGE, EndpointSettings, ScheduleSettings, Settings, get_settings
 from sqlqueue_app.conf.crontab import cron_fault
-from sqlqueue_app.conf.schedule_times import ScheduleTimes
+from sqlqueue_app.conf.schedule_times import FIRST, LAST, ScheduleTimes
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError, MessageBodyError
 from sqlqueue_app.messages.serializers import serialize
 from sqlqueue_app.messages.types import plain_name
@@ -95,8 +96,19 @@ def _clean_times(row: Schedule) -> Iterator[tuple[str, str]]:
         zone_of(row.time_zone)
     except ValueError:
         yield "time_zone", _("There is no time zone %(zone)s: enter a name such as Europe/Berlin.") % {"zone": row.time_zone}
+    yield from _outside_of_calendar(row)
     if row.starts_at is not None and row.ends_at is not None and row.ends_at < row.starts_at:
         yield "ends_at", _("The end is before the start.")
+
+
+def _outside_of_calendar(row: Schedule) -> Iterator[tuple[str, str]]:
+    for column in _INSTANTS:
+        for is_within in (MinValueValidator(FIRST), MaxValueValidator(LAST)):
+            try:
+                if (instant := getattr(row, column)) is not None:
+                    is_within(instant)
+            except ValidationError as error:
+                yield column, error.messages[0]
 
 
 def save_definition(row: Schedule, now: datetime) -> bool:

@@ -128,6 +128,11 @@ def test_preview_shows_ten_times_and_stores_nothing(installed: QueueDatabase) ->
         ({"kind": "never"}, "Select a valid choice."),
         ({"time_zone": "Europe/Atlantis"}, "There is no time zone Europe/Atlantis"),
         ({"starts_at": "2096-01-01T00:00:00", "ends_at": "2095-01-01T00:00:00"}, "The end is before the start."),
+        ({"starts_at": "0001-01-01T00:00:00"}, "Ensure this value is greater than or equal to 0001-01-02"),
+        (
+            {"ends_at": "9999-12-31T23:59:59", "time_zone": "America/New_York"},
+            "Ensure this value is less than or equal to 9999-12-30",
+        ),
         ({"ends_at": "2001-01-01T00:00:00"}, "The schedule has no time in the future."),
         ({"body": "[1]"}, "Expected a JSON object"),
         ({"body": "{"}, "Enter a valid JSON."),

@@ -6,7 +6,7 @@ import json
 import math
 import threading
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -371,6 +371,15 @@ def test_two_processes_create_one_row(bench: Bench, clock: Clock) -> None:
     assert (errors, Schedule.objects.count()) == ([], 1)
 
 
+@pytest.mark.parametrize(
+    "times", [{"cron": "0 0 29 2 *", "timezone": "Europe/Berlin"}, {"cron": "* * * * *"}, {"every": 366 * DAY}]
+)
+def test_schedule_whose_start_is_the_last_day_has_no_time_after_it(bench: Bench, clock: Clock, times: dict[str, Any]) -> None:
+    last = datetime(9999, 12, 30, tzinfo=UTC)
+    assert schedule(*KEY, start=last, **times)
+    assert times_of(row()).next_after(datetime(9999, 12, 31, 23, 59, 30, tzinfo=UTC)) is None
+
+
 def test_class_names_the_message_type(bench: Bench, clock: Clock) -> None:
     @message_type("Test.Classed")
     @dataclass
@@ -397,6 +406,13 @@ def test_class_names_the_message_type(bench: Bench, clock: Clock) -> None:
         ({"every": float("inf")}, "whole seconds"),
         ({"at": "2030-01-01"}, "has at='2030-01-01': expected an aware datetime"),
         ({"at": NOON.replace(tzinfo=None)}, "aware datetime"),
+        (
+            {"at": datetime(9999, 12, 31, 23, tzinfo=timezone(-5 * HOUR))},
+            "at: Ensure this value is less than or equal to 9999",
+        ),
+        ({"at": datetime(1, 1, 1, tzinfo=timezone(5 * HOUR))}, "at: Ensure this value is greater than or equal to 0001-01-02"),
+        ({"every": 60, "start": datetime(1, 1, 1, tzinfo=UTC)}, "starts_at: Ensure this value is greater than"),
+        ({"every": 60, "end": datetime.max.replace(tzinfo=UTC)}, "ends_at: Ensure this value is less than"),
         ({"cron": "0 2 * * *", "timezone": "Europe/Atlantis"}, "no time zone Europe/Atlantis"),
         ({"cron": "0 2 * * *", "timezone": "../etc/passwd"}, "no time zone"),
         ({"cron": "0 2 * * *", "missed": "maybe"}, "missed='maybe': expected 'send' or 'skip'"),

@@ -100,7 +100,7 @@ class HandlerRegistry:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._handlers: dict[tuple[str, str, tuple[str, int]], Handler] = {}
+        self._handlers: dict[tuple[object, ...], Handler] = {}
 
     def add(self, handler: Handler) -> None:
         """Register a handler. The same function for the same type, or its successor (a module imported twice), replaces itself.
@@ -110,11 +110,12 @@ class HandlerRegistry:
         with self._lock:
             self._handlers[self._key(handler)] = handler
 
-    def _key(self, handler: Handler) -> tuple[str, str, tuple[str, int]]:
+    def _key(self, handler: Handler) -> tuple[object, ...]:
         for key, known in self._handlers.items():
             if known.function is handler.function and known.message_type == handler.message_type:
                 return key
-        return handler.message_type, handler.path, handler.registered_at
+        # A method of a saga may handle a type both as a timeout and as a plain message.
+        return handler.message_type, handler.path, handler.registered_at, handler.is_timeout
 
     def remove(self, handler: Handler) -> None:
         """Remove a registration, for tests."""

@@ -157,6 +157,23 @@ def test_timeout_of_a_former_saga_does_not_reach_its_successor(bench: Bench, ord
     assert "Test.Cancelled" not in orders.sent()
 
 
+def test_one_method_starts_a_saga_and_handles_its_timeout(bench: Bench, calls: Calls) -> None:
+    class Polling(NumberedSaga):
+        @starts("Test.Poll")
+        @on_timeout("Test.Poll")
+        def poll(self, message: Any, context: Any) -> None:
+            if calls.add(self.pk) == 1:
+                self.request_timeout(context, "Test.Poll", delay=0)
+
+    create_table(bench.database.alias, Polling)
+    bench.put_message("Test.Poll", {"number": 5})
+    bench.run()
+    (saga,) = OrderSagas(bench).rows(Polling)
+    assert calls.seen == [saga.pk, saga.pk]
+    assert [each["what"] for each in saga.history] == ["started", "timeout"]
+    assert saga.timeouts == []
+
+
 @pytest.mark.parametrize("completed", [False, True])
 def test_message_without_a_saga_is_dropped(bench: Bench, orders: OrderSagas, events: Any, completed: bool) -> None:
     if completed:

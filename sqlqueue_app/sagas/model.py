@@ -107,6 +107,8 @@ class Saga(models.Model):
         headers = {names.SAGA_ID: str(self.pk), names.IS_SAGA_TIMEOUT_MESSAGE: "True", names.SAGA_TYPE: self.type_name()}
         options: Any = {"headers": headers, "delay": delay, "deliver_at": deliver_at}
         message_id = context.send_local(message, body, **options)  # type: ignore[call-overload]
+        if self.completed_at is not None:
+            return str(message_id)  # it is dropped on arrival, as those that were requested before
         due = deliver_at or datetime.now(UTC) + (as_delay(delay) or timedelta())
         self.timeouts = [*self.timeouts, {"id": message_id, "type": name, "due": due.astimezone(UTC).isoformat()}]
         self.note_next_timeout()

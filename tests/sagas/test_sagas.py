@@ -174,6 +174,25 @@ def test_one_method_starts_a_saga_and_handles_its_timeout(bench: Bench, calls: C
     assert saga.timeouts == []
 
 
+def test_completed_saga_waits_for_no_timeout(bench: Bench) -> None:
+    class Ended(NumberedSaga):
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None:
+            self.request_timeout(context, "Test.Late", delay=DAY)
+            self.complete()
+            self.request_timeout(context, "Test.Late", delay=DAY)
+
+        @on_timeout("Test.Late")
+        def late(self, message: Any, context: Any) -> None: ...
+
+    create_table(bench.database.alias, Ended)
+    bench.put_message("Test.Begin", {"number": 5})
+    bench.run()
+    (saga,) = OrderSagas(bench).rows(Ended)
+    assert (saga.timeouts, saga.next_timeout_at) == ([], None)
+    assert len(OrderSagas(bench).delayed()) == 2
+
+
 @pytest.mark.parametrize("completed", [False, True])
 def test_message_without_a_saga_is_dropped(bench: Bench, orders: OrderSagas, events: Any, completed: bool) -> None:
     if completed:

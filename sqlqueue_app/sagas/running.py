@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +23,7 @@ from django.utils import timezone
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import ConfigurationError, Unrecoverable
 from sqlqueue_app.messages.headers import Intent
-from sqlqueue_app.messages.types import plain_name
+from sqlqueue_app.messages.types import has_half_pair, plain_name
 from sqlqueue_app.policies.recoverability import TransactionMode
 from sqlqueue_app.receiving.context import MessageContext, in_saga, incoming_of, originator_of
 from sqlqueue_app.receiving.handlers import Handler, with_timeout
@@ -170,7 +171,7 @@ class SagaMethod:
             # As in NServiceBus, such a message starts no saga.
             return rows.select_for_update().filter(pk=saga_id, completed_at=None).first(), _continuing(mark)
         field = self.saga.correlation_field()
-        value = self._correlation_of(mark.correlate, message, field)
+        value = self._correlation_of(mark.correlate, message, field, alias)
         broken: IntegrityError | None = None
         for _ in range(_TRIES):
             known = rows.select_for_update().filter(**{field.attname: value}).first()
@@ -188,17 +189,22 @@ class SagaMethod:
                 broken = error
         raise broken or AssertionError
 
-    def _correlation_of(self, correlate: Correlate | None, message: Any, field: Any) -> Any:
+    def _correlation_of(self, correlate: Correlate | None, message: Any, field: Any, alias: str) -> Any:
         """The value of the message for the correlation field. Unrecoverable for one that the field cannot hold."""
         value = correlate(message) if correlate is not None else _member(message, dict.fromkeys((field.name, field.attname)))
         try:
             found = field.to_python(value)
             if found in field.empty_values:
                 raise ValidationError("it is empty")
+            if (fault := _fault(value, found)) is not None:
+                raise ValidationError(fault)
             field.run_validators(found)
-        except ValidationError as error:
+            field.get_db_prep_save(found, connections[alias])
+        except (ValidationError, TypeError, ValueError, ArithmeticError) as error:
+            # Not every field raises ValidationError for a value of another type.
+            why = "; ".join(error.messages) if isinstance(error, ValidationError) else str(error)
             raise Unrecoverable(
-                f"the message belongs to no {self.saga.__qualname__}: {field.name} is {value!r:.80}: {'; '.join(error.messages)}"
+                f"the message belongs to no {self.saga.__qualname__}: {field.name} is {value!r:.80}: {why}"
             ) from error
         return found
 
@@ -248,6 +254,17 @@ class SagaMethod:
 
 def _continuing(mark: SagaMark) -> Role:
     return mark.role if mark.role is Role.TIMEOUT else Role.CONTINUES
+
+
+def _fault(value: Any, found: Any) -> str | None:
+    """Why a value that the field has converted tells no saga apart; None if it does."""
+    if isinstance(found, str):
+        if isinstance(value, list | Mapping):
+            return "it is not text"
+        return "it contains NUL or half of a surrogate pair" if "\0" in found or has_half_pair(found) else None
+    if isinstance(value, int | float | Decimal) and isinstance(found, int) and found != value:
+        return "it is not a whole number"
+    return None if found == found else "it is not a number"  # NaN equals nothing
 
 
 def _member(message: Any, wanted: Mapping[str, None]) -> Any:

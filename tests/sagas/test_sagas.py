@@ -20,7 +20,7 @@ from sqlqueue_app.messages.types import registry as message_types
 from sqlqueue_app.sending.sender import sender_as
 from sqlqueue_app.status.retention import delete_old_rows
 from tests.support.bench import MODES, Bench, Calls
-from tests.support.saga_app import NumberedSaga, OrderSaga, OrderSagas, create_table
+from tests.support.saga_app import REGISTRY, NumberedSaga, OrderSaga, OrderSagas, create_table
 from tests.support.worker_processes import address
 
 DAY = 86_400
@@ -253,6 +253,70 @@ def test_message_that_belongs_to_no_saga_fails_at_once(bench: Bench, calls: Call
     (headers,) = bench.headers("error")
     assert text in headers["NServiceBus.ExceptionInfo.Message"]
     assert calls.seen == []
+
+
+TEXT: Any = models.TextField(unique=True)
+WHOLE: Any = models.IntegerField(unique=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        (TEXT, ["a"], "it is not text"),
+        (TEXT, {"a": 1}, "it is not text"),
+        (TEXT, "a\0b", "it contains NUL or half of a surrogate pair"),
+        (TEXT, "\ud800", "it contains NUL or half of a surrogate pair"),
+        (WHOLE, 4.5, "it is not a whole number"),
+        (models.FloatField(unique=True), "nan", "it is not a number"),
+        (models.DateField(unique=True), 20261127, "must be str"),
+        (models.DateTimeField(unique=True), [5], "must be str"),
+        (models.DurationField(unique=True), 5, "expected string"),
+        (models.BinaryField(unique=True), "x", "base64"),
+    ],
+)
+def test_value_that_the_field_cannot_hold_fails_at_once(bench: Bench, calls: Calls, field: Any, value: Any, text: str) -> None:
+    class Found(Saga):
+        correlate_by = "mark"
+        mark = field.clone()
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None:
+            calls.add(self.mark)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = REGISTRY
+
+    create_table(bench.database.alias, Found)
+    bench.configure(IMMEDIATE_RETRIES=3)
+    bench.put_message("Test.Begin", {"mark": value})
+    bench.run()
+    (headers,) = bench.headers("error")
+    assert headers["NServiceBus.ExceptionInfo.ExceptionType"].endswith("Unrecoverable")
+    assert text in headers["NServiceBus.ExceptionInfo.Message"]
+    assert calls.seen == []
+
+
+@pytest.mark.parametrize(("field", "value", "found"), [(WHOLE, 4.0, 4), (WHOLE, "4", 4), (TEXT, 4, "4"), (TEXT, "é", "é")])
+def test_value_of_another_type_that_the_field_holds_finds_the_saga(
+    bench: Bench, calls: Calls, field: Any, value: Any, found: Any
+) -> None:
+    class Found(Saga):
+        correlate_by = "mark"
+        mark = field.clone()
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None:
+            calls.add(self.mark)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = REGISTRY
+
+    create_table(bench.database.alias, Found)
+    bench.put_message("Test.Begin", {"mark": value})
+    bench.run()
+    assert calls.seen == [found]
 
 
 def test_concurrent_starts_make_one_saga(bench: Bench, orders: OrderSagas) -> None:

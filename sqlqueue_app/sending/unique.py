@@ -12,6 +12,7 @@ from typing import Final
 from django.apps import apps
 from django.db import router
 
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.envelope import OutgoingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, WireFormatError
@@ -107,7 +108,7 @@ def _waits(alias: str, book: AddressBook, message_id: str, queues: Sequence[Queu
     """Whether the message of this id is still in the queue, or waits for its time or for its next retry."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
-    endpoints = dict.fromkeys(name for name in (delayed_by, queues[0].table) if name)
+    endpoints = dict.fromkeys(name for name in (delayed_by, _receiver_of(book, queues[0])) if name)
     delayed = dict.fromkeys(delayed_address(book, name) for name in endpoints)
     scans: Sequence[TableScan] = [
         *(TableScan(each, SEARCHED_ROWS) for each in queues),
@@ -115,3 +116,11 @@ def _waits(alias: str, book: AddressBook, message_id: str, queues: Sequence[Queu
     ]
     found = find_rows(alias, scans, *message_id_texts(message_id), limit=1)
     return bool(found.rows or found.longer)
+
+
+def _receiver_of(book: AddressBook, queue: QueueAddress) -> str:
+    """The endpoint that receives from a queue, perhaps as a satellite; messages wait for their retry in its delayed table."""
+    for name, endpoint in get_settings().endpoints.items():
+        if queue in map(book.of_queue, endpoint.receiving_queue_names()):
+            return name
+    return queue.table

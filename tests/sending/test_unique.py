@@ -19,7 +19,7 @@ from sqlqueue_app.sending import unique
 from sqlqueue_app.status.retention import UNIQUE_KEPT, delete_old_rows
 from sqlqueue_app.tables.connections import database_now
 from tests.support import counted_app
-from tests.support.bench import Bench, Calls
+from tests.support.bench import FAST, Bench, Calls
 from tests.support.databases import QueueDatabase
 from tests.support.forking import ForkedProcesses
 from tests.support.worker_processes import wait_until_released
@@ -117,6 +117,19 @@ def test_message_that_is_retried_later_waits(bench: Bench, failing: Calls) -> No
     expire(bench)
     assert once() == first
     assert bench.rows("Sales") == []
+
+
+def test_message_of_a_satellite_that_is_retried_later_waits(bench: Bench, failing: Calls) -> None:
+    sales = {"DELAYED_RETRIES": 1, "DELAYED_RETRY_INCREASE": 3600, "SATELLITES": {"Sales.Urgent": {}}}
+    # Without SEND_AS, the delayed messages of this process are those of the first endpoint.
+    bench.database.configure(ENDPOINTS={"Other": {**FAST, "HANDLERS": []}, "Sales": {**FAST, **sales}})
+    bench.install()
+    urgent = bench.table("Sales.Urgent").address.full(None)
+    first = once(to=urgent)
+    bench.run()
+    expire(bench)
+    assert once(to=urgent) == first
+    assert bench.rows("Sales.Urgent") == bench.rows("error") == []
 
 
 def test_message_in_the_error_queue_does_not_wait(bench: Bench, failing: Calls) -> None:

@@ -30,6 +30,7 @@ from django.utils.module_loading import import_string
 from sqlqueue_app.conf import TASK_MESSAGE, Code, TaskBackend, TaskQueue, get_settings
 from sqlqueue_app.messages.envelope import OutgoingMessage, new_message_id
 from sqlqueue_app.messages.errors import ConfigurationError, DoomedTransaction, Unrecoverable
+from sqlqueue_app.messages.types import has_half_pair
 from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.sending.composer import SendOptions
@@ -121,8 +122,11 @@ class SqlQueueBackend(BaseTaskBackend):
 
         TaskResultDoesNotExist if this backend has no such result; ImportError or InvalidTask if its task no longer exists.
         """
-        # PostgreSQL refuses a NUL, and no id contains one.
-        found = None if "\0" in result_id else rows().filter(pk=result_id, backend=self.alias).first()
+        # Projects that store ids in a UUIDField pass UUIDs.
+        wanted = str(result_id)
+        # Databases refuse these characters, and no id contains one.
+        is_storable = "\0" not in wanted and not has_half_pair(wanted)
+        found = rows().filter(pk=wanted, backend=self.alias).first() if is_storable else None
         if found is None:
             raise TaskResultDoesNotExist(result_id)
         return result_of(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -156,10 +157,16 @@ def test_missing_result_is_an_error(office: Office) -> None:
         with pytest.raises(TaskResultDoesNotExist):
             await default_task_backend.aget_result(missing)
 
-    for missing in ("123", "", "\0"):
+    for missing in ("123", "", "\0", "\ud800"):
         with pytest.raises(TaskResultDoesNotExist):
             default_task_backend.get_result(missing)
         async_to_sync(read)(missing)
+
+
+def test_id_may_be_a_uuid(office: Office) -> None:
+    result = work.add.enqueue(1)
+    stored: Any = UUID(result.id)
+    assert default_task_backend.get_result(stored) == result
 
 
 def test_result_of_another_task_is_an_error(office: Office) -> None:

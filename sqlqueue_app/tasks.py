@@ -30,6 +30,7 @@ from django.utils.module_loading import import_string
 from sqlqueue_app.conf import TASK_MESSAGE, Code, TaskBackend, TaskQueue, get_settings
 from sqlqueue_app.messages.envelope import OutgoingMessage, new_message_id
 from sqlqueue_app.messages.errors import ConfigurationError, DoomedTransaction, Unrecoverable
+from sqlqueue_app.messages.headers import TASK_RESULT
 from sqlqueue_app.messages.types import has_half_pair
 from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.receiving.context import MessageContext
@@ -332,8 +333,8 @@ class TaskPost:
         self._sender.when_possible(write)
 
     def again(self, row: Row, delay: timedelta) -> None:
-        """Run the task again later, in the caller's transaction."""
-        options = SendOptions(delay=delay, priority=_level_of(row.priority))
+        """Run the task again later, in the caller's transaction. By a message of its own: DEDUPLICATE_FOR knows the first one."""
+        options = SendOptions(headers={TASK_RESULT: row.id}, delay=delay, priority=_level_of(row.priority))
         self._sender.dispatcher.dispatch([self.compose(row, options)], begun=True)
 
 

@@ -124,7 +124,7 @@ def _checked_id(wanted: object, queue: object, limit: object) -> str:
 def _is_handled_here(message_id: str) -> bool:
     """Whether the calling thread handles this message: its own transaction has deleted the row."""
     handled = current_handling()
-    return handled is not None and handled.incoming.message_id == message_id
+    return handled is not None and message_id in (handled.incoming.message_id, handled.incoming.headers.get(names.TASK_RESULT))
 
 
 def _tables(settings: Settings, queue: str | None, without: frozenset[QueueKind]) -> _Tables:
@@ -155,15 +155,18 @@ def _find(settings: Settings, tables: _Tables, message_id: str, limit: int) -> _
     addresses = [each.address for each, _ in tables]
     wanted = guid_of(message_id)
     scans = [TableScan(each.address, limit, is_delayed, from_end=not is_delayed) for each, is_delayed in tables]
+    texts = names.message_id_texts(message_id)
+    if settings.task_backends:
+        texts += names.header_texts(names.TASK_RESULT, message_id)
     with guarded_read(alias, f"look for a message in {len(tables)} tables"):
         with_locked = sees_locked_rows(alias, addresses)
-        result = find_rows(
-            alias, scans, *names.message_id_texts(message_id), limit=_MAX_COPIES, row_id=wanted, with_locked=with_locked
-        )
+        result = find_rows(alias, scans, *texts, limit=_MAX_COPIES, row_id=wanted, with_locked=with_locked)
     rows = scanned_rows(tables, result)
 
     def fits(row: ScannedRow) -> bool:
         named = row.headers.get(names.MESSAGE_ID)
+        if row.headers.get(names.TASK_RESULT) == message_id:
+            return True
         return named == message_id if named else wanted is not None and guid_of(row.native_id) == wanted
 
     is_one_moment = len(tables) <= TABLES_PER_STATEMENT
@@ -185,7 +188,7 @@ def _remove(settings: Settings, row: ScannedRow, message_id: str) -> bool:
     if not settings.task_backends:
         return _delete(settings, row)
     with transaction.atomic(using=settings.database):
-        return _delete(settings, row) and _end_task(message_id)
+        return _delete(settings, row) and _end_task(row.headers.get(names.TASK_RESULT) or message_id)
 
 
 def _delete(settings: Settings, row: ScannedRow) -> bool:

@@ -76,6 +76,9 @@ CLAIM_CHECK: Final = "SqlQueue.ClaimCheck"
 # Rate limits: the time that is reserved for a message; specific to sqlqueue.
 RATE_RESERVATION: Final = "SqlQueue.RateReservation"
 
+# On the message of a Django task's retry: the id of its result, which is that of the first message.
+TASK_RESULT: Final = "SqlQueue.TaskResult"
+
 # Failures (docs/internals/wire.md#error-queue-headers) and retries.
 FAILED_QUEUE: Final = "NServiceBus.FailedQ"
 TIME_OF_FAILURE: Final = "NServiceBus.TimeOfFailure"

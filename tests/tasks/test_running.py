@@ -14,9 +14,13 @@ from django.core.management import call_command
 from django.utils import timezone
 from pytest_django import Settings
 
+from sqlqueue_app import MessageState, RevokeResult, message_status, revoke
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.errors import TaskRevoked
 from sqlqueue_app.models import TaskResult
 from sqlqueue_app.receiving.endpoint import endpoints_of
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.worker.run import purge_task_results, task_result_jobs
 from tests.support.bench import FAST
 from tests.support.databases import QueueDatabase
@@ -100,6 +104,50 @@ def test_failed_task_is_retried_later_on_request(office: Office, signals: Signal
     assert "task_retry" in events()
     assert [word for word, _ in signals.received] == ["enqueued", "started"]
     assert len(office.delayed()) == 1
+
+
+def test_task_that_waits_for_its_retry_is_found_and_cancelled_by_the_id_of_its_result(office: Office) -> None:
+    office.tasks(RETRIES=2, RETRY_DELAY=3600)
+    result = work.fail.enqueue()
+    office.run()
+    bring_nearer(office)
+    office.run()
+    result.refresh()
+    assert (result.status, result.attempts) == (TaskResultStatus.READY, 2)
+
+    found = message_status(result.id)
+    assert (found.state, found.queue, found.due is None) == (MessageState.DELAYED, "default.Delayed", False)
+    assert revoke(result.id) is RevokeResult.CANCELLED
+    assert revoke(result.id) is RevokeResult.NOT_FOUND
+    result.refresh()
+    assert (result.status, result.errors[-1].exception_class) == (TaskResultStatus.FAILED, TaskRevoked)
+    assert message_status(result.id).state is MessageState.GONE
+    assert office.delayed() == []
+
+
+def test_retry_that_is_cancelled_by_its_own_id_ends_the_task(office: Office) -> None:
+    office.tasks(RETRIES=1, RETRY_DELAY=3600)
+    result, other = work.fail.enqueue(), work.add.enqueue(1)
+    office.run()
+    (headers,) = office.delayed()
+    own_id = json.loads(headers)["NServiceBus.MessageId"]
+    assert own_id != result.id
+    assert revoke(own_id) is RevokeResult.CANCELLED
+    result.refresh()
+    other.refresh()
+    assert (result.status, other.status) == (TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL)
+
+
+def test_task_that_is_retried_and_asks_for_itself_is_in_progress(office: Office) -> None:
+    office.tasks(RETRIES=1, RETRY_DELAY=0)
+    result = work.ask_for_itself.enqueue()
+    run_until_finished(office, result)
+    assert (result.return_value, result.attempts) == ([MessageState.IN_PROGRESS, RevokeResult.IN_PROGRESS], 2)
+
+
+def bring_nearer(office: Office) -> None:
+    address = delayed_address(get_settings().address_book(office.database.vendor), "default")
+    DelayedTable(office.database.alias, address).bring_nearer(timedelta(hours=3))
 
 
 def run_until_finished(office: Office, result: Any) -> None:

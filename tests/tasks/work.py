@@ -7,7 +7,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models.functions import Now
 
-from sqlqueue_app import send
+from sqlqueue_app import message_status, revoke, send
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import Claim
 from tests.tasks.framework import WRITTEN, TaskContext, task
@@ -59,6 +59,14 @@ def succeed_at(context: TaskContext, attempt: int) -> int:
     if context.attempt < attempt:
         raise ValueError(f"attempt {context.attempt}")
     return context.attempt
+
+
+@task(takes_context=True)
+def ask_for_itself(context: TaskContext) -> list[str]:
+    result_id = context.task_result.id
+    if context.attempt == 1:
+        raise ValueError("attempt 1")
+    return [message_status(result_id).state, revoke(result_id)]
 
 
 def write(name: str) -> None:

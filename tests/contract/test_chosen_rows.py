@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from django.db import transaction
 
@@ -11,7 +13,7 @@ from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from sqlqueue_app.tables.row_selection import headers_of_rows, remove_rows, take_rows
 from tests.support.databases import QueueDatabase
-from tests.support.tables import address_of, elsewhere, row, rows, server_cases
+from tests.support.tables import address_of, elsewhere, make_table, row, rows, server_cases
 
 HOUR_MS = 3_600_000
 
@@ -44,6 +46,31 @@ def test_expired_row_has_a_negative_lifetime(queue: QueueTable) -> None:
 
     assert taken.lifetime_ms is not None
     assert taken.lifetime_ms < -HOUR_MS + 1000
+
+
+@pytest.mark.parametrize(
+    ("expires", "shown", "is_expired"),
+    [
+        ("infinity", datetime(9999, 12, 30, tzinfo=UTC), False),
+        ("-infinity", datetime(1, 1, 2, tzinfo=UTC), True),
+        ("0044-03-15 BC", datetime(1, 1, 2, tzinfo=UTC), True),
+        ("294276-12-31", datetime(9999, 12, 30, tzinfo=UTC), False),
+    ],
+)
+def test_expiry_that_no_datetime_holds(postgresql_database: QueueDatabase, expires: str, shown: datetime, is_expired: bool) -> None:
+    queue = make_table(postgresql_database, "classic")
+    queue.send([row(time_to_be_received_ms=HOUR_MS)])
+    with postgresql_database.connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {queue.qualified} SET expires = %s", [expires])
+
+    (seen,) = queue.peek(1)
+    (taken,) = take_rows(queue, [seen.row_version])
+
+    assert (seen.expires, seen.expired) == (shown, is_expired)
+    assert taken.lifetime_ms is not None
+    assert (taken.lifetime_ms < 0) is is_expired
+    queue.send([row(time_to_be_received_ms=taken.lifetime_ms)])
+    assert numbers(queue)
 
 
 def test_missing_rows_are_skipped(queue: QueueTable) -> None:

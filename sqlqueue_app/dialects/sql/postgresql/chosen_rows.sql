@@ -8,6 +8,7 @@ WHERE seq IN ({row_versions});
 
 -- name: take
 -- Deletes and returns the rows with these row versions, with their remaining lifetime in milliseconds. Skips locked rows.
+-- PostgreSQL cannot subtract from 'infinity'.
 DELETE FROM {table}
 WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {table}
@@ -18,7 +19,11 @@ RETURNING
     id,
     NULL,
     NULL,
-    CAST(extract(EPOCH FROM expires - (clock_timestamp() AT TIME ZONE 'UTC')) * 1000 AS bigint),
+    CAST(extract(EPOCH FROM CASE
+        WHEN expires < TIMESTAMP '0001-01-02' THEN TIMESTAMP '0001-01-02'
+        WHEN expires > TIMESTAMP '9999-12-30' THEN TIMESTAMP '9999-12-30'
+        ELSE expires
+    END - (clock_timestamp() AT TIME ZONE 'UTC')) * 1000 AS bigint),
     headers,
     body,
     seq;

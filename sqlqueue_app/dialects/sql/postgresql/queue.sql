@@ -35,13 +35,17 @@ RETURNING
     seq;
 
 -- name: peek
--- The first rows after a row version, or the last rows up to and including it.
+-- The first rows after a row version, or the last rows up to and including it. The driver cannot read 'infinity' or years BC.
 SELECT
     seq,
     id,
     NULL,
     NULL,
-    expires,
+    CASE
+        WHEN expires < TIMESTAMP '0001-01-02' THEN TIMESTAMP '0001-01-02'
+        WHEN expires > TIMESTAMP '9999-12-30' THEN TIMESTAMP '9999-12-30'
+        ELSE expires
+    END,
     CASE WHEN expires <= (clock_timestamp() AT TIME ZONE 'UTC') THEN 1 ELSE 0 END,
     headers,
     substring(body FROM 1 FOR CAST(:body_limit AS integer)),

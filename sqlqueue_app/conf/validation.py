@@ -420,10 +420,14 @@ def _others_are_not_local(settings: Settings, _: str | None) -> Iterator[Problem
             yield Problem(at, message, "set PRIORITIES of the endpoint to True instead", Code.LOCAL_ENDPOINT)
 
 
+def _folding(dialect: str | None) -> Callable[[str], str]:
+    """PostgreSQL distinguishes names by case; SQLite does not, nor does SQL Server under its usual collations."""
+    return str if dialect in (None, "postgresql") else str.casefold
+
+
 def _queues_are_not_shared(settings: Settings, dialect: str | None) -> Iterator[Problem]:
     """Each table has one receiver: two would take each other's messages."""
-    # PostgreSQL distinguishes names by case; SQLite does not, nor does SQL Server under its usual collations.
-    fold: Callable[[str], str] = str if dialect in (None, "postgresql") else str.casefold
+    fold = _folding(dialect)
     owners: dict[str, str] = {}
     reported: set[KeyPath] = set()
     for place, queue, owner in _queues(settings):
@@ -471,6 +475,8 @@ def _names_fit(settings: Settings, dialect: str | None) -> Iterator[Problem]:
 
 def _targets_are_other_queues(endpoint: EndpointSettings, at: KeyPath, dialect: str | None) -> Iterator[Problem]:
     """A failed message that returned to its own queue would fail forever."""
+    fold = _folding(dialect)
+    own = {fold(queue) for queue in (*endpoint.receiving_queue_names(), f"{endpoint.name}.Delayed")}
     for key in ("ERROR_QUEUE", "AUDIT_QUEUE", "SERVICE_CONTROL_QUEUE"):
         text = getattr(endpoint, key.lower())
         if text is None:
@@ -480,7 +486,7 @@ def _targets_are_other_queues(endpoint: EndpointSettings, at: KeyPath, dialect: 
         except AddressError as error:
             yield Problem(at / key, f"{at / key}: {error}", "write the name of a queue", Code.BAD_ADDRESS)
             continue
-        if table in endpoint.receiving_queue_names():
+        if fold(table) in own:
             message = f"{at / key} is {shown(text)}, expected a queue that the endpoint does not receive from"
             yield Problem(at / key, message, "give it another queue, such as the default", Code.OWN_QUEUE_AS_TARGET)
 

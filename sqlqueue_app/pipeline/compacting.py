@@ -97,6 +97,8 @@ def _retire(tools: Tools, batch: LakeBatch, files: Sequence[LakeFile]) -> None:
 def retire_old(tools: Tools, keep_days: int) -> int:
     """Delete message files older than `keep_days`; rollups stay. Returns the number of deleted files."""
     now = database_now(tools.alias)
+    # The calendar begins with the year 1.
+    keep_days = min(keep_days, now.toordinal() - 1)
     before = now.date() - timedelta(days=keep_days)
     old = list(tools.manifest.files().filter(table__in=list(MESSAGE_TABLES), day__lt=before))
     if old:

@@ -24,7 +24,7 @@ from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.spark.java import java_home
 from sqlqueue_app.spark.session import WarmSession, spark_errors
-from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues, name_of_queue
+from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues, name_of_queue, table_key
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 
@@ -107,6 +107,18 @@ def queues_of(settings: Settings, kind: QueueKind) -> list[PipelineQueue]:
     return [PipelineQueue(name_of_queue(book, each), queue_table(settings.database, each)) for each in dict.fromkeys(found)]
 
 
+def _check_taken_queues(settings: Settings) -> None:
+    """Raise ConfigurationError for an audit queue of the settings whose messages are needed: an endpoint's own, or failed ones."""
+    needed = {table_key(each.address): str(each.kind) for each in known_queues(settings) if each.kind is not QueueKind.AUDIT}
+    needed |= {table_key(each.table.address): str(QueueKind.ERROR) for each in queues_of(settings, QueueKind.ERROR)}
+    for queue in queues_of(settings, QueueKind.AUDIT):
+        if (kind := needed.get(table_key(queue.table.address))) is not None:
+            raise ConfigurationError(
+                f'SQLQUEUE["PIPELINE"]["AUDIT_QUEUES"] names {queue.name!r}, which is a queue of the kind {kind}: the pipeline '
+                "would remove its messages; name audit queues only, or copy with PEEK_ONLY"
+            )
+
+
 def check_aliases(settings: Settings) -> str:
     """The alias of both queues and manifest. Raises ConfigurationError if they are in different databases."""
     managed = managed_alias()
@@ -155,6 +167,8 @@ def run_pipeline(
     ConfigurationError; whatever was not committed is still in the queues.
     """
     alias = check_aliases(settings)
+    if not options.peek_only:
+        _check_taken_queues(settings)
     check_local_lake(options.lake)
     java_home()
     run = begin_run(alias, master=options.master, lake=options.lake, options=options.shown())
@@ -262,9 +276,10 @@ class _Run:
             return
         try:
             work(queue)
-        except QueueNotFound as error:
-            self._done.problems.append(str(error))
-            logger.warning("%s", error, extra={"event": "pipeline_queue_missing", "queue": queue.name})
+        except QueueNotFound:
+            text = f"{queue.table.qualified} does not exist: run sqlqueue_install or migrate, or correct the settings that name it"
+            self._done.problems.append(text)
+            logger.warning("%s", text, extra={"event": "pipeline_queue_missing", "queue": queue.name})
 
     def _take_all(self, queue: PipelineQueue) -> None:
         self._session.prepare(lambda count: queue.table.row_version_at(count - 1) is not None)

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from sqlqueue_app.management.commands import run_sqlqueue_pipeline
 from sqlqueue_app.models import PipelineRun
 from tests.support.databases import QueueDatabase
-from tests.support.filling import install
+from tests.support.filling import install, message, table
 from tests.support.spark import has_spark
 
 needs_spark = pytest.mark.skipif(not has_spark(), reason="the extra spark is not installed")
@@ -45,6 +45,22 @@ def test_missing_lake_is_reported_with_the_setting(sqlite_database: QueueDatabas
         'the lake is not named: give --lake PATH, or set SQLQUEUE["PIPELINE"]["LAKE"] to a folder or a URL',
         2,
     )
+
+
+@needs_spark
+@pytest.mark.parametrize(("queue", "kind"), [("sales", "main"), ("error", "error"), ("old errors", "error")])
+def test_only_audit_queues_are_taken(sqlite_database: QueueDatabase, tmp_path: Path, queue: str, kind: str) -> None:
+    pipeline = {"LAKE": str(tmp_path / "lake"), "AUDIT_QUEUES": ["audit", queue], "ERROR_QUEUES": ["error", "old errors"]}
+    install(sqlite_database, PIPELINE=pipeline)
+    table(sqlite_database, "Sales").send([message()])
+
+    assert refused() == (
+        f'SQLQUEUE["PIPELINE"]["AUDIT_QUEUES"] names {queue!r}, which is a queue of the kind {kind}: the pipeline would remove its '
+        "messages; name audit queues only, or copy with PEEK_ONLY",
+        2,
+    )
+    assert table(sqlite_database, "Sales").depth().waiting == 1
+    assert not (tmp_path / "lake").exists()
 
 
 def test_missing_extra_is_reported_with_its_name(sqlite_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:

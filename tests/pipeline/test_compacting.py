@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -179,6 +180,7 @@ def test_old_messages_are_retired(tools: Tools, tmp_path: Path, aged: Callable[[
     aged(10)
 
     assert retire_old(tools, 11) == 0
+    assert retire_old(tools, sys.maxsize) == 0
     assert retire_old(tools, 9) == 3
     assert retire_old(tools, 9) == 0
 

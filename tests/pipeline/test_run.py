@@ -116,8 +116,8 @@ def test_missing_queue_is_reported_and_the_others_are_processed(database: QueueD
     done = run()
 
     assert done.messages == 1
-    assert len(done.problems) == 1
-    assert "audit" in done.problems[0]
+    remedy = "run sqlqueue_install or migrate, or correct the settings that name it"
+    assert done.problems == [f"{table(database, 'audit').qualified} does not exist: {remedy}"]
 
 
 def test_failed_run_records_its_error(database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NoReturn, TextIO, cast
+from typing import Any, Literal, NoReturn, TextIO, cast
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
@@ -101,9 +101,9 @@ def _as_output_failed() -> Iterator[None]:
         raise _OutputFailed from error
 
 
-def _null_stream() -> TextIO:
+def _null_stream(mode: Literal["r", "w"] = "w") -> TextIO:
     """A stream for one that was closed before the start; its number is free, and must not become that of a pipe or a database."""
-    stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the life of the process
+    stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - for the life of the process
     os.set_inheritable(stream.fileno(), True)
     return stream
 
@@ -146,6 +146,7 @@ class SqlQueueCommand(BaseCommand):
             raise CommandError(one_line(f"{error}{getattr(error, 'remedy', '')}"), returncode=1) from error
 
     def _open_streams(self) -> None:
+        sys.stdin = sys.stdin or _null_stream("r")
         sys.stdout = sys.stdout or _null_stream()
         self.stdout = _Output(sys.stdout)
         if sys.stderr is None:

@@ -66,7 +66,7 @@ def _refuse_installed(app_label: str, path: Path) -> None:
 
 def _loader_of(app_label: str) -> MigrationLoader:
     if app_label not in apps.app_configs:
-        names = ", ".join(sorted(label for label in apps.app_configs if label != "sqlqueue_queues"))
+        names = ", ".join(sorted(label for label in apps.app_configs if label not in ("sqlqueue_app", "sqlqueue_queues")))
         raise ConfigurationError(f"--make-migration: there is no app with the label {app_label!r}, expected one of {names}")
     if app_label in ("sqlqueue_app", "sqlqueue_queues"):
         raise ConfigurationError(

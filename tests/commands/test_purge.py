@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -47,6 +48,17 @@ def test_expired_messages_are_purged_in_batches(queue_database: QueueDatabase) -
 
     assert purge_expired(table(queue_database, "Sales"), batch=10, progress=progress.append) == 25
     assert progress == [10, 20, 25]
+
+
+def test_progress_has_a_line_of_its_own(sqlite_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(sqlite_database)
+    table(sqlite_database, "Sales").send([message(lifetime_ms=-60_000)])
+    shown = io.StringIO()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+    call_command("sqlqueue_purge", "Sales", "--expired", "--yes", stdout=shown, stderr=shown)
+
+    assert shown.getvalue() == '\r1 expired message deleted\ndeleted 1 expired message from "Sales"\n'
 
 
 def test_command_refuses_without_a_terminal(sqlite_database: QueueDatabase) -> None:

@@ -219,3 +219,18 @@ def test_closed_output(sqlite_database: QueueDatabase, command: tuple[str, ...],
 
     assert (ran.code, ran.out) == (0, "")
     assert "Error" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (("sqlqueue_purge", "Sales"), "nothing was deleted from 'Sales': there is no terminal to ask on; add --yes"),
+        (("sqlqueue_send", "Sales", "--type", "T", "--file", "-"), "the body is empty; expected a JSON object"),
+    ],
+)
+def test_closed_input(sqlite_database: QueueDatabase, command: tuple[str, ...], error: str) -> None:
+    install(sqlite_database)
+
+    ran = run_with_output(sqlite_database, "<&-", *command)
+
+    assert (ran.code, ran.err) == (2, f"CommandError: {error}")

@@ -60,6 +60,7 @@ def test_callback_queues_of_other_machines_are_installed(queue_database: QueueDa
 def test_script_creates_the_same_tables(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS=ENDPOINTS, TABLE_LAYOUT=layout_without_findings(queue_database))
     script = install("--sql")
+    assert json.loads(install("--sql", "--format", "json")) == {"dialect": queue_database.vendor, "sql": script}
     for _ in range(2):  # it can be run twice
         for batch in re.split(r"^GO$", script, flags=re.MULTILINE) if queue_database.vendor == "sqlserver" else [script]:
             run_script(queue_database, batch)

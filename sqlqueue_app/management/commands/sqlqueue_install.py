@@ -128,7 +128,10 @@ class Command(SqlQueueCommand):
         grants = None if role is None else grants_for(purpose, role, settings, known.name)
         woken = wake_up_tables(settings, known.name, options["instance"]) if options["wake_up"] else []
         script = installation_script(known, tables, layout=settings.table_layout, grants=grants, managed=managed, woken=woken)
-        self.stdout.write(script, ending="")
+        if options["format"] == "json":
+            self.write_json({"dialect": known.name, "sql": script})
+        else:
+            self.stdout.write(script, ending="")
 
     def _make_migration(self, settings: Settings, options: dict[str, Any]) -> None:
         known = dialect(dialect_of(settings.database))

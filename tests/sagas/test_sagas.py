@@ -259,6 +259,22 @@ TEXT: Any = models.TextField(unique=True)
 WHOLE: Any = models.IntegerField(unique=True)
 
 
+def saga_found_by(field: Any, bench: Bench, calls: Calls) -> None:
+    class Found(Saga):
+        correlate_by = "mark"
+        mark = field.clone()
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None:
+            calls.add(self.mark)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = REGISTRY
+
+    create_table(bench.database.alias, Found)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "text"),
     [
@@ -276,19 +292,7 @@ WHOLE: Any = models.IntegerField(unique=True)
     ],
 )
 def test_value_that_the_field_cannot_hold_fails_at_once(bench: Bench, calls: Calls, field: Any, value: Any, text: str) -> None:
-    class Found(Saga):
-        correlate_by = "mark"
-        mark = field.clone()
-
-        @starts("Test.Begin")
-        def begin(self, message: Any, context: Any) -> None:
-            calls.add(self.mark)
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = REGISTRY
-
-    create_table(bench.database.alias, Found)
+    saga_found_by(field, bench, calls)
     bench.configure(IMMEDIATE_RETRIES=3)
     bench.put_message("Test.Begin", {"mark": value})
     bench.run()
@@ -302,19 +306,7 @@ def test_value_that_the_field_cannot_hold_fails_at_once(bench: Bench, calls: Cal
 def test_value_of_another_type_that_the_field_holds_finds_the_saga(
     bench: Bench, calls: Calls, field: Any, value: Any, found: Any
 ) -> None:
-    class Found(Saga):
-        correlate_by = "mark"
-        mark = field.clone()
-
-        @starts("Test.Begin")
-        def begin(self, message: Any, context: Any) -> None:
-            calls.add(self.mark)
-
-        class Meta:
-            app_label = "sqlqueue_app"
-            apps = REGISTRY
-
-    create_table(bench.database.alias, Found)
+    saga_found_by(field, bench, calls)
     bench.put_message("Test.Begin", {"mark": value})
     bench.run()
     assert calls.seen == [found]

@@ -104,18 +104,7 @@ class Command(SqlQueueCommand):
 
     def _print_nothing(self, form: str) -> None:
         if form == "json":
-            self.write_json(
-                {
-                    "dry_run": False,
-                    "operation": None,
-                    "state": str(OperationState.COMPLETED),
-                    "total": 0,
-                    "retried": 0,
-                    "skipped": 0,
-                    "failed": 0,
-                    "reasons": [],
-                }
-            )
+            self.write_json({**_document(Operation(state=OperationState.COMPLETED)), "operation": None})
         else:
             self.stdout.write("there is nothing to retry")
 

@@ -13,9 +13,10 @@ from django.db.models import Model
 
 from sqlqueue_app.conf import EndpointSettings, Settings, get_settings, instance_name
 from sqlqueue_app.dialects.schema import ALL_RIGHTS, Grants, PlannedTable, TableKind
-from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
+from sqlqueue_app.messages.addresses import AddressBook
 from sqlqueue_app.messages.errors import AddressError
 from sqlqueue_app.models import Claim, TaskResult, lake, managed_models
+from sqlqueue_app.status.queues import QueueKind, pipeline_addresses, table_key
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
 from sqlqueue_app.tables.installation import check_address, delayed_address, install_tables, subscription_address
 from sqlqueue_app.tables.listing import current_catalog
@@ -119,7 +120,8 @@ def grants_for(purpose: Purpose, role: str, settings: Settings, dialect: str) ->
             return Grants(role, _read_only, _read_only)
         case Purpose.PIPELINE:
             written: list[type[Model]] = [Claim, *(model for model in managed_models() if model.__module__ == lake.__name__)]
-            return Grants(role, _of_pipeline(settings, dialect), _tables_with(written, ALL_RIGHTS, _READ))
+            rights, others = _of_pipeline(settings, dialect)
+            return Grants(role, rights, _tables_with(written, ALL_RIGHTS, _READ), others)
 
 
 def _read_only(_table: object) -> str:
@@ -135,16 +137,21 @@ def _tables_with(models: Iterable[type[Model]], rights: str, others: str) -> Cal
     return lambda table: rights if table in names else others
 
 
-def _of_pipeline(settings: Settings, dialect: str) -> Callable[[PlannedTable], str]:
+def _of_pipeline(settings: Settings, dialect: str) -> tuple[Callable[[PlannedTable], str], tuple[PlannedTable, ...]]:
+    """The rights on each table, and the queues that the settings of the pipeline name and no endpoint does."""
     book = settings.address_book(dialect)
-    audited = {book.parse(each.audit_queue) for each in settings.senders.values() if each.audit_queue is not None}
-    failed = {book.parse(each.error_queue) for each in settings.senders.values()}
+    audited, failed = (pipeline_addresses(settings, kind, book) for kind in (QueueKind.AUDIT, QueueKind.ERROR))
+    taken = set(map(table_key, audited))
+    # The pipeline also updates the index of failures, which reads the error queues of the endpoints.
+    read = {table_key(each) for each in (*failed, *(book.parse(each.error_queue) for each in settings.senders.values()))}
 
     def rights(table: PlannedTable) -> str:
-        address: QueueAddress = table.address
-        return _READ_AND_DELETE if address in audited else _READ if address in failed else _NONE
+        key = table_key(table.address)
+        return _READ_AND_DELETE if key in taken else _READ if key in read else _NONE
 
-    return rights
+    planned = {table_key(each.address) for each in planned_tables(settings, dialect)}
+    named = _once((PlannedTable(TableKind.QUEUE, each) for each in (*audited, *failed)), dialect)
+    return rights, tuple(each for each in named if table_key(each.address) not in planned)
 
 
 def install_after_migrate(*, using: str, verbosity: int = 1, stdout: Any = None, **_: Any) -> None:

@@ -35,7 +35,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "models": frozenset({"messages", "conf", "dialects", "tables"}),
     "signals": frozenset({"messages"}),
     "sending": frozenset({"messages", "policies", "conf", "tables", "signals"}),
-    "installation": frozenset({"messages", "conf", "dialects", "tables", "models"}),
+    "installation": frozenset({"messages", "conf", "dialects", "tables", "models", "status"}),
     "migrations": frozenset({"models"}),
     "receiving": frozenset({"messages", "policies", "conf", "dialects", "tables", "models", "signals", "sending"}),
     "routers": frozenset({"messages", "conf", "models"}),

@@ -125,6 +125,8 @@ class Grants:
     role: str
     on_table: Callable[[PlannedTable], str] = lambda _table: ALL_RIGHTS
     on_managed: Callable[[str], str] = lambda _table: ALL_RIGHTS
+    others: tuple[PlannedTable, ...] = ()
+    """Tables of other systems, which the script does not create."""
 
 
 def installation_script(
@@ -143,6 +145,8 @@ def installation_script(
     """
     blocks = [_block(dialect, table, layout, grants) for table in tables]
     blocks += [_wake_up_block(dialect, table.address) for table in woken]
+    if grants is not None:
+        blocks += [_block_of_other(dialect, table, grants) for table in grants.others]
     given = [] if grants is None else _managed_grants(dialect, managed, grants)
     if given:
         blocks.append("\n".join(["-- tables made by migrate", *_ended(dialect, given)]) + "\n")
@@ -159,8 +163,7 @@ def _managed_grants(dialect: Dialect, tables: Iterable[str], grants: Grants) -> 
 def _block(dialect: Dialect, table: PlannedTable, layout: str, grants: Grants | None) -> str:
     qualified = _one_line(dialect.qualified(table.address))
     create = create_statements(dialect, table.kind, table.address, layout)
-    rights = "" if grants is None else grants.on_table(table)
-    given = grant_statements(dialect, table.kind, table.address, grants.role, rights) if grants and rights else []
+    given = [] if grants is None else _grants(dialect, table, grants)
     lines = [f"-- {table.kind.value}: {qualified}"]
     if dialect.name == "sqlite":
         lines += [f"{_if_missing(statement)};" for statement in create]
@@ -169,6 +172,17 @@ def _block(dialect: Dialect, table: PlannedTable, layout: str, grants: Grants | 
         body = "\n".join(f"{statement};" for statement in create)
         lines += _GUARDS[dialect.name](literal, body)
     return "\n".join([*lines, *_ended(dialect, given)]) + "\n"
+
+
+def _block_of_other(dialect: Dialect, table: PlannedTable, grants: Grants) -> str:
+    # Without a check for existence: the error then names a table that the settings misspell.
+    given = _ended(dialect, _grants(dialect, table, grants))
+    return "\n".join([f"-- {table.kind.value} of another system: {_one_line(dialect.qualified(table.address))}", *given]) + "\n"
+
+
+def _grants(dialect: Dialect, table: PlannedTable, grants: Grants) -> list[str]:
+    rights = grants.on_table(table)
+    return grant_statements(dialect, table.kind, table.address, grants.role, rights) if rights else []
 
 
 def _wake_up_block(dialect: Dialect, address: QueueAddress) -> str:

@@ -24,7 +24,7 @@ from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.spark.java import java_home
 from sqlqueue_app.spark.session import WarmSession, spark_errors
-from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues, name_of_queue, table_key
+from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues, name_of_queue, pipeline_addresses, table_key
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 
@@ -98,13 +98,8 @@ class PipelineQueue:
 def queues_of(settings: Settings, kind: QueueKind) -> list[PipelineQueue]:
     """The audit or error queues of the pipeline settings, else of all endpoints; each table once."""
     book = address_book_of(settings)
-    pipeline = settings.pipeline or PipelineSettings()
-    addresses = pipeline.audit_queues if kind is QueueKind.AUDIT else pipeline.error_queues
-    if addresses is None:
-        found = [each.address for each in known_queues(settings) if each.kind is kind]
-    else:
-        found = [book.parse(text) for text in addresses]
-    return [PipelineQueue(name_of_queue(book, each), queue_table(settings.database, each)) for each in dict.fromkeys(found)]
+    found = pipeline_addresses(settings, kind, book)
+    return [PipelineQueue(name_of_queue(book, each), queue_table(settings.database, each)) for each in found]
 
 
 def _check_taken_queues(settings: Settings) -> None:

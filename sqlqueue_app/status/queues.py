@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from django.db.models import TextChoices
 from django.utils.translation import gettext_lazy
 
-from sqlqueue_app.conf import Settings, get_settings, instance_name
+from sqlqueue_app.conf import PipelineSettings, Settings, get_settings, instance_name
 from sqlqueue_app.conf.validation import suggestion
 from sqlqueue_app.dialects.dialect import QueueLayout
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
@@ -239,13 +239,15 @@ def address_book_of(settings: Settings, *, endpoint: str | None = None) -> Addre
     return settings.address_book(dialect_of_connection(connection).name, current_catalog(connection), endpoint=endpoint)
 
 
-def known_queues(settings: Settings, holders: Iterable[Instance | CallbackQueue] = ()) -> list[KnownQueue]:
+def known_queues(
+    settings: Settings, holders: Iterable[Instance | CallbackQueue] = (), *, book: AddressBook | None = None
+) -> list[KnownQueue]:
     """Every known queue once: main queues and satellites, error and audit queues, then callback queues.
 
-    Callback queues are the pool of this machine if CALLBACKS is True, and those that `holders` name. Does not connect.
-    AddressError for an invalid error or audit address.
+    Callback queues are the pool of this machine if CALLBACKS is True, and those that `holders` name. `book` is by default that of
+    the queues' database. Does not connect. AddressError for an invalid error or audit address.
     """
-    book = address_book_of(settings)
+    book = book or address_book_of(settings)
     found: dict[tuple[str, str | None, str | None], KnownQueue] = {}
     for address, kind, endpoint in (*_of_settings(settings, book), *_callback_queues(settings, book, holders)):
         # SQLite and, by its usual collations, SQL Server see one table where names differ only in case.
@@ -284,6 +286,15 @@ def _callback_queues(settings: Settings, book: AddressBook, holders: Iterable[In
                 yield book.of_queue(holder.callback_queue), QueueKind.CALLBACK, holder.endpoint
             except AddressError:
                 continue  # the row was written by hand: the instance is shown without a depth
+
+
+def pipeline_addresses(settings: Settings, kind: QueueKind, book: AddressBook) -> list[QueueAddress]:
+    """The audit or error queues that the pipeline reads: those of its settings, else those of all endpoints; each once."""
+    pipeline = settings.pipeline or PipelineSettings()
+    texts = pipeline.audit_queues if kind is QueueKind.AUDIT else pipeline.error_queues
+    if texts is None:
+        return [each.address for each in known_queues(settings, book=book) if each.kind is kind]
+    return list(dict.fromkeys(map(book.parse, texts)))
 
 
 def known_queue_at(settings: Settings, address: str) -> KnownQueue | None:

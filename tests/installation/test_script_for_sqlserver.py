@@ -134,6 +134,21 @@ def test_each_purpose_has_its_rights(purpose: str, rights: dict[str, str]) -> No
     assert managed == (set() if purpose == "sender" else {"SELECT"})
 
 
+def test_the_pipeline_gets_rights_on_the_queues_of_its_settings() -> None:
+    settings = {
+        "ENDPOINTS": {"Sales": {"AUDIT_QUEUE": "audit"}, "Billing": {"AUDIT_QUEUE": "ledger"}},
+        "PIPELINE": {"AUDIT_QUEUES": ["AUDIT", "old@[ops]"], "ERROR_QUEUES": ["old errors"]},
+    }
+    ended = script({"default": SQLITE}, settings, "--dialect", "sqlserver", "--grant", "x", "--for", "pipeline")
+    assert re.findall(r"GRANT ([A-Z, ]+) ON (\[.+\]\.\[.+\]) TO \[x\];\nGO\n", ended.stdout) == [
+        ("SELECT", "[dbo].[error]"),
+        ("SELECT, UPDATE, DELETE", "[dbo].[audit]"),
+        ("SELECT, UPDATE, DELETE", "[ops].[old]"),
+        ("SELECT", "[dbo].[old errors]"),
+    ]
+    assert "CREATE TABLE [ops].[old]" not in ended.stdout, "another system creates it"
+
+
 def test_a_purpose_needs_a_role() -> None:
     ended = script({"default": SQLITE}, {}, "--dialect", "sqlserver", "--for", "reader")
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)

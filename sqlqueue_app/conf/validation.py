@@ -36,6 +36,8 @@ _SHOWN_CHARACTERS: Final = 120
 _SECRET: Final = re.compile(r"secret|token|passw|pwd|credential|signature|(access|account|api|private)[._-]?key", re.IGNORECASE)
 _MIN_SIMILARITY: Final = 0.7
 _SLOW_PEEK_SECONDS: Final = 10
+# As in tables/installation.py, which this folder does not import.
+_SUBSCRIPTION_TABLE: Final = "SubscriptionRouting"
 _TITLES: Final = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "sqlserver": "SQL Server"}
 
 
@@ -426,7 +428,7 @@ def _folding(dialect: str | None) -> Callable[[str], str]:
 
 
 def _queues_are_not_shared(settings: Settings, dialect: str | None) -> Iterator[Problem]:
-    """Each table has one receiver: two would take each other's messages."""
+    """Each table has one purpose: two receivers would take each other's messages, and other tables have other columns."""
     fold = _folding(dialect)
     owners: dict[str, str] = {}
     reported: set[KeyPath] = set()
@@ -439,7 +441,8 @@ def _queues_are_not_shared(settings: Settings, dialect: str | None) -> Iterator[
 
 
 def _queues(settings: Settings) -> Iterator[tuple[KeyPath, str, str]]:
-    """Every table with one reader: the place that names it, its name, and its owner. Endpoints come first."""
+    """Every table with one purpose: the place that names it, its name, and its owner. Endpoints come first, SEND_AS last."""
+    yield ROOT, _SUBSCRIPTION_TABLE, "the subscription table"
     for name in settings.endpoints:
         yield ROOT / "ENDPOINTS" / name, name, f"the queue of endpoint {name!r}"
     for name, endpoint in settings.endpoints.items():
@@ -452,6 +455,9 @@ def _queues(settings: Settings) -> Iterator[tuple[KeyPath, str, str]]:
         if endpoint.instance is not None:
             for queue in endpoint.callback_queue_names(endpoint.instance):
                 yield at / "INSTANCE", queue, f"a callback queue of endpoint {name!r}"
+    if (sender := settings.send_as) is not None and sender not in settings.endpoints:
+        yield ROOT / "SEND_AS", sender, "the queue of SEND_AS"
+        yield ROOT / "SEND_AS", f"{sender}.Delayed", "the table of delayed messages of SEND_AS"
 
 
 def _satellites(endpoint: EndpointSettings, at: KeyPath) -> Iterator[tuple[KeyPath, str]]:
@@ -486,8 +492,10 @@ def _targets_are_other_queues(endpoint: EndpointSettings, at: KeyPath, dialect: 
         except AddressError as error:
             yield Problem(at / key, f"{at / key}: {error}", "write the name of a queue", Code.BAD_ADDRESS)
             continue
-        if fold(table) in own:
-            message = f"{at / key} is {shown(text)}, expected a queue that the endpoint does not receive from"
+        subscriptions = fold(table) == fold(_SUBSCRIPTION_TABLE)
+        if subscriptions or fold(table) in own:
+            wanted = "a queue, not the subscription table" if subscriptions else "a queue that the endpoint does not receive from"
+            message = f"{at / key} is {shown(text)}, expected {wanted}"
             yield Problem(at / key, message, "give it another queue, such as the default", Code.OWN_QUEUE_AS_TARGET)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from sqlqueue_app.conf import settings_problems
 from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.tables.installation import SUBSCRIPTION_TABLE
 
 S = 'SQLQUEUE["ENDPOINTS"]["Sales"]'
 
@@ -39,6 +40,14 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
     ("sqlite", endpoints(SATELLITES={"Fast": {}, "fast": {}}), "E017", f"{S}[\"SATELLITES\"][\"fast\"] uses the queue 'fast', which is the satellite 'Fast' of endpoint 'Sales' already"),
     ("sqlite", endpoints(SATELLITES={"Sales.Delayed": {}}), "E017", f"{S}[\"SATELLITES\"][\"Sales.Delayed\"] uses the queue 'Sales.Delayed', which is the table of delayed messages of endpoint 'Sales' already"),
     ("sqlite", endpoints("Sales.web-2", INSTANCE="web"), "E017", f"{S}[\"INSTANCE\"] uses the queue 'Sales.web-2', which is the queue of endpoint 'Sales.web-2' already"),
+    ("postgresql", {**endpoints(), "SEND_AS": "Sales.Delayed"}, "E017", "SQLQUEUE[\"SEND_AS\"] uses the queue 'Sales.Delayed', which is the table of delayed messages of endpoint 'Sales' already"),
+    ("sqlserver", {**endpoints(), "SEND_AS": "SALES"}, "E017", "SQLQUEUE[\"SEND_AS\"] uses the queue 'SALES', which is the queue of endpoint 'Sales' already"),
+    ("sqlite", {**endpoints("Web.Delayed"), "SEND_AS": "Web"}, "E017", "SQLQUEUE[\"SEND_AS\"] uses the queue 'Web.Delayed', which is the queue of endpoint 'Web.Delayed' already"),
+    ("sqlite", {"SEND_AS": SUBSCRIPTION_TABLE}, "E017", f"SQLQUEUE[\"SEND_AS\"] uses the queue '{SUBSCRIPTION_TABLE}', which is the subscription table already"),
+    ("postgresql", endpoints(SUBSCRIPTION_TABLE), "E017", f"SQLQUEUE[\"ENDPOINTS\"][\"{SUBSCRIPTION_TABLE}\"] uses the queue '{SUBSCRIPTION_TABLE}', which is the subscription table already"),
+    ("sqlite", endpoints(SATELLITES={"subscriptionrouting": {}}), "E017", f"{S}[\"SATELLITES\"][\"subscriptionrouting\"] uses the queue 'subscriptionrouting', which is the subscription table already"),
+    ("postgresql", endpoints(ERROR_QUEUE=SUBSCRIPTION_TABLE), "E018", f"{S}[\"ERROR_QUEUE\"] is '{SUBSCRIPTION_TABLE}', expected a queue, not the subscription table"),
+    ("sqlserver", endpoints(AUDIT_QUEUE="subscriptionrouting@[dbo]"), "E018", f"{S}[\"AUDIT_QUEUE\"] is 'subscriptionrouting@[dbo]', expected a queue, not the subscription table"),
     ("sqlserver", endpoints(ERROR_QUEUE="Sales@[ops]"), "E018", f"{S}[\"ERROR_QUEUE\"] is 'Sales@[ops]', expected a queue that the endpoint does not receive from"),
     ("postgresql", endpoints(ERROR_QUEUE='"ops"."Fast"', SATELLITES={"Fast": {}}), "E018", f"{S}[\"ERROR_QUEUE\"] is '\"ops\".\"Fast\"', expected a queue that the endpoint does not receive from"),
     ("sqlite", endpoints(ERROR_QUEUE="sales"), "E018", f"{S}[\"ERROR_QUEUE\"] is 'sales', expected a queue that the endpoint does not receive from"),
@@ -69,6 +78,7 @@ def test_combination_gives_one_problem(dialect: str, raw: dict[str, Any], code: 
         ("sqlite", {"DEFAULT_SCHEMA": None, "SCHEMA_FOR_QUEUE": {}, "CATALOG_FOR_QUEUE": {}}),
         ("postgresql", endpoints("SALES", SATELLITES={"sales": {}})),
         ("postgresql", endpoints(ERROR_QUEUE="sales")),
+        ("postgresql", {**endpoints("subscriptionrouting"), "SEND_AS": "sales"}),
         ("postgresql", {**endpoints(), "SEND_AS": "Sales", "ROUTES": {"Sales.*": "Sales"}}),
         ("sqlite", endpoints("Sales.web", INSTANCE="web", CALLBACKS=False)),
         ("sqlite", endpoints(ON_FAILURE_WITHOUT_TRANSACTION="error_queue", DELAYED_RETRIES=0)),

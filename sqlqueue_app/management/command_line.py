@@ -234,6 +234,17 @@ def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], in
     return parse
 
 
+def not_blank(expected: str) -> Callable[[str], str]:
+    """An argument type: a text that is not blank; `expected` completes "expected …"."""
+
+    def parse(text: str) -> str:
+        if not text.strip():
+            raise ArgumentTypeError(f"expected {expected}, got {text!r}")
+        return text
+
+    return parse
+
+
 def seconds(text: str) -> timedelta:
     """An argument type: a duration in seconds, not negative; fractions allowed."""
     try:

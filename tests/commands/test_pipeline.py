@@ -29,6 +29,8 @@ def refused(*arguments: str) -> tuple[str, int]:
         (["--batch-size", "0"], "Error: argument --batch-size: expected at least 1, got 0"),
         (["--keep-days", "x"], "Error: argument --keep-days: expected a whole number, got 'x'"),
         (["--once", "--continuous"], "Error: argument --continuous: not allowed with argument --once"),
+        (["--lake", "  "], "Error: argument --lake: expected a folder or a URL, got '  '"),
+        (["--master", ""], "Error: argument --master: expected the URL of a Spark master, got ''"),
         (["--format", "xml"], "Error: argument --format: invalid choice: 'xml' (choose from 'text', 'json')"),
     ],
 )

@@ -14,7 +14,14 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
 from sqlqueue_app.conf import Settings, get_settings
-from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, from_command_line, one_line, whole_number
+from sqlqueue_app.management.command_line import (
+    SqlQueueCommand,
+    add_format_argument,
+    from_command_line,
+    not_blank,
+    one_line,
+    whole_number,
+)
 from sqlqueue_app.messages.errors import ConfigurationError, SqlQueueError, counted
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.worker.logs import configure_logging, remove_logging
@@ -51,9 +58,17 @@ class Command(SqlQueueCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.epilog = _EPILOG
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.add_argument("--master", metavar="URL", help="where Spark runs (default: MASTER of the settings, local[*])")
         parser.add_argument(
-            "--lake", metavar="PATH", help="a folder, or a URL that Spark can write (default: LAKE of the settings)"
+            "--master",
+            type=not_blank("the URL of a Spark master"),
+            metavar="URL",
+            help="where Spark runs (default: MASTER of the settings, local[*])",
+        )
+        parser.add_argument(
+            "--lake",
+            type=not_blank("a folder or a URL"),
+            metavar="PATH",
+            help="a folder, or a URL that Spark can write (default: LAKE of the settings)",
         )
         how_long = parser.add_mutually_exclusive_group()
         how_long.add_argument("--once", action="store_true", help="end when the audit queues are empty (the default)")

@@ -114,7 +114,7 @@ def catch_up(settings: Settings, *, limit: int, now: datetime, max_queues: int |
             with database_errors(dialect_of_connection(connection_of(managed_alias())), "write the index of failures"):
                 state = state.plus(_QueueIndex(settings, queue).update(limit - state.read, now))
         except DatabaseError as error:
-            state = state.plus(IndexState(problems=(f"{queue.name}: {error}",)))
+            state = state.plus(IndexState(problems=(f"{queue.name}: {error}{error.remedy}",)))
     return state
 
 

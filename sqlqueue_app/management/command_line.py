@@ -20,6 +20,7 @@ from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, term
 from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.status.queues import known_queues, table_of_argument
 from sqlqueue_app.status.texts import Unit, two_units
+from sqlqueue_app.tables.connections import error_remedy
 from sqlqueue_app.tables.queue import QueueTable
 
 EXIT_USAGE = 2
@@ -143,7 +144,7 @@ class SqlQueueCommand(BaseCommand):
         except (ConfigurationError, ImproperlyConfigured) as error:
             raise CommandError(one_line(str(error)), returncode=self.usage_exit_code) from error
         except (DatabaseError, DjangoDatabaseError) as error:
-            raise CommandError(one_line(f"{error}{getattr(error, 'remedy', '')}"), returncode=1) from error
+            raise CommandError(one_line(f"{error}{error_remedy(error)}"), returncode=1) from error
 
     def _open_streams(self) -> None:
         sys.stdin = sys.stdin or _null_stream("r")

@@ -568,5 +568,17 @@ def is_database_unavailable(error: BaseException) -> bool:
         return True
     if not isinstance(error, OperationalError | InterfaceError):
         return False
+    kind = _kind_in_any_dialect(error)
+    return kind is not None and issubclass(kind, ConnectionLost)
+
+
+def error_remedy(error: DatabaseError | DjangoError) -> str:
+    """The remedy that a command prints after the error, also for one of Django that has not become ours; "" if there is none."""
+    kind = type(error) if isinstance(error, DatabaseError) else _kind_in_any_dialect(error)
+    return "" if kind is None else kind.remedy
+
+
+def _kind_in_any_dialect(error: Exception) -> type[DatabaseError] | None:
+    # Each dialect knows only the errors of its own drivers.
     kinds = (dialect(name).error_kind(error) for name in DIALECTS)
-    return any(kind is not None and issubclass(kind, ConnectionLost) for kind in kinds)
+    return next((kind for kind in kinds if kind is not None), None)

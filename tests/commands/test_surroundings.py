@@ -15,17 +15,23 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connections
 
+from sqlqueue_app.models import managed_models
 from tests.commands.running import Ran, refused
 from tests.support import sqlserver
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install
 from tests.support.postgresql import ThrowAwayServer
+from tests.support.spark import has_spark
+from tests.support.tables import execute
 
 WORKER = ("run_sqlqueue_worker",)
 SEND = ("sqlqueue_send", "Sales", "--type", "T", "--body", "{}")
 CANNOT_CONNECT = (
     "; correct NAME, USER and PASSWORD in DATABASES, or create the database; a SQLite file and its folder must be writable"
 )
+
+RIGHTS = "; give the user the rights that sqlqueue_install --sql --grant ROLE prints"
+DENIED = "permission denied for table sqlqueue_app_"
 
 
 def run(database: QueueDatabase, command: tuple[str, ...], **changed: Any) -> Ran:
@@ -104,7 +110,32 @@ def test_a_role_without_rights(postgresql_database: QueueDatabase, command: tupl
     line = refused(run(postgresql_database, command, USER=postgresql_database.create_role("rightless")), 1)
 
     assert "permission denied for " in line
-    assert line.endswith("; give the user the rights that sqlqueue_install --sql --grant ROLE prints")
+    assert line.endswith(RIGHTS)
+
+
+def test_a_retry_without_rights(postgresql_database: QueueDatabase) -> None:
+    install(postgresql_database)
+
+    ran = run(postgresql_database, ("sqlqueue_retry", "--all"), USER=postgresql_database.create_role("rightless"))
+
+    assert (ran.code, ran.out) == (1, "")
+    warning, error = ran.err.splitlines()
+    assert warning == f'warning: error: failed to look for failures in "public"."error": {DENIED}failedattempt{RIGHTS}'
+    assert error == f"CommandError: {DENIED}failedmessage{RIGHTS}"
+
+
+@pytest.mark.skipif(not has_spark(), reason="the extra spark is not installed")
+@pytest.mark.parametrize(("rights", "denied"), [("no", "sqlqueue_app_claim"), ("managed", "audit")])
+def test_a_pipeline_without_rights(postgresql_database: QueueDatabase, tmp_path: Path, rights: str, denied: str) -> None:
+    database = postgresql_database
+    install(database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
+    role = database.create_role("rightless")
+    for table in managed_models() if rights == "managed" else ():
+        execute(database, f'GRANT ALL ON {table._meta.db_table} TO "{role}"')
+
+    line = refused(run(database, ("run_sqlqueue_pipeline", "--lake", str(tmp_path / "lake")), USER=role), 1)
+
+    assert line.endswith(f"permission denied for table {denied}{RIGHTS}")
 
 
 @pytest.mark.parametrize("command", [WORKER, SEND])

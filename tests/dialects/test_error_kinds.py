@@ -22,6 +22,7 @@ from sqlqueue_app.messages.errors import (
     QueueNotFound,
     SerializationFailure,
 )
+from sqlqueue_app.tables.connections import error_remedy
 
 DRIVER = "[Microsoft][ODBC Driver 18 for SQL Server]"
 SERVER = f"{DRIVER}[SQL Server]"
@@ -109,6 +110,13 @@ def test_cause_of_djangos_error_determines_the_kind(name: str) -> None:
     outer = ProgrammingError("in Django's words")
     outer.__cause__ = pyodbc_error("42S02", f"{SERVER}Invalid object name 'x'. (208) (SQLExecDirectW)")
     assert dialect(name).error_kind(outer) is (QueueNotFound if name == "sqlserver" else None)
+
+
+def test_an_error_of_django_has_the_remedy_of_its_kind() -> None:
+    outer = ProgrammingError("in Django's words")
+    assert error_remedy(outer) == ""
+    outer.__cause__ = pyodbc_error("42000", f"{SERVER}The SELECT permission was denied on the object 'x'. (229) (SQLExecDirectW)")
+    assert error_remedy(outer) == PermissionDenied.remedy
 
 
 @pytest.mark.parametrize("name", ["sqlserver", "postgresql", "sqlite"])

@@ -182,7 +182,11 @@ TESTS: dict[str, list[str]] = {
         "worker/test_outages.py::test_worker_waits_for_an_unavailable_database_at_start",
         "commands/test_surroundings.py::test_a_database_that_is_down",
     ],
-    "the user lacks a right": ["commands/test_surroundings.py::test_a_role_without_rights"],
+    "the user lacks a right": [
+        "commands/test_surroundings.py::test_a_role_without_rights",
+        "commands/test_surroundings.py::test_a_retry_without_rights",
+        "commands/test_surroundings.py::test_a_pipeline_without_rights",
+    ],
     "another connection holds a lock": ["commands/test_surroundings.py::test_a_locked_sqlite_file"],
     "tables are missing": [
         "worker/test_command.py::test_missing_table_is_exit_code_1",

@@ -22,7 +22,7 @@ from sqlqueue_app.management.command_line import (
     one_line,
     whole_number,
 )
-from sqlqueue_app.messages.errors import ConfigurationError, SqlQueueError, counted
+from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, SqlQueueError, counted
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.worker.logs import configure_logging, remove_logging
 from sqlqueue_app.worker.stop_signals import RunRequests, stop_on_signals
@@ -120,7 +120,7 @@ class Command(SqlQueueCommand):
         try:
             with stop_on_signals(stop):
                 self._run(settings, chosen, stop, requests, options["format"])
-        except ConfigurationError:
+        except (ConfigurationError, DatabaseError):
             raise
         except SqlQueueError as error:
             raise CommandError(one_line(str(error)), returncode=1) from error

@@ -113,7 +113,11 @@ def grants_for(purpose: Purpose, role: str, settings: Settings, dialect: str) ->
     """The rights of a role on the tables of the settings. Uses no database."""
     match purpose:
         case Purpose.WORKER:
-            return Grants(role)
+            if settings.pipeline is None or settings.pipeline.cron is None:
+                return Grants(role)
+            # This worker runs the pipeline.
+            rights, others = _of_pipeline(settings, dialect)
+            return Grants(role, lambda table: rights(table) if table in others else ALL_RIGHTS, others=others)
         case Purpose.SENDER:
             return Grants(role, _of_sender, _tables_with((TaskResult,) if settings.task_backends else (), "SELECT, INSERT", _NONE))
         case Purpose.READER:

@@ -149,6 +149,14 @@ def test_the_pipeline_gets_rights_on_the_queues_of_its_settings() -> None:
     assert "CREATE TABLE [ops].[old]" not in ended.stdout, "another system creates it"
 
 
+@pytest.mark.parametrize(("cron", "granted"), [({}, []), ({"CRON": "0 2 * * *"}, ["SELECT, UPDATE, DELETE"])])
+def test_worker_that_runs_the_pipeline_gets_its_queues(cron: dict[str, str], granted: list[str]) -> None:
+    settings = {"ENDPOINTS": {"Sales": {}}, "PIPELINE": {"AUDIT_QUEUES": ["old"], **cron}}
+    ended = script({"default": SQLITE}, settings, "--dialect", "sqlserver", "--grant", "x")
+    assert re.findall(r"GRANT ([A-Z, ]+) ON \[dbo\]\.\[old\] TO \[x\];", ended.stdout) == granted
+    assert "GRANT SELECT, INSERT, UPDATE, DELETE ON [dbo].[Sales] TO [x];" in ended.stdout
+
+
 def test_a_purpose_needs_a_role() -> None:
     ended = script({"default": SQLITE}, {}, "--dialect", "sqlserver", "--for", "reader")
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)

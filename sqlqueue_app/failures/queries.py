@@ -277,7 +277,7 @@ def read_all_failures(settings: Settings, *, now: Callable[[], datetime] | None 
     """Index everything, for minutes in a long queue; returns the problems of unreadable queues. Raises DatabaseError."""
     while True:
         state = catch_up(settings, limit=_BATCH, now=now() if now is not None else database_now(managed_alias()))
-        if state.problems or not state.is_behind:
+        if not state.is_behind:
             return state.problems
 
 

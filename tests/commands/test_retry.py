@@ -16,6 +16,7 @@ from tests.commands.running import refused, run
 from tests.support.databases import QueueDatabase
 from tests.support.failing import fail, failed_row, install_sales
 from tests.support.filling import count, table
+from tests.support.tables import execute
 
 
 @pytest.fixture
@@ -125,6 +126,41 @@ def test_nothing_to_retry_is_no_error(shop: QueueDatabase) -> None:
     assert retry("--all") == "there is nothing to retry\n"
     document = retry_json("--all")
     assert (document["total"], document["operation"], document["state"]) == (0, None, "completed")
+
+
+@pytest.fixture
+def broken(shop: QueueDatabase) -> str:
+    """The name of a second error queue, whose table is not one of a queue."""
+    endpoints = shop.settings.SQLQUEUE["ENDPOINTS"]
+    shop.configure(ENDPOINTS={**endpoints, "Stock": {"ERROR_QUEUE": "broken"}})
+    execute(shop, f"CREATE TABLE {table(shop, 'broken').qualified} (x int)")
+    return "broken"
+
+
+def test_a_queue_that_cannot_be_read_ends_with_code_1(
+    shop: QueueDatabase, broken: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # the rows of the other queue take several updates of the index
+    monkeypatch.setattr("sqlqueue_app.failures.queries._BATCH", 1)
+    table(shop, "error").send([failed_row() for _ in range(3)])
+    out = io.StringIO()
+
+    for arguments in (["--all", "--dry-run"], ["--all"], ["--all"]):
+        with pytest.raises(CommandError, match=r"^1 error queue could not be read, so messages may be missing$") as caught:
+            call_command("sqlqueue_retry", *arguments, stdout=out)
+        assert caught.value.returncode == 1
+        assert f"warning: {broken}: " in capsys.readouterr().err
+
+    assert out.getvalue().splitlines()[::2] == ["3 messages would be retried", "3 messages retried"]
+    assert out.getvalue().splitlines()[-1] == "there is nothing to retry"
+    assert count(shop, "Sales") == 3
+
+
+def test_the_message_asked_for_is_enough(shop: QueueDatabase, broken: str) -> None:
+    del broken
+    table(shop, "error").send([failed_row("m-1")])
+
+    assert retry("--message", "m-1") == "1 message retried\n"
 
 
 @pytest.mark.parametrize(

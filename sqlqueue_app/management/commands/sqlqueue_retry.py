@@ -29,8 +29,8 @@ class Command(SqlQueueCommand):
 
     help = (
         "Send failed messages back to the queues in which they failed, or to the target of a redirect. Messages that cannot be "
-        "sent stay in the error queue, and the reason is printed. Exit code 0: all were sent; 1: some were not; 130: cancelled "
-        "by Control-C."
+        "sent stay in the error queue, and the reason is printed. Exit code 0: all were sent; 1: some were not, or an error queue "
+        "could not be read; 130: cancelled by Control-C."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -51,11 +51,14 @@ class Command(SqlQueueCommand):
         selection = self._selection(options)
         if options["dry_run"]:
             self._print_preview(preview(settings, "retry", selection), options["format"])
-            return
-        if not selection.or_statuses(*RETRIABLE).queryset().exists():
+        elif not selection.or_statuses(*RETRIABLE).queryset().exists():
             self._print_nothing(options["format"])
-            return
-        self._retry(settings, selection, options["format"])
+        else:
+            self._retry(settings, selection, options["format"])
+        if problems and options["message"] is None:
+            raise CommandError(
+                f"{counted(len(problems), 'error queue')} could not be read, so messages may be missing", returncode=1
+            )
 
     def _selection(self, options: dict[str, Any]) -> FailureSelection:
         if options["message"] is not None:

@@ -23,6 +23,11 @@ from sqlqueue_app.policies.recoverability import Retry
 
 # Longer waits overflow the clocks of some platforms, and are never intended.
 _MAX_SECONDS: Final = 10 * 366 * 86_400
+# The largest integer in each place where a database takes one, such as TOP on SQL Server.
+MAX_INTEGER: Final = 2**31 - 1
+# No machine runs more threads or processes.
+MAX_PARALLEL: Final = 10_000
+MAX_MEMORY: Final = 2**63 - 1
 _UNGUESSABLE: Final = "use an unguessable one, such as from secrets.token_urlsafe()"
 _WEB_ADDRESS: Final = re.compile(
     r"https?://[\w.-]+(:[0-9]{1,5})?(/[^\s?#\\]*)?|https?://\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?(/[^\s?#\\]*)?"
@@ -42,9 +47,10 @@ def required(holds: Callable[[Any], object], code: Code, hint: str = "", *, seen
     return read
 
 
-def integer(least: int) -> ValueKind:
-    """An integer of at least `least`."""
-    return ValueKind(f"an integer of at least {least}", (int,), required(lambda value: value >= least, Code.OUT_OF_RANGE))
+def integer(least: int, greatest: int = MAX_INTEGER) -> ValueKind:
+    """An integer from `least` to `greatest`, both included."""
+    expected = f"an integer of at least {least} and at most {greatest}"
+    return ValueKind(expected, (int,), required(lambda value: least <= value <= greatest, Code.OUT_OF_RANGE))
 
 
 def seconds(least: float = 0) -> ValueKind:
@@ -154,6 +160,7 @@ _web_address: Final = required(
 Flag = Annotated[bool, ValueKind("True or False", (bool,))]
 Count = Annotated[int, integer(1)]
 CountOrZero = Annotated[int, integer(0)]
+ParallelCount = Annotated[int, integer(1, MAX_PARALLEL)]
 Seconds = Annotated[float, seconds()]
 Text = Annotated[str, text("a string that is not blank")]
 Address = Annotated[str, text("the address of a queue")]

@@ -22,6 +22,7 @@ from django.db.utils import load_backend
 from django.dispatch import receiver
 
 from sqlqueue_app.conf.kinds import (
+    MAX_MEMORY,
     Address,
     CatalogName,
     Count,
@@ -33,6 +34,7 @@ from sqlqueue_app.conf.kinds import (
     JsonObject,
     LakePlace,
     Network,
+    ParallelCount,
     QueueName,
     QueuePattern,
     RateText,
@@ -43,6 +45,7 @@ from sqlqueue_app.conf.kinds import (
     Text,
     TypePattern,
     WebAddress,
+    integer,
     seconds,
     text,
 )
@@ -93,7 +96,7 @@ class SatelliteSettings:
 
     entry: ClassVar = "queue"
     name: Given[str]
-    max_concurrency: Count | None = None
+    max_concurrency: ParallelCount | None = None
 
     def concurrency(self, endpoint_concurrency: int) -> int:
         """The concurrency of this queue; None means that of the endpoint's main queue."""
@@ -120,14 +123,14 @@ class EndpointSettings:
     handlers: tuple[DottedPath, ...] | None = None
     transaction_mode: TransactionMode = "transaction_scope"
     concurrency_model: ConcurrencyModel = "adaptive"
-    max_concurrency: Count | None = None
+    max_concurrency: ParallelCount | None = None
     batch_size: Count | Literal["auto"] = 1
     priorities: Flag = False
     wake_up: Flag | None = None
     callbacks: Flag | Literal["on_request"] = "on_request"
-    callback_concurrency: Count = 1
+    callback_concurrency: ParallelCount = 1
     instance: QueueName | None = None
-    callback_queues: Count = 8
+    callback_queues: ParallelCount = 8
     legacy_addresses: Flag = False
     legacy_callback_header: Flag = False
     legacy_satellites: Flag = False
@@ -266,7 +269,7 @@ class Settings:
     install_after_migrate: Flag = True
     eager: Flag = False
     max_messages_per_process: Count | None = None
-    max_memory_per_process: Count | None = None
+    max_memory_per_process: Annotated[int, integer(1, MAX_MEMORY)] | None = None
     outgoing_middleware: tuple[DottedPath | Callable[..., object], ...] = ()
     schedules: Mapping[Text, ScheduleSettings] = field(default_factory=_empty)
     metrics: MetricsSettings | None = None

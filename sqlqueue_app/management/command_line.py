@@ -16,6 +16,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error as DjangoDatabaseError
 
 from sqlqueue_app.conf import Settings
+from sqlqueue_app.conf.kinds import MAX_INTEGER
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, terminal_line
 from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.status.queues import known_queues, table_of_argument
@@ -219,7 +220,7 @@ def add_format_argument(parser: CommandParser, *more: str) -> None:
     )
 
 
-def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+def whole_number(minimum: int, maximum: int = MAX_INTEGER) -> Callable[[str], int]:
     """An argument type: a whole number in a range."""
 
     def parse(text: str) -> int:
@@ -227,9 +228,8 @@ def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], in
             number = int(text)
         except ValueError:
             raise ArgumentTypeError(f"expected a whole number, got {text!r}") from None
-        if number < minimum or (maximum is not None and number > maximum):
-            upper = "" if maximum is None else f" and at most {maximum}"
-            raise ArgumentTypeError(f"expected at least {minimum}{upper}, got {number}")
+        if not minimum <= number <= maximum:
+            raise ArgumentTypeError(f"expected at least {minimum} and at most {maximum}, got {number}")
         return number
 
     return parse

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 from django.db import transaction
 from django.db.models.functions import Now
 
+from sqlqueue_app.conf.kinds import MAX_PARALLEL
 from sqlqueue_app.messages.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from sqlqueue_app.models import Instance
-
-
-# Of the column.
-_MAX_CONCURRENCY = 2**31 - 1
 
 
 def pause(endpoint: str, *, host: str | None = None, pid: int | None = None, by: str | None = None) -> int:
@@ -57,12 +54,12 @@ def set_concurrency(endpoint: str, maximum: int, *, host: str | None = None, pid
     """Set the maximum of messages that each running process of an endpoint handles at once. Returns the number of processes.
 
     They follow at their next heartbeat, so within 10 seconds; a restart restores the settings. `host` and `pid` choose among
-    the processes. ConfigurationError for a number below 1, and if no process matches.
+    the processes. ConfigurationError for a number that is not from 1 to 10,000, and if no process matches.
     """
-    if type(maximum) is not int or not 1 <= maximum <= _MAX_CONCURRENCY:
+    if type(maximum) is not int or not 1 <= maximum <= MAX_PARALLEL:
         raise ConfigurationError(
             f"the concurrency of {endpoint!r} cannot be {maximum!r}: expected an integer of at least 1 and at most "
-            f"{_MAX_CONCURRENCY}; to receive nothing, stop the worker"
+            f"{MAX_PARALLEL}; to receive nothing, stop the worker"
         )
     return _request(endpoint, host, pid, concurrency=maximum)
 

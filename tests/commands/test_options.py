@@ -71,7 +71,11 @@ def test_single_keyword_value_is_accepted_for_a_list(sqlite_database: QueueDatab
 @pytest.mark.parametrize(
     ("name", "option", "value", "expected"),
     [
-        ("run_sqlqueue_worker", "max_concurrency", 0, "--max-concurrency: expected at least 1, got 0"),
+        ("run_sqlqueue_worker", "max_concurrency", 0, "--max-concurrency: expected at least 1 and at most 10000, got 0"),
+        ("run_sqlqueue_worker", "max_concurrency", 10_001, "--max-concurrency: expected at least 1 and at most 10000, got 10001"),
+        ("run_sqlqueue_worker", "processes", 10_001, "--processes: expected at least 0 and at most 10000, got 10001"),
+        ("run_sqlqueue_worker", "batch_size", 10**30, "--batch-size: expected at least 1 and at most 2147483647, got 10{30}$"),
+        ("run_sqlqueue_worker", "max_memory_per_process", 2**63, "expected at least 1 and at most 9223372036854775807, got 9"),
         ("run_sqlqueue_worker", "model", "fast", "--model: invalid choice: 'fast'"),
         ("run_sqlqueue_worker", "batch_size", "many", "--batch-size: expected a whole number, got 'many'"),
         ("sqlqueue_purge_callbacks", "older_than", "long", "--older-than: expected a number of seconds, got 'long'"),

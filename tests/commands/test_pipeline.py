@@ -26,7 +26,7 @@ def refused(*arguments: str) -> tuple[str, int]:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--batch-size", "0"], "Error: argument --batch-size: expected at least 1, got 0"),
+        (["--batch-size", "0"], "Error: argument --batch-size: expected at least 1 and at most 2147483647, got 0"),
         (["--keep-days", "x"], "Error: argument --keep-days: expected a whole number, got 'x'"),
         (["--once", "--continuous"], "Error: argument --continuous: not allowed with argument --once"),
         (["--lake", "  "], "Error: argument --lake: expected a folder or a URL, got '  '"),

@@ -42,7 +42,7 @@ def test_problem_becomes_a_message_with_hint_and_id() -> None:
 
     assert found == [
         checks.Error(
-            'SQLQUEUE["ENDPOINTS"]["Sales"]["MAX_CONCURRENCY"] is 0, expected an integer of at least 1, or None',
+            'SQLQUEUE["ENDPOINTS"]["Sales"]["MAX_CONCURRENCY"] is 0, expected an integer of at least 1 and at most 10000, or None',
             hint="change the value, or remove the key to get the default",
             id="sqlqueue.E004",
         )

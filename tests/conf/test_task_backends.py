@@ -57,7 +57,7 @@ def test_other_task_backends_are_ignored(raw: Any) -> None:
         ({"OPTIONS": None}, 'TASKS["default"]["OPTIONS"] is None, expected a dictionary', "E003"),
         (
             {"OPTIONS": {"RETRIES": True}},
-            'TASKS["default"]["OPTIONS"]["RETRIES"] is True, expected an integer of at least 0',
+            'TASKS["default"]["OPTIONS"]["RETRIES"] is True, expected an integer of at least 0 and at most 2147483647',
             "E003",
         ),
         (

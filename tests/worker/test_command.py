@@ -29,7 +29,7 @@ def test_help_describes_signals_and_exit_codes(bench: Bench) -> None:
     ("arguments", "expected"),
     [
         (["--endpoint", "Sale"], "endpoint 'Sale' is not in SQLQUEUE[\"ENDPOINTS\"]"),
-        (["--max-concurrency", "0"], "expected at least 1, got 0"),
+        (["--max-concurrency", "0"], "expected at least 1 and at most 10000, got 0"),
         (["--model", "adaptve"], "invalid choice: 'adaptve'"),
         (["--max-concurrency", "many"], "expected a whole number, got 'many'"),
         (["--log-format", "xml"], "invalid choice: 'xml'"),

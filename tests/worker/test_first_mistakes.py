@@ -91,6 +91,11 @@ def test_error_in_a_handler_module_keeps_its_traceback(
         ({"ENDPOINTS": {"Sales": {"PEEK_DELAY": "1s"}}}, {}, "[\"PEEK_DELAY\"] is '1s', expected seconds (int, float or"),
         ({"ENDPOINTS": {"Sales": {"MAX_CONCURRENCY": 0}}}, {}, '["MAX_CONCURRENCY"] is 0, expected an integer of at least 1'),
         (
+            {"ENDPOINTS": {"Sales": {"BATCH_SIZE": 2**63}}},
+            {},
+            "is 9223372036854775808, expected an integer of at least 1 and at most",
+        ),
+        (
             {"DATABASE": "defualt"},
             {},
             "SQLQUEUE[\"DATABASE\"] is 'defualt', expected an alias of DATABASES: did you mean 'default'?",

@@ -15,6 +15,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
 from sqlqueue_app.conf import ConcurrencyModel, Settings, get_settings
+from sqlqueue_app.conf.kinds import MAX_MEMORY, MAX_PARALLEL
 from sqlqueue_app.management.command_line import ListAction, SqlQueueCommand, from_command_line, whole_number
 from sqlqueue_app.messages.errors import ConfigurationError, WorkerFailed
 from sqlqueue_app.receiving.endpoint import endpoints_of
@@ -96,7 +97,7 @@ def _batch_size(text: str) -> int | str:
 def _add_process_options(parser: CommandParser) -> None:
     parser.add_argument(
         "--processes",
-        type=whole_number(0),
+        type=whole_number(0, MAX_PARALLEL),
         metavar="N",
         help="number of worker processes; a supervisor restarts those that die. 0: run in this process without a supervisor, "
         "for debuggers and scripts (default: 1; 0 with call_command())",
@@ -116,7 +117,7 @@ def _add_process_options(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--max-memory-per-process",
-        type=whole_number(1),
+        type=whole_number(1, MAX_MEMORY),
         metavar="BYTES",
         help="replace a process when it occupies this much memory and has finished its messages (default: MAX_MEMORY_PER_PROCESS)",
     )
@@ -189,7 +190,7 @@ class Command(SqlQueueCommand):
         )
         parser.add_argument(
             "--max-concurrency",
-            type=whole_number(1),
+            type=whole_number(1, MAX_PARALLEL),
             metavar="N",
             help="maximum number of messages of a main queue handled at once (default: MAX_CONCURRENCY of the endpoint)",
         )

@@ -25,6 +25,8 @@ from sqlqueue_app.messages.serializers import deserialize
 from sqlqueue_app.policies.priorities import PRIORITIES
 
 _MAX_LISTED = 10
+# The ids of one transaction are kept until it is committed: these occupy 1 GB.
+_MAX_COUNT = 10_000_000
 
 
 def header(text: str) -> tuple[str, str]:
@@ -73,7 +75,13 @@ class Command(SqlQueueCommand):
             choices=PRIORITIES,
             help="send it to the queue of this priority; QUEUE is the main queue of an endpoint with PRIORITIES",
         )
-        parser.add_argument("--count", type=whole_number(1), default=1, metavar="N", help="how many copies (default: %(default)s)")
+        parser.add_argument(
+            "--count",
+            type=whole_number(1, _MAX_COUNT),
+            default=1,
+            metavar="N",
+            help=f"how many copies, at most {_MAX_COUNT} (default: %(default)s)",
+        )
         add_format_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:

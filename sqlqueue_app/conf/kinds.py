@@ -107,6 +107,9 @@ def _queue_name(value: str, place: str) -> str:
         check_queue_name(value, place)
     except AddressError as error:
         raise Refused(Code.BAD_NAME, "names are literal here, not addresses", message=str(error)) from error
+    # Readers of addresses in headers ignore them.
+    if value != value.strip():
+        raise Refused(Code.BAD_NAME, "remove the blanks", expected="a name without blanks around it")
     return value
 
 

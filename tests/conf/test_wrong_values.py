@@ -144,6 +144,8 @@ WRONG: list[tuple[object, str, str]] = [
     ({"DEFAULT_SCHEMA": ""}, "E007", "SQLQUEUE[\"DEFAULT_SCHEMA\"] is '', expected the name of a schema, or None"),
     (sales(ERROR_QUEUE=""), "E007", f"{S}[\"ERROR_QUEUE\"] is '', expected the address of a queue"),
     (sales(AUDIT_QUEUE=" "), "E007", f"{S}[\"AUDIT_QUEUE\"] is ' ', expected the address of a queue, or None"),
+    ({"ENDPOINTS": {" Sales": {}}}, "E007", "SQLQUEUE[\"ENDPOINTS\"][\" Sales\"] is ' Sales', expected a name without blanks around it"),
+    ({"SEND_AS": "Web\t"}, "E007", "SQLQUEUE[\"SEND_AS\"] is 'Web\\t', expected a name without blanks around it"),
     # patterns
     ({"ROUTES": {"*": "Sales"}}, "E009", f"SQLQUEUE[\"ROUTES\"][\"*\"] is '*', expected {PATTERN}"),
     ({"ROUTES": {"Sales*": "Sales"}}, "E009", f"SQLQUEUE[\"ROUTES\"][\"Sales*\"] is 'Sales*', expected {PATTERN}"),

@@ -147,10 +147,11 @@ def _rate(value: str, _: str) -> Rate:
 
 
 _secret: Final = required(
-    lambda value: value and not any(character.isspace() or not character.isprintable() for character in value),
+    # Servers read headers as Latin-1, clients write them as UTF-8.
+    lambda value: value and value.isascii() and value.isprintable() and " " not in value,
     Code.BAD_NAME,
     _UNGUESSABLE,
-    seen="is blank or has blanks in it",
+    seen="is blank, or has blanks or characters other than ASCII in it",
 )
 _queue_pattern: Final = required(
     lambda value: value.strip() and value == value.strip(), Code.BAD_PATTERN, "remove the entry, or the blanks around it"
@@ -177,7 +178,7 @@ DottedPath = Annotated[str, ValueKind("a dotted path such as 'shop.sales.handler
 CronLine = Annotated[str, ValueKind("a crontab line of five fields", read=_cron_line)]
 JsonObject = Annotated[Mapping[str, object], ValueKind("a dictionary with string keys", (Mapping,), _json_object)]
 # Sent in a header, and shown in no error message.
-Secret = Annotated[str, ValueKind("a string without blanks", read=_secret, hint=_UNGUESSABLE)]
+Secret = Annotated[str, ValueKind("an ASCII string without blanks", read=_secret, hint=_UNGUESSABLE)]
 Network = Annotated[str, ValueKind("an IP network such as '10.0.0.0/8'", read=_network)]
 WebAddress = Annotated[str, ValueKind("an address such as 'https://ops.example.com/admin/'", read=_web_address)]
 HostPattern = Annotated[

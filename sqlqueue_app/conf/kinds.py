@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 
 from sqlqueue_app.conf.crontab import cron_fault
 from sqlqueue_app.conf.validation import Code, Refused, ValueKind
-from sqlqueue_app.messages.addresses import check_queue_name
+from sqlqueue_app.messages.addresses import check_characters, check_queue_name
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError, MessageBodyError
 from sqlqueue_app.messages.serializers import serialize
 from sqlqueue_app.policies.rates import EXPECTED, Rate
@@ -70,9 +70,12 @@ def seconds(least: float = 0) -> ValueKind:
     return ValueKind(f"seconds (int, float or timedelta) of at least {least}", (int, float, timedelta), read)
 
 
-def text(expected: str) -> ValueKind:
-    """A string that is not blank."""
-    return ValueKind(expected, read=_not_blank)
+def text(expected: str, longest: int | None = None) -> ValueKind:
+    """A string that is not blank, and that a database can store; of at most `longest` characters."""
+    if longest is None:
+        return ValueKind(expected, read=_not_blank)
+    fits = required(lambda value: _is_text(value) and len(value) <= longest, Code.BAD_NAME)
+    return ValueKind(f"{expected}, of at most {longest} characters", read=fits)
 
 
 def has_password(url: str) -> bool:
@@ -83,7 +86,15 @@ def has_password(url: str) -> bool:
         return False
 
 
-_not_blank: Final = required(str.strip, Code.BAD_NAME)
+def _is_text(value: str) -> bool:
+    try:
+        check_characters(value)
+    except AddressError:
+        return False
+    return bool(value.strip())
+
+
+_not_blank: Final = required(_is_text, Code.BAD_NAME)
 _host: Final = required(_HOST_PATTERN.fullmatch, Code.BAD_PATTERN, "leave out the scheme, the port and the path")
 
 

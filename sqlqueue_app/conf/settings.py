@@ -205,7 +205,7 @@ class ScheduleSettings:
     entry: ClassVar = "schedule"
     name: Given[str]
     cron: CronLine
-    send: Annotated[str, text("the full name of a message type")]
+    send: Annotated[str, text("the full name of a message type", 255)]
     body: JsonObject = field(default_factory=_empty)
 
 
@@ -271,7 +271,7 @@ class Settings:
     max_messages_per_process: Count | None = None
     max_memory_per_process: Annotated[int, integer(1, MAX_MEMORY)] | None = None
     outgoing_middleware: tuple[DottedPath | Callable[..., object], ...] = ()
-    schedules: Mapping[Text, ScheduleSettings] = field(default_factory=_empty)
+    schedules: Mapping[Annotated[str, text("a string that is not blank", 255)], ScheduleSettings] = field(default_factory=_empty)
     metrics: MetricsSettings | None = None
     instance_expiry_seconds: Annotated[float, seconds(60)] = 600.0
     admin_url: WebAddress | None = None

@@ -139,7 +139,7 @@ WRONG: list[tuple[object, str, str]] = [
     ({"BODY_NAMES": "Pascal"}, "E005", "SQLQUEUE[\"BODY_NAMES\"] is 'Pascal', expected 'as_is', 'pascal_case' or 'pascal': did you mean 'pascal'?"),
     # missing
     ({"SCHEDULES": {"nightly": {"SEND": "a"}}}, "E006", f"{CRON} is missing, expected a crontab line of five fields"),
-    ({"SCHEDULES": {"nightly": {"CRON": "0 2 * * *"}}}, "E006", 'SQLQUEUE["SCHEDULES"]["nightly"]["SEND"] is missing, expected the full name of a message type'),
+    ({"SCHEDULES": {"nightly": {"CRON": "0 2 * * *"}}}, "E006", 'SQLQUEUE["SCHEDULES"]["nightly"]["SEND"] is missing, expected the full name of a message type, of at most 255 characters'),
     # blank texts
     ({"DATABASE": " "}, "E007", "SQLQUEUE[\"DATABASE\"] is ' ', expected the name of an alias in DATABASES"),
     ({"DEFAULT_SCHEMA": ""}, "E007", "SQLQUEUE[\"DEFAULT_SCHEMA\"] is '', expected the name of a schema, or None"),
@@ -147,6 +147,11 @@ WRONG: list[tuple[object, str, str]] = [
     (sales(AUDIT_QUEUE=" "), "E007", f"{S}[\"AUDIT_QUEUE\"] is ' ', expected the address of a queue, or None"),
     ({"ENDPOINTS": {" Sales": {}}}, "E007", "SQLQUEUE[\"ENDPOINTS\"][\" Sales\"] is ' Sales', expected a name without blanks around it"),
     ({"SEND_AS": "Web\t"}, "E007", "SQLQUEUE[\"SEND_AS\"] is 'Web\\t', expected a name without blanks around it"),
+    # texts that no database stores
+    ({"DEFAULT_SCHEMA": "a\0", **sales()}, "E007", "SQLQUEUE[\"DEFAULT_SCHEMA\"] is 'a\\x00', expected the name of a schema, or None"),
+    ({"SCHEMA_FOR_QUEUE": {"error": "\ud83d"}}, "E007", "SQLQUEUE[\"SCHEMA_FOR_QUEUE\"][\"error\"] is '\\ud83d', expected the name of a schema"),
+    ({"SCHEDULES": {"x" * 256: {"CRON": "0 2 * * *", "SEND": "A"}}}, "E007", f'SQLQUEUE["SCHEDULES"]["{"x" * 256}"] is \'{"x" * 118}…, expected a string that is not blank, of at most 255 characters'),
+    (nightly(SEND="x" * 256), "E007", f'SQLQUEUE["SCHEDULES"]["nightly"]["SEND"] is \'{"x" * 118}…, expected the full name of a message type, of at most 255 characters'),
     # patterns
     ({"ROUTES": {"*": "Sales"}}, "E009", f"SQLQUEUE[\"ROUTES\"][\"*\"] is '*', expected {PATTERN}"),
     ({"ROUTES": {"Sales*": "Sales"}}, "E009", f"SQLQUEUE[\"ROUTES\"][\"Sales*\"] is 'Sales*', expected {PATTERN}"),
@@ -234,6 +239,7 @@ def test_unknown_key_hint_lists_the_keys() -> None:
         sales(MAX_CONCURRENCY=None, PEEK_DELAY=timedelta(seconds=2), HANDLERS=(), IMMEDIATE_RETRIES=0),
         sales(PEEK_DELAY=10, PURGE_EXPIRED_EVERY=0, ERROR_QUEUE="error@[ops]", INSTANCE="web.1"),
         sales(MAX_CONCURRENCY=10_000, BATCH_SIZE=2**31 - 1, CALLBACK_QUEUES=10_000),
+        {"SCHEDULES": {"x" * 255: {"CRON": "0 2 * * *", "SEND": "A" * 255}}, "ROUTES": {"A" * 255: "Sales"}},
         {"MAX_BODY_SIZE": 2**31 - 1, "MAX_MEMORY_PER_PROCESS": 2**63 - 1},
         {"ROUTES": {"Sales.PlaceOrder": "Sales", "Billing.*": "Acme.Billing", "List`1[[A, B]]": "Sales"}},
         {"ALLOWED_DESTINATIONS": ["Sales*", "error@[ops]"], "SEND_AS": "Web"},

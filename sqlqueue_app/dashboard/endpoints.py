@@ -32,6 +32,7 @@ from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, guarded, label_of_page, name_of_path, navigation, path_of
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
+from sqlqueue_app.messages.types import plain_name
 from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, Instance, Queue, Subscription
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, gone_instances, managed_alias
@@ -173,18 +174,13 @@ def _subscriptions(settings: Settings, name: str) -> HtmlTable | str:
         raise
     except Exception:  # noqa: BLE001 - the table is missing, or an import of handlers fails, which the page shows
         return _("The table of subscriptions is missing.")
+    missing, unhandled = _("the queue does not exist"), _("no handler for it")
     columns: list[TableColumn[SubscriptionState]] = [
         TableColumn(_("Event"), lambda each: each.subscription.topic),
         TableColumn(_("Queue"), lambda each: each.subscription.address),
-        TableColumn(_("Remarks"), _remark),
+        TableColumn(_("Remarks"), lambda each: missing if not each.queue_exists else unhandled if each.handled is False else ""),
     ]
     return table(_("Subscribed events"), columns, found) if found else _("No subscriptions.")
-
-
-def _remark(each: SubscriptionState) -> str:
-    if not each.queue_exists:
-        return _("the queue does not exist")
-    return _("no handler for it") if each.handled is False else ""
 
 
 def _handlers(settings: Settings, each: EndpointStatus) -> tuple[list[tuple[str, object, object]], str]:
@@ -193,7 +189,8 @@ def _handlers(settings: Settings, each: EndpointStatus) -> tuple[list[tuple[str,
         return [], _("The endpoint is not in the settings of this site.")
     try:
         handlers = ReceivingEndpoint(settings, each.name).handlers
-        return [(name, handlers.retries.get(name, ""), handlers.rates.get(name, "")) for name in handlers.message_types], ""
+        keys = {name: plain_name(name) for name in handlers.message_types}
+        return [(name, handlers.retries.get(key, ""), handlers.rates.get(key, "")) for name, key in keys.items()], ""
     except Exception as error:  # noqa: BLE001 - importing user modules may raise anything
         return [], str(error) if isinstance(error, SqlQueueError) else f"{type(error).__name__}: {error}"
 

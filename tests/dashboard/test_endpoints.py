@@ -12,10 +12,11 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from sqlqueue_app import pause, set_concurrency
+from sqlqueue_app import Retry, handles, pause, set_concurrency
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import EndpointExpectation, EndpointSample, FailedMessage, FailureStatus, Instance, OperatorAction
+from sqlqueue_app.receiving.handlers import HandlerRegistry
 from sqlqueue_app.receiving.instances import lease_instance
 from sqlqueue_app.status.endpoints import set_minimum
 from sqlqueue_app.status.events import Actor
@@ -279,6 +280,19 @@ def test_handlers_that_cannot_be_imported_are_reported(sqlite_database: QueueDat
     sqlite_database.configure(ENDPOINTS={"Sales": {"HANDLERS": [handlers]}})
     text = page(SALES).text()
     assert handlers.rpartition(".")[2] in text
+
+
+def test_handlers_of_generic_types_show_their_retries_and_rate_limits(
+    sqlite_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sqlqueue_app.receiving.handlers.registry", HandlerRegistry())
+    for name in ("Shop.Envelope`1[[Shop.Order, Shop, Version=1.0.0.0]]", "Shop.Pair`2[[Shop.A], [Shop.B]], Shop"):
+        handles(name, retry=Retry(immediate=7), rate_limit="9/m")(lambda message, context: None)
+    install(sqlite_database, ENDPOINTS={"Sales": {"HANDLERS": [__name__], "CALLBACKS": False}})
+    text = page(SALES).text()
+    shown = f"Retries: {Retry(immediate=7)} Rate limit: 9/m"
+    assert f"Shop.Envelope`1[[Shop.Order, Shop, Version=1.0.0.0]] {shown}" in text
+    assert f"Shop.Pair`2[[Shop.A], [Shop.B]] {shown}" in text
 
 
 def test_minimum_of_processes_is_set_and_shown(queue_database: QueueDatabase) -> None:

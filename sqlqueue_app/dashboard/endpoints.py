@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import Http404, HttpRequest
@@ -28,8 +29,8 @@ from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Series, line_c
 from sqlqueue_app.dashboard.endpoint_actions import ENDPOINT_ACTIONS, SetMinimum, instance_buttons, pausing_buttons
 from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_number, depth_number, duration, number, rate
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, HtmlTable, TableColumn, cell_html, link_html, table, text_html, with_notes
-from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, guarded, label_of_page, name_of_path, navigation, path_of
+from sqlqueue_app.dashboard.live import LIVE_SECONDS, is_live
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, guarded, label_of_page, name_of_path, navigation, shared
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
 from sqlqueue_app.messages.types import plain_name
@@ -42,6 +43,7 @@ from sqlqueue_app.status.instances import InstanceState, InstanceStatus, is_rece
 from sqlqueue_app.status.queues import HeadAge, ProblemKind, QueueKind, QueueStatus
 from sqlqueue_app.status.samples import read_page_samples
 from sqlqueue_app.status.subscriptions import SubscriptionState, read_subscriptions
+from sqlqueue_app.status.texts import path_of
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.queue import Depth
 
@@ -246,9 +248,8 @@ def _time_of(name: str, found: Iterable[Measured]) -> Callable[[Measured | None]
         seconds = None if measured is None or not measured.handled else getattr(measured, name)
         if seconds is None or seconds >= 0:
             return seconds if seconds is None else scale.text(seconds)
-        return lists.titled_html(
-            cell_html(State(Grade.WARNING, scale.text(seconds))), _("negative: the clock of a sender is ahead")
-        )
+        state = cell_html(State(Grade.WARNING, scale.text(seconds)))
+        return lists.titled_html(state, _("negative: the clock of a sender is ahead"))
 
     return cell
 
@@ -346,9 +347,13 @@ class InstanceAdmin(ReadOnlyAdmin):
         return urls
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Django's list, below our navigation."""
-        frame = {"base_template": "admin/change_list.html", "navigation": navigation(self.admin_site, request)}
-        return super().changelist_view(request, {"title": label_of_page(Instance), **frame, **(extra_context or {})})
+        """Django's list, below our navigation; it refreshes itself."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        base = "admin/sqlqueue_app/fragment.html" if is_live(request) else "admin/change_list.html"
+        frame = {"base_template": base, "live_seconds": LIVE_SECONDS, "navigation": navigation(self.admin_site, request)}
+        context = {"title": label_of_page(Instance), **frame, **(extra_context or {})}
+        return shared(request, partial(super().changelist_view, request, context))
 
     def change_view(self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
         """Django's page of one instance, below our navigation."""
@@ -378,9 +383,9 @@ class InstanceAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("last heartbeat"), ordering="heartbeat_at")
     def heartbeat(self, row: Instance) -> SafeString:
-        """The last heartbeat and its age: the page does not refresh itself."""
+        """The last heartbeat and its age."""
         each = status_of_row(row)
-        return with_notes(each.heartbeat_at, _("%(age)s ago") % {"age": duration(each.heartbeat_age)})
+        return with_notes(each.heartbeat_at, heartbeat_html(None, each.heartbeat_age))
 
     @admin.display(description=gettext_lazy("started"), ordering="started_at")
     def started(self, row: Instance) -> str:
@@ -544,9 +549,8 @@ def _threads(each: InstanceStatus) -> SafeString | None:
 
 def _request(each: InstanceStatus) -> str:
     """A request that the process has not followed yet, and the time when it will."""
-    requested = (
-        "" if each.requested_ago is None else _("requested %(age)s ago") % {"age": duration(max(each.requested_ago, timedelta()))}
-    )
+    age = duration(max(each.requested_ago or timedelta(), timedelta()))
+    requested = "" if each.requested_ago is None else _("requested %(age)s ago") % {"age": age}
     if each.state not in (InstanceState.PAUSING, InstanceState.RESUMING):
         # Other requests, such as another concurrency, are in the row immediately.
         return _("%(requested)s, not followed yet") % {"requested": requested} if requested and each.alive else ""
@@ -555,11 +559,11 @@ def _request(each: InstanceStatus) -> str:
     return f"{words} ({requested})" if requested else words
 
 
-def heartbeat_html(at: datetime | None, age: timedelta) -> SafeString | str:
+def heartbeat_html(at: datetime | None, age: timedelta) -> SafeString:
     """The time of a heartbeat; `age` is by the clock of its database."""
-    text = _("%(age)s ago") % {"age": duration(age)}
     # Only the instant determines whether the page has changed.
-    return text if at is None else formats.relative_html(at, format_html("<span data-volatile>{}</span>", text))
+    text = format_html("<span data-volatile>{}</span>", _("%(age)s ago") % {"age": duration(age)})
+    return text if at is None else formats.relative_html(at, text)
 
 
 def endpoint_url(pages: PageAdmin, endpoint: str) -> str:

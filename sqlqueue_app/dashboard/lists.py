@@ -110,9 +110,9 @@ def text_html(text: str) -> SafeString:
     return format_html('<bdi class="sq-long">{}</bdi>', breakable(text))
 
 
-def link_html(url: str, text: str) -> SafeString:
-    """A link; only the text without a URL."""
-    return format_html('<a href="{}">{}</a>', url, text_html(text)) if url else text_html(text)
+def link_html(url: str, text: str | None) -> SafeString:
+    """A link; only the text without a URL, or a dash without a text."""
+    return format_html('<a href="{}">{}</a>', url, text_html(text)) if url and text else cell_html(text)
 
 
 def message_html(url: str, message_type: str, message_id: str) -> SafeString:

@@ -173,9 +173,7 @@ class PageAdmin(ReadOnlyAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         try:
-            if is_live(request):
-                return live_answers.answer(request, lambda: view(request, *args, **kwargs))
-            return view(request, *args, **kwargs)
+            return shared(request, lambda: view(request, *args, **kwargs))
         except Http404 as error:
             return self.problem(request, text=str(error), status=404, crumbs=(Crumb(_("Not found")),))
         except ConfigurationError as error:
@@ -184,6 +182,11 @@ class PageAdmin(ReadOnlyAdmin):
     def _protected(self, view: View, methods: list[str]) -> Any:
         """The view for logged-in staff with the permission."""
         return guarded(self.admin_site, self.admin_site.admin_view(require_http_methods(methods)(partial(self._permitted, view))))
+
+
+def shared(request: HttpRequest, make: Callable[[], HttpResponseBase]) -> HttpResponseBase:
+    """The page; for our script, the answer that all users share. The caller must have checked the permission."""
+    return live_answers.answer(request, make) if is_live(request) else make()
 
 
 def guarded(site: AdminSite, view: View) -> Any:

@@ -80,10 +80,7 @@ class SearchAdmin(PageAdmin):
             TableColumn(_("State"), _state),
             TableColumn(_("Endpoint"), lambda each: each.receiving),
             TableColumn(_("Queue"), lambda each: each.queue),
-            TableColumn(
-                _("Conversation"),
-                lambda each: each.conversation and link_html(self.conversation_url(each.conversation), each.conversation),
-            ),
+            TableColumn(_("Conversation"), lambda each: link_html(self.conversation_url(each.conversation), each.conversation)),
         ]
         of_tasks: list[TableColumn[TaskResult]] = [
             TableColumn(_("Task"), lambda each: message_html(self.url_of(TaskResult, "task", each.pk), each.task, each.pk), WIDE),
@@ -165,8 +162,7 @@ class LakeSearchAdmin(PageAdmin):
             TableColumn(_("State"), lambda each: with_notes(OUTCOME_STATES[MessageOutcome(each.kind)], each.exception_type)),
             TableColumn(_("Endpoint"), lambda each: each.endpoint),
             TableColumn(
-                _("Conversation"),
-                lambda each: each.conversation_id and link_html(self.conversation_url(each.conversation_id), each.conversation_id),
+                _("Conversation"), lambda each: link_html(self.conversation_url(each.conversation_id), each.conversation_id)
             ),
             TableColumn(_("Processing time"), lambda each: precise_duration(each.processing_seconds), NUMBER),
             TableColumn(

@@ -77,6 +77,18 @@ def test_deleted_messages_disappear(filled: QueueDatabase, site: Site) -> None:
     assert window.query_selector('[data-key="message 4"]') is not None
 
 
+def test_processes_appear_in_the_list_of_instances_and_the_search_stays(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("superuser")
+    quick(window)
+    window.goto("/admin/sqlqueue_app/instance/")
+    window.fill("#searchbar", "typed and not sent")
+    instance(name="there", pid=2, callback_queue=None)
+    window.wait_for_selector("#result_list >> text=there", timeout=SECONDS)
+    assert window.input_value("#searchbar") == "typed and not sent"
+    assert "Up to date as of" in window.inner_text(".sq-live")
+    assert site.complaints == []
+
+
 def test_unchanged_page_is_answered_with_304(filled: QueueDatabase, site: Site) -> None:
     window = site.window("viewer")
     quick(window)

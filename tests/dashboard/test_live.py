@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from sqlqueue_app.dashboard.live import LiveAnswers
 from sqlqueue_app.models import Instance
 from tests.support.databases import QueueDatabase
 from tests.support.failing import fail, failed_row
@@ -13,6 +14,7 @@ from tests.support.filling import install, instance, message, table
 from tests.support.pages import OVERVIEW, Markup, client_of
 
 PAGES = ("/admin/sqlqueue_app/dashboard/", OVERVIEW, f"{OVERVIEW}Sales/")
+INSTANCES = "/admin/sqlqueue_app/instance/"
 LIVE = {"Sqlqueue-Live": "1"}
 
 
@@ -81,9 +83,34 @@ def test_page_states_the_time_of_its_data(filled: QueueDatabase) -> None:
     assert float(str(stamp)) <= float(first["Sqlqueue-Made"]) <= float(again["Sqlqueue-Made"])
 
 
+def test_list_of_instances_refreshes_itself(filled: QueueDatabase) -> None:
+    """It is Django's page; without JavaScript, it has all that it had."""
+    client = client_of("superuser")
+    whole, part = client.get(INSTANCES).content.decode(), client.get(INSTANCES, headers=LIVE).content.decode()
+    for html in (whole, part):
+        (content,) = Markup(html).find("div", id="content-main")
+        assert content["data-live"] == "10"
+        assert [each["id"] for each in Markup(html).find("table", id="result_list")] == ["result_list"]
+        assert len(Markup(html).find("form", id="changelist-search")) == 1
+    assert 'id="header"' not in part
+    assert "<script" not in part
+    assert "live.js" in whole
+    first = client.get(INSTANCES, headers=LIVE)
+    assert client.get(INSTANCES, headers={**LIVE, "If-None-Match": first["ETag"]}).status_code == 304
+    instance(name="there", pid=2, callback_queue=None)
+    changed = client.get(INSTANCES, headers={**LIVE, "If-None-Match": first["ETag"]})
+    assert (changed.status_code, "there" in changed.content.decode()) == (200, True)
+
+
+def test_kept_list_of_instances_needs_its_own_permission(filled: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sqlqueue_app.dashboard.page.live_answers", LiveAnswers())
+    assert client_of("reader").get(INSTANCES, headers=LIVE).status_code == 200
+    assert client_of("viewer").get(INSTANCES, headers=LIVE).status_code == 403
+
+
 def test_page_of_django_may_be_unchanged_too(filled: QueueDatabase) -> None:
-    """The list of instances does not refresh itself, but anyone may send the header."""
-    client, page = client_of("superuser"), "/admin/sqlqueue_app/instance/"
+    """An empty list, too."""
+    client, page = client_of("superuser"), INSTANCES
     Instance.objects.all().delete()
     first = client.get(page, headers=LIVE)
     again = client.get(page, headers={**LIVE, "If-None-Match": first["ETag"]})

@@ -17,7 +17,7 @@ from tests.browser.filling import GROUP, ONE, PENDING, fill
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import failed
 from tests.support.failing import fail
-from tests.support.filling import instance, message, table
+from tests.support.filling import ENDPOINTS, install, instance, message, table
 from tests.support.pages import client_of
 from tests.support.tables import execute
 
@@ -261,6 +261,24 @@ def test_long_name_of_a_queue_fits_a_phone(filled: QueueDatabase, site: Site) ->
         assert name in (window.text_content("#content") or "")
         assert window.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0, page
     assert broken_words(window, ".breadcrumbs") == []
+
+
+def test_long_names_without_dots_fit_the_page(filled: QueueDatabase, site: Site) -> None:
+    """A phone has no page to scroll sideways, and a desktop shows the states of queues beside their names and endpoints."""
+    name = "CompanyWithAVeryLongDepartmentNameForShippingInternationalExpressParcel"
+    install(filled, ENDPOINTS={**ENDPOINTS, name: {"CALLBACKS": False}})
+    process = instance(endpoint=name, pid=77, callback_queue=None)
+    (found,) = fail(filled, [failed("m-9", NServiceBus_FailedQ=name)])
+    window = site.window("superuser", phone=True)
+    pages = ("queue/", "endpoint/", f"endpoint/{name}/", f"failedmessage/retry/?ids={found.pk}", f"instance/{process.pk}/change/")
+    for page in pages:
+        window.goto(ADMIN + page)
+        assert name in (window.text_content("#content") or ""), page
+        assert window.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0, page
+    window = site.window("superuser")
+    window.goto(f"{ADMIN}queue/")
+    state = window.locator(f'tr:has(th:has-text("{name}")) td[data-label="State"] .sq-state').first
+    assert state.evaluate("each => each.getBoundingClientRect().right <= each.closest('.sq-scroll').getBoundingClientRect().right")
 
 
 # Phones, the widths with the narrowest content beside the sidebar of the admin, and a desktop.

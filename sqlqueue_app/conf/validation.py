@@ -460,6 +460,25 @@ def _queues(settings: Settings) -> Iterator[tuple[KeyPath, str, str]]:
         yield ROOT / "SEND_AS", f"{sender}.Delayed", "the table of delayed messages of SEND_AS"
 
 
+def _audit_queues_are_not_error_queues(settings: Settings, dialect: str | None) -> Iterator[Problem]:
+    """In an error queue, each audited message would be shown as a failed one."""
+    fold = _folding(dialect)
+
+    def parts(text: str) -> tuple[str, ...]:
+        try:
+            address = QueueAddress.parse(text, dialect or "sqlserver")
+        except AddressError:
+            return ()  # reported by a rule of its endpoint
+        return tuple(fold(part or "") for part in (address.table, address.schema, address.catalog))
+
+    errors = {parts(endpoint.error_queue) for endpoint in settings.endpoints.values()} - {()}
+    for name, endpoint in settings.endpoints.items():
+        if endpoint.audit_queue is not None and parts(endpoint.audit_queue) in errors:
+            place = ROOT / "ENDPOINTS" / name / "AUDIT_QUEUE"
+            message = f"{place} is {shown(endpoint.audit_queue)}, expected a queue that is not an ERROR_QUEUE"
+            yield Problem(place, message, "give it another queue, such as 'audit'", Code.OWN_QUEUE_AS_TARGET)
+
+
 def _satellites(endpoint: EndpointSettings, at: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     for queue in dict.fromkeys((*endpoint.legacy_satellite_names(), *endpoint.satellites)):
         yield at / "SATELLITES" / queue if queue in endpoint.satellites else at / "LEGACY_SATELLITES", queue
@@ -542,5 +561,11 @@ def _is_woken_in_time(endpoint: EndpointSettings, at: KeyPath, dialect: str | No
         yield Problem(place, message, "remove the key", Code.WAKE_UP_ON_SQLSERVER)
 
 
-_RULES: Final = (_schemas_and_catalogs_fit_database, _others_are_not_local, _queues_are_not_shared, _names_fit)
+_RULES: Final = (
+    _schemas_and_catalogs_fit_database,
+    _others_are_not_local,
+    _queues_are_not_shared,
+    _audit_queues_are_not_error_queues,
+    _names_fit,
+)
 _ENDPOINT_RULES: Final = (_targets_are_other_queues, _fits_transaction_mode, _limits_fit, _is_woken_in_time)

@@ -19,6 +19,7 @@ from sqlqueue_app.dialects.postgresql import CAN_PREPARE
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, PermissionDenied, QueueNotFound, TransientError, counted
+from sqlqueue_app.messages.types import plain_name
 from sqlqueue_app.models import DistributedTransaction, HandledMessage, Instance, TwoPhaseCoordinator
 from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, TransactionMode, default_policy
 from sqlqueue_app.receiving.auditing import Auditing, Forwarding
@@ -180,7 +181,8 @@ class ReceivingEndpoint:
     def events(self) -> list[str]:
         """The types handled as events, sorted: all except commands, types that ROUTES sends here, tasks and timeouts."""
         routes, others = Routes(self.settings.routes), self.handlers.timeout_types | {TASK_MESSAGE}
-        return [name for name in self.handlers.message_types if name not in others and routes.find(name) != self.name]
+        names = (name for name in self.handlers.message_types if plain_name(name) not in others)
+        return [name for name in names if routes.find(name) != self.name]
 
     def queue_exists(self, name: str) -> bool:
         """Whether the table of a literal queue name exists."""

@@ -493,6 +493,19 @@ def test_endpoint_does_not_subscribe_to_timeouts(bench: Bench, orders: OrderSaga
     assert "Test.OrderExpired" not in topics
 
 
+def test_endpoint_does_not_subscribe_to_timeouts_of_a_generic_type(bench: Bench) -> None:
+    class Waiting(NumberedSaga):
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None: ...
+
+        @on_timeout("Test.Late`1[[Test.Order, Test]]")
+        def late(self, message: Any, context: Any) -> None: ...
+
+    create_table(bench.database.alias, Waiting)
+    bench.run()
+    assert {row.topic for row in sender_as("Sales").composer.subscribers.table.all()} == {"Test.Begin"}
+
+
 def test_mode_none_is_refused(bench: Bench, orders: OrderSagas) -> None:
     bench.configure(TRANSACTION_MODE="none")
     with pytest.raises(ConfigurationError, match="TRANSACTION_MODE is 'none'"):

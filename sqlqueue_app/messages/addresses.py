@@ -168,6 +168,9 @@ class QueueAddress:
         if is_blank(self.table):
             raise AddressError(f"the queue address with schema {self.schema!r} has no table (got {self.table!r})")
         check_characters(self.table, "table")
+        if type(self.table) is not str:
+            # A member of `class Queue(str, Enum)`, which an f-string would write as "Queue.SALES".
+            object.__setattr__(self, "table", str.__str__(self.table))
         for part in ("schema", "catalog"):
             value: str | None = getattr(self, part)
             if value is None:

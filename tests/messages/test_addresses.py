@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 import pytest
 
 from sqlqueue_app.messages import QueueAddress
@@ -200,6 +202,13 @@ def test_table_with_at_has_a_quoted_name_but_no_address() -> None:
     assert address.qualified("dbo") == "[dbo].[a@b]"
     with pytest.raises(AddressError, match="'a@b' contains '@'"):
         address.full("dbo")
+
+
+def test_member_of_an_enum_is_the_name_of_its_value() -> None:
+    class Queue(str, Enum):  # noqa: UP042 - common before Python 3.11
+        SALES = "Sales"
+
+    assert QueueAddress.parse(Queue.SALES).full("dbo", "nsb") == "Sales@[dbo]@[nsb]"
 
 
 def test_control_separators_are_no_white_space_for_net() -> None:

@@ -98,7 +98,8 @@ class SubscriptionTable(Table):
     def _used(self, *, join: bool = False) -> Iterator[BaseDatabaseWrapper]:
         first = self.connection()
         # After a joined change has locked rows of the table, another connection would wait for its own thread.
-        if join or not first.in_atomic_block or first.vendor == "sqlite" or self.has_joined_changes():
+        is_open = first.in_atomic_block or not first.get_autocommit()
+        if join or not is_open or first.vendor == "sqlite" or self.has_joined_changes():
             yield first
             return
         with SecondConnections(self.alias).used() as second:

@@ -116,6 +116,17 @@ def test_rollback_of_the_caller_keeps_the_subscription(postgresql_database: Queu
     assert table.all() == [BILLING]
 
 
+def test_rollback_of_a_caller_without_autocommit_keeps_the_subscription(postgresql_database: QueueDatabase) -> None:
+    table = installed(postgresql_database)
+    transaction.set_autocommit(False, using=table.alias)
+    try:
+        table.subscribe(BILLING)
+        transaction.rollback(using=table.alias)
+    finally:
+        transaction.set_autocommit(True, using=table.alias)
+    assert table.all() == [BILLING]
+
+
 def test_subscription_joins_the_callers_transaction_on_sqlite(sqlite_database: QueueDatabase) -> None:
     table = installed(sqlite_database)
     with suppress(InterruptedError), transaction.atomic(using=sqlite_database.alias):

@@ -131,6 +131,28 @@ def test_sends_become_visible_when_their_transaction_commits(postgresql_bench: B
     assert len(bench.rows("out")) == 1
 
 
+@pytest.mark.parametrize("mode", ["transaction_scope", "receive_only"])
+def test_sends_of_the_second_connection_are_committed_without_autocommit(
+    postgresql_bench: Bench, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    bench = postgresql_bench
+    bench.configure(TRANSACTION_MODE=mode)
+    bench.install_queues("out", "immediate")
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        context.send("Test.Out", {}, to=address(bench, "out"))
+        context.send("Test.Immediate", {}, to=address(bench, "immediate"), immediate=True)
+
+    bench.put_message("Test.Message")
+    connections[bench.database.alias].close()
+    with monkeypatch.context() as patch:
+        patch.setitem(connections.settings[bench.database.alias], "AUTOCOMMIT", False)
+        bench.run()
+        connections[bench.database.alias].close()
+    assert [len(bench.rows(name)) for name in ("out", "immediate", "Sales")] == [1, 1, 0]
+
+
 def test_mode_none_calls_once_outside_a_transaction_and_moves_the_failure(
     bench: Bench, calls: Calls, events: Callable[[], list[str]]
 ) -> None:

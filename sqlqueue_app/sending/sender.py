@@ -430,6 +430,8 @@ class Handling:
     def __exit__(self, *exception: object) -> None:
         if self._token is not None:
             _handling.reset(self._token)
+        # A thread with a copy of the context may outlive the handler, and nobody writes what is collected from now on.
+        self.collect = None
 
 
 _handling: ContextVar[Handling | None] = ContextVar("sqlqueue_handling", default=None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import uuid
 from contextlib import suppress
 from datetime import timedelta
 
@@ -13,7 +15,9 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
 
 from sqlqueue_app import apublish, asend, asend_many, publish, send, send_many, subscribe
+from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import MessageTypeError, QueueNotFound
+from sqlqueue_app.sending.sender import Handling
 from tests.sending.conftest import Desk, with_subscriptions
 from tests.sending.types import PlaceOrder
 
@@ -82,6 +86,19 @@ def test_errors_are_those_of_the_synchronous_calls(desk: Desk) -> None:
     with pytest.raises(TypeError, match="dealy"):
         async_to_sync(asend)(PlaceOrder("1"), dealy=3)  # type: ignore[call-arg, arg-type]
     assert desk.rows() == []
+
+
+def test_thread_that_outlives_its_handler_sends_at_once(desk: Desk) -> None:
+    """As one of `asyncio.to_thread()`, whose handler has ended at its time limit; in mode receive_only messages are collected."""
+    collected: list[OutgoingMessage] = []
+    with Handling(IncomingMessage(uuid.uuid4(), {}, b"{}"), "Sales", collected.extend):
+        copied = contextvars.copy_context()
+
+    copied.run(send, PlaceOrder("1"))
+    copied.run(send_many, [PlaceOrder("2")])
+
+    assert [body["order_id"] for body in desk.bodies()] == ["1", "2"]
+    assert collected == []
 
 
 def test_synchronous_calls_are_refused_in_an_event_loop(desk: Desk) -> None:

@@ -205,6 +205,9 @@ def shared_headers(
     return {name: value for name, value in shared.items() if value is not None}
 
 
+_OURS_ALONE: Final = frozenset({names.MESSAGE_ID, names.CLAIM_CHECK})
+
+
 def outgoing_headers(
     *,
     message_id: str,
@@ -222,8 +225,8 @@ def outgoing_headers(
     ``now`` is aware and becomes TimeSent; ``shared`` are :func:`shared_headers`; ``incoming`` is the message being handled, which
     passes on its conversation and correlation. Without it a conversation starts: ``conversation_id``, or the message's own id.
     ``trace`` are the headers of its trace; by default the trace of ``incoming`` continues, unless ``custom`` names another.
-    ``custom`` headers come first and override all others except the message id. Raises :class:`WireFormatError` for a naive
-    ``now`` and for a duration beyond the range of .NET.
+    ``custom`` headers come first and override all others except the message id; the name of a file is that of another message's
+    body, and is left out. Raises :class:`WireFormatError` for a naive ``now`` and for a duration beyond the range of .NET.
     """
     ours: Headers = {names.MESSAGE_ID: message_id}
     if intent is not Intent.UNDEFINED:
@@ -245,7 +248,7 @@ def outgoing_headers(
         ours |= trace or ({} if incoming is None else _trace_of(incoming))
     if not custom:
         return ours
-    headers = {name: value for name, value in custom.items() if name != names.MESSAGE_ID}
+    headers = {name: value for name, value in custom.items() if name not in _OURS_ALONE}
     for name, value in ours.items():
         headers.setdefault(name, value)
     return headers

@@ -26,6 +26,9 @@ FOLDER: Final = "sqlqueue-bodies"
 # A header may come from anywhere: it must not name other files of the storage.
 FILE_NAME: Final = re.compile(rf"{FOLDER}/\d{{4}}-\d\d-\d\d/[0-9a-f]{{8}}-[0-9a-f]{{4}}-[0-9a-f]{{4}}-[0-9a-f]{{4}}-[0-9a-f]{{12}}")
 
+# As in the text of headers, where it cannot be part of a value: its quotes would be escaped there.
+_HEADER: Final = f'"{names.CLAIM_CHECK}":'
+
 
 class ClaimChecks:
     """Writes, reads and removes the files. Only queues whose workers are known to read them get claim checks.
@@ -64,7 +67,7 @@ class ClaimChecks:
         the clean-up of the workers.
         """
         # A failed message whose body was edited has the header, and its body in the row.
-        if len(row.body) <= self._above or destination not in self._queues or names.CLAIM_CHECK in row.headers:
+        if len(row.body) <= self._above or destination not in self._queues or _HEADER in row.headers:
             return row
         wanted = f"{FOLDER}/{datetime.now(UTC):%Y-%m-%d}/{uuid.uuid4()}"
         name = self.storage.save(wanted, ContentFile(row.body)).replace("\\", "/")
@@ -73,7 +76,7 @@ class ClaimChecks:
                 f"the storage {self._alias!r} has stored the file {wanted!r} as {name!r}: for claim checks it must keep names"
             )
         escaped = name.replace("/", "\\/")
-        return replace(row, headers=f'{{"{names.CLAIM_CHECK}":"{escaped}",{row.headers[1:]}', body=b"")
+        return replace(row, headers=f'{{{_HEADER}"{escaped}",{row.headers[1:]}', body=b"")
 
     def read(self, name: str, limit: int = -1) -> bytes:
         """The body in a file, or its first `limit` bytes. BodyNotFound, MessageBodyError for a name that is not ours."""

@@ -272,6 +272,18 @@ def test_queue_that_may_not_read_files_gets_the_body(bench: Bench, files: Files)
     assert not bench.rows("Other")[1].body
 
 
+def test_headers_of_another_message_do_not_keep_the_body_in_the_row(bench: Bench, files: Files, texts: Calls) -> None:
+    """A handler may pass on all headers that are not of NServiceBus."""
+    other = files.make("2026-01-01")
+    send("Test.Message", LARGE, headers={"SqlQueue.ClaimCheck": other, "Shop.Note": 'see "SqlQueue.ClaimCheck":'})
+    (row,) = bench.rows("Sales")
+    assert not row.body
+    assert json.loads(row.headers or "")["Shop.Note"] == 'see "SqlQueue.ClaimCheck":'
+    bench.run()
+    assert texts.seen == [LARGE["text"]]
+    assert files.names == [other]
+
+
 def test_limit_of_bodies_is_that_of_rows(bench: Bench, files: Files) -> None:
     with pytest.raises(MessageBodyError, match=r"more than the 400 of .*'Other' is not known to read claim checks"):
         send("Other.Message", LARGE)

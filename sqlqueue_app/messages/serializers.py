@@ -38,6 +38,7 @@ from sqlqueue_app.messages.type_hints import (
     bare,
     is_mappable,
     is_optional,
+    keeps_undeclared,
     mapped_class,
     mapping_items,
     members_of,
@@ -280,13 +281,18 @@ def _object_check(kind: Any, as_xml: bool) -> Check:
     except MessageTypeError:
         return _accept  # a class that this process can only send
     checks = [(each.name, *_member_check(each.hint, as_xml)) for each in members]
+    may_have_more = keeps_undeclared(typing.get_origin(kind) or kind)
 
     def check(value: Any) -> None:
+        if may_have_more and (more := value.model_extra):
+            raise _ChangedError(
+                f"{kind.__qualname__} does not declare {', '.join(more)}, which would be lost: declare every member"
+            )
         for name, leaf, check_member in checks:
             if type(found := getattr(value, name)) is not leaf:
                 at(f".{name}", check_member, found)
 
-    return check if checks else _accept
+    return check if checks or may_have_more else _accept
 
 
 def _member_check(hint: Any, as_xml: bool) -> tuple[type | None, Check]:

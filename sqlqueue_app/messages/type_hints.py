@@ -95,13 +95,23 @@ def is_model(cls: type) -> bool:
     return pydantic is not None and issubclass(cls, pydantic.BaseModel)
 
 
+def keeps_undeclared(cls: Any) -> bool:
+    """Whether objects of the class may have members that it does not declare: those of a model with `extra="allow"`."""
+    return is_model(cls) and cls.model_config.get("extra") == "allow"
+
+
 def construct(cls: Any, members: dict[str, Any]) -> Any:
     """Create an instance with these members; errors of the class propagate. Models validate their values, by alias."""
-    if not is_model(cls):
+    if not is_model(cls) or cls.__pydantic_root_model__:
         return cls(**members)
     fields = _model_fields(cls)
-    aliases = {name: fields[name].validation_alias or fields[name].alias for name in members}
-    return cls.model_validate({alias if isinstance(alias := aliases[name], str) else name: members[name] for name in members})
+    return cls.model_validate({_alias(fields[name]) or name: value for name, value in members.items()})
+
+
+def _alias(field: Any) -> str | None:
+    """The name by which a model reads the field; None if that is its own name or a path."""
+    alias = field.validation_alias or field.alias
+    return next((choice for choice in getattr(alias, "choices", [alias]) if isinstance(choice, str)), None)
 
 
 @lru_cache(maxsize=2048)
@@ -242,11 +252,13 @@ _VALUES: Final = (bool, int, float, Decimal, datetime, date, time, timedelta, UU
 MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 
-_AROUND: Final = (typing.Annotated, typing.Required, typing.NotRequired, getattr(typing, "ReadOnly", typing.Required))
+_AROUND: Final = (
+    typing.Annotated, typing.Final, typing.Required, typing.NotRequired, getattr(typing, "ReadOnly", typing.Required),
+)  # fmt: skip
 
 
 def bare(hint: Any) -> Any:
-    """The hint without Annotated, NewType, type aliases and the key markers of a TypedDict."""
+    """The hint without Annotated, Final, NewType, type aliases and the key markers of a TypedDict."""
     while True:
         if typing.get_origin(hint) in _AROUND:
             hint = typing.get_args(hint)[0]

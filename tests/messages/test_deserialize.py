@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum
-from typing import Annotated, Any, Literal, NamedTuple, NewType, TypedDict, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, NewType, TypedDict, TypeVar
 from uuid import UUID
 
 import pytest
@@ -99,6 +99,7 @@ def read(value: Any, hint: Any) -> Any:
         (int | str, "3", "3"),
         (datetime | str, "soon", "soon"),
         (Annotated[int, "minutes"], 3, 3),
+        (Final[int], 3, 3),
         (Literal["a", 1], 1, 1),
         (list, [1, "x"], [1, "x"]),
         (Sequence[UUID], [str(UUID(int=1))], [UUID(int=1)]),

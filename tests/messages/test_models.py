@@ -9,7 +9,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
+from pydantic import AliasChoices, BaseModel, Field, NonNegativeInt, PositiveInt, RootModel
 
 from sqlqueue_app.messages.errors import MessageBodyError
 from sqlqueue_app.messages.serializers import JSON_CONTENT_TYPE, XML_CONTENT_TYPE, deserialize, serialize
@@ -105,6 +105,34 @@ def test_model_is_written_and_read(content_type: str, names: str) -> None:
 def test_refusal_of_a_model_has_the_position(body: bytes, expected_error: str) -> None:
     with pytest.raises(MessageBodyError, match=f"(?s){expected_error}"):
         deserialize(body, JSON_CONTENT_TYPE, Order)
+
+
+class Tags(RootModel[list[str]]):
+    pass
+
+
+class Tagged(BaseModel):
+    tags: Tags
+    number: int = Field(validation_alias=AliasChoices("no", "num"))
+
+
+@pytest.mark.parametrize("content_type", CONTENT_TYPES)
+def test_root_model_and_choices_of_aliases_are_read_as_written(content_type: str) -> None:
+    message = Tagged.model_validate({"tags": ["a", "b"], "num": 5})
+
+    assert deserialize(serialize(message, "as_is", content_type, ["Shop.Tagged"]), content_type, Tagged) == message
+
+
+@pytest.mark.parametrize("content_type", CONTENT_TYPES)
+def test_undeclared_members_of_a_model_are_refused(content_type: str) -> None:
+    class Open(BaseModel, extra="allow"):
+        pass
+
+    class Holder(BaseModel):
+        held: list[Open]
+
+    with pytest.raises(MessageBodyError, match=r"held\[1\]: .*Open does not declare colour, size, which would be lost"):
+        serialize(Holder(held=[Open(), Open.model_validate({"colour": 1, "size": 2})]), "as_is", content_type, ["Shop.Holder"])
 
 
 def test_unknown_type_is_left_to_pydantic() -> None:

@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage, SagaMessage, complete_headers
 from sqlqueue_app.messages.errors import AddressError, MessageTypeError, Unrecoverable
-from sqlqueue_app.messages.headers import Intent, whole_number
+from sqlqueue_app.messages.headers import Intent, check_custom_headers, whole_number
 from sqlqueue_app.messages.times import as_delay
 from sqlqueue_app.messages.types import Body
 from sqlqueue_app.policies.priorities import Priority
@@ -199,6 +199,7 @@ class MessageContext:
                 "(it is not an endpoint and has no SEND_AS)"
             )
         if names.ORIGINATING_SAGA_ID in self._incoming.headers:
+            check_custom_headers(headers)
             headers = {**_saga_asking(self._incoming), **(headers or {})}
         return reply_at(self, address, message, body, headers)
 

@@ -141,6 +141,7 @@ def _refuse_in_handler() -> None:
 
 
 def _refuse_headers(headers: Mapping[str, str | None] | None) -> None:
+    names.check_custom_headers(headers)
     if taken := [name for name in _OURS if name in (headers or {})]:
         raise ConfigurationError(f"headers= of request() names {taken[0]!r}, which identifies the reply: leave it out")
 

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError, SqlQueueError, WireFormatError
-from sqlqueue_app.messages.headers import Intent
+from sqlqueue_app.messages.headers import Intent, check_custom_headers
 from sqlqueue_app.messages.serializers import deserialize
 from sqlqueue_app.messages.type_hints import check_mappable
 from sqlqueue_app.messages.types import registry
@@ -120,7 +120,8 @@ def return_code_of(message: object, body: object = None) -> int | None:
 
 
 def return_code_headers(code: int, custom: Mapping[str, str | None] | None) -> dict[str, str | None]:
-    """The caller's headers, then those of a return code."""
+    """The caller's headers, then those of a return code. Raises WireFormatError as `check_custom_headers`."""
+    check_custom_headers(custom)
     return {**(custom or {}), names.RETURN_MESSAGE_ERROR_CODE: str(code), names.CONTROL_MESSAGE: "True"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sqlqueue_app import publish, send, send_many, subscribe
+from sqlqueue_app import publish, request, send, send_many, subscribe
 from sqlqueue_app.messages.errors import (
     AddressError,
     ConfigurationError,
@@ -19,6 +19,7 @@ from sqlqueue_app.messages.errors import (
     SqlQueueError,
     WireFormatError,
 )
+from sqlqueue_app.testing import FakeContext
 from tests.sending.conftest import Desk
 from tests.sending.types import NotRegistered, PlaceOrder
 
@@ -75,6 +76,21 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         lambda: send(PlaceOrder("1"), headers={None: "x"}),  # type: ignore[dict-item]
         WireFormatError,
         "header name None is NoneType",
+    ),
+    "headers of a request that are no dictionary": (
+        lambda: request("Sending.A", headers=["a"]),  # type: ignore[call-overload]
+        WireFormatError,
+        r"headers is list \(\['a'\]\); expected a dictionary of text",
+    ),
+    "headers of a return code that are no dictionary": (
+        lambda: FakeContext().reply(1, headers=5),  # type: ignore[call-overload]
+        WireFormatError,
+        r"headers is int \(5\); expected a dictionary",
+    ),
+    "headers of a reply to a saga that are no dictionary": (
+        lambda: FakeContext(headers={"NServiceBus.OriginatingSagaId": "1"}).reply("Sending.A", headers=5),  # type: ignore[call-overload]
+        WireFormatError,
+        r"headers is int \(5\); expected a dictionary",
     ),
     "headers that are no dictionary": (
         lambda: send(PlaceOrder("1"), headers=[("a", "b")]),  # type: ignore[call-overload]

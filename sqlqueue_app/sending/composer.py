@@ -575,12 +575,12 @@ MESSAGES_PER_TEMPLATE = 500
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """A composed message with a placeholder for its id; a correlation id of None means the message's own id."""
+    """A composed message with a placeholder for its id."""
 
     destination: QueueAddress
     headers: tuple[str, ...]
     write_body: Writer
-    correlation_id: str | None
+    correlates_itself: bool
     sample: NewRow
 
     def row(self, payload: object) -> NewRow:
@@ -590,7 +590,7 @@ class _Template:
             message_id,
             message_id.join(self.headers),
             self.write_body(payload),
-            self.correlation_id or message_id,
+            message_id if self.correlates_itself else self.sample.correlation_id,
             self.sample.reply_to_address,
             self.sample.time_to_be_received_ms,
             self.sample.delay_ms,
@@ -668,6 +668,6 @@ def _template(composer: Composer, message: object, options: SendOptions, incomin
         destination,
         tuple(row.headers.split(mark)),
         write_body,
-        None if row.correlation_id == mark else row.correlation_id,
+        row.correlation_id == mark,
         row,
     )

@@ -192,6 +192,16 @@ def test_few_hundred_rows_need_one_statement(desk: Desk) -> None:
     assert len(captured) <= 3
 
 
+@pytest.mark.parametrize("blank", [None, ""])
+def test_blank_correlation_id_of_the_caller_stays_blank(desk: Desk, blank: str | None) -> None:
+    headers = {"NServiceBus.CorrelationId": blank}
+    send(PlaceOrder("1"), headers=headers)
+    send_many([PlaceOrder("2")], headers=headers)
+
+    assert [row.correlation_id for row in desk.rows()] == [None, None]
+    assert [each["NServiceBus.CorrelationId"] for each in desk.headers()] == [blank, blank]
+
+
 def test_messages_continue_the_conversation_of_the_handled_message(desk: Desk) -> None:
     incoming = IncomingMessage(
         uuid.uuid4(), {"NServiceBus.MessageId": "m", "NServiceBus.ConversationId": "c", "NServiceBus.CorrelationId": "k"}, b"{}"

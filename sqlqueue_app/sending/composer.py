@@ -36,7 +36,7 @@ from sqlqueue_app.messages.headers import Headers, Intent, check_custom_headers,
 from sqlqueue_app.messages.serializers import CONTENT_TYPES, Writer, is_xml, writer_for
 from sqlqueue_app.messages.times import check_delay, delay_milliseconds, deliver_at_header, due_time
 from sqlqueue_app.messages.type_hints import AS_IS, is_mappable, pascal_keys
-from sqlqueue_app.messages.types import MessageType, name_fault, registry, resolve_enclosed, topics_of
+from sqlqueue_app.messages.types import MessageType, full_name, name_fault, registry, resolve_enclosed, topics_of
 from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.sending.claim_checks import claim_checks_of
 from sqlqueue_app.sending.priority_queues import Priorities, checked_priority
@@ -263,11 +263,15 @@ class Composer:
         if isinstance(kind, str):
             if fault := name_fault(kind):
                 raise MessageTypeError(f"the message type {kind!r} {fault}: expected a name such as 'Sales.PlaceOrder'")
-            name, known = kind, registry.by_name(kind)
+            # An assembly may follow the name. Routes and the registry know the name alone.
+            given, name = kind.strip(), full_name(kind)
+            known = registry.by_name(name)
         else:
             known = registry.of(kind)
-            name = known.name
-        enclosed = name if known is None else registry.enclosed(known.cls)
+            given = name = known.name
+        enclosed = given if known is None else registry.enclosed(known.cls)
+        if known is not None and given != name:
+            enclosed = ";".join([given, *enclosed.split(";")[1:]])
         content_type = CONTENT_TYPES[self.serializer]
         return TypeForm(name, known, self._shared(content_type, enclosed), self._writer(known, content_type, enclosed))
 

@@ -59,6 +59,17 @@ def test_message_is_sent_to_the_queue_of_its_route(desk: Desk) -> None:
     assert [len(desk.rows(name)) for name in ("Sales", "Billing")] == [1, 1]
 
 
+def test_assembly_after_a_name_is_no_part_of_it(desk: Desk) -> None:
+    desk.configure(ROUTES={"Sending.PlaceOrder": "Sales", "Sending.*": "Billing", "Sending.Other": "Sales"})
+
+    send("Sending.PlaceOrder, Shop.Other", {})
+    send_many("Sending.Other, Shop.Other", [{}])
+
+    types = [headers["NServiceBus.EnclosedMessageTypes"] for headers in desk.headers()]
+    assert types == ["Sending.PlaceOrder, Shop.Other;Sending.Command", "Sending.Other, Shop.Other"]
+    assert desk.rows("Billing") == []
+
+
 def test_missing_route_is_reported_with_type_and_remedy(desk: Desk) -> None:
     desk.configure(ROUTES={})
 

@@ -126,11 +126,11 @@ def send_many(
         incoming=handled.incoming if handled is not None else None,
         ids=ids,
     )
-    if handled is None or handled.collect is None:
+    if handled is None or (collect := handled.collect) is None:
         row_ids = chosen.write_rows(rows, source)
     else:
         made = list(rows)
-        handled.collect([outgoing_of(destination, row) for destination, row in made])
+        collect([outgoing_of(destination, row) for destination, row in made])
         row_ids = [row.id for _, row in made]
     return ids or row_ids
 
@@ -306,8 +306,9 @@ class Sender:
     def write(self, messages: Sequence[OutgoingMessage]) -> None:
         """Write now, in the transaction of the queue's alias if one is open; if only another alias has one, when that commits."""
         handled = current_handling()
-        if handled is not None and handled.collect is not None:
-            handled.collect(messages)
+        # Read once: in a thread with a copy of the context, the handler may end meanwhile.
+        if handled is not None and (collect := handled.collect) is not None:
+            collect(messages)
         else:
             self.when_possible(partial(self.dispatcher.dispatch, messages))
 

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.books import handled_more
 from tests.chaos.failpoints import STEPS, STEPS_OF_TWO_PHASE
 from tests.chaos.ledger_books import ledger_account, settle
@@ -22,9 +24,11 @@ from tests.support.waiting import poll_until
 
 SIDE_BY_SIDE = 2
 # Fewer than the workers handle, so that few messages wait at the end.
-A_SECOND = 100.0
+A_SECOND = 50.0
 
 
+# Each of many steps starts and kills workers, which takes minutes on a busy machine.
+@pytest.mark.timeout(600)
 def test_a_kill_at_every_step(bench: Bench, ledger: OtherDatabase, tmp_path: Path) -> None:
     prepare(bench)
     log = tmp_path / "workers.log"

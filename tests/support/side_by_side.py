@@ -31,7 +31,6 @@ OWN_SPARK = (
 # The slowest of the remaining tests.
 LONG = (
     *("tests/browser/", "tests/docs/test_examples.py", "tests/benchmarks/", "tests/packaging/", "tests/demo/"),
-    "tests/dashboard/test_permission_matrix.py::test_text_filters_do_not_reveal_bodies",
     "tests/chaos/",
     "tests/receiving/test_gunicorn.py",
     "tests/receiving/test_keys.py::test_thirty_kills_keep_each_key_in_order",

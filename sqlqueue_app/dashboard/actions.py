@@ -227,7 +227,6 @@ def _result_message(operation: Operation) -> str:
     }
     deleted = ngettext("%(count)s message deleted.", "%(count)s messages deleted.", count)
     text = texts.get(operation.kind, deleted) % {"count": number(count)}
-    left = operation.skipped + operation.failed
-    if left:
+    if left := operation.skipped + operation.failed:
         text += " " + ngettext("%(count)s was skipped.", "%(count)s were skipped.", left) % {"count": number(left)}
     return f"{text} {operation.error}".strip()

@@ -172,16 +172,18 @@ class BulkAction(FailureAction):
 
     def find(self, **key: Any) -> None:
         self.selection = _selection_of(self.request, self.statuses)
-        self.target, self.back_url = self.selection.in_words(), page_of(self.pages, self.selection)
-        self.hidden = self.selection.to_fields()
+        self.target, self.back_url = self.selection.in_words(), page_of(self.pages, replace(self.selection, newest=None))
         back = self.request.POST.get("back") or self.request.GET.get("back", "")
-        if back.startswith(self.pages.url()):
-            self.back_url = back
-            self.hidden.append(("back", back))
         found = Preview()
         # Nothing is counted for a user without the permission.
         if may(self.request, self.permission):
+            # What fails while the user reads the page is left out.
+            self.selection = self.selection.as_of_now()
             found, self.blocked = self._dry_run()
+        self.hidden = self.selection.to_fields()
+        if back.startswith(self.pages.url()):
+            self.back_url = back
+            self.hidden.append(("back", back))
         self.count, self.submit = found.eligible, f"{self.label} ({number(found.eligible)})"
         facts = [(_("Messages"), self.target), (str(self.eligible), number(found.eligible))]
         targets = found.targets.most_common(_REASONS_SHOWN)

@@ -401,7 +401,7 @@ def create_operation(
     runner: OperationRunner,
     now: Callable[[], datetime] | None = None,
 ) -> Operation:
-    """Write the row of an operation, leased to the runner; nothing runs yet.
+    """Write the row of an operation, leased to the runner; nothing runs yet. Messages that fail from now on are left out.
 
     Raises OperationRefused if the scope is empty or invalid or the error queue belongs to another system, and DatabaseErrors.
     """
@@ -410,6 +410,8 @@ def create_operation(
     scope = chosen.scope(wanted)
     alias = managed_alias()
     with database_errors(dialect_of_connection(connection_of(alias)), "begin an operation"):
+        if isinstance(scope, FailureSelection):
+            scope = scope.as_of_now()
         words = scope.in_words()
         total = chosen.total(settings, scope.to_json())
         if not total:

@@ -16,14 +16,14 @@ from operator import and_
 from typing import Any, Final, Self
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, Max, OuterRef, Q, QuerySet
 from django.http import QueryDict
 from django.utils.dateparse import parse_datetime
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _, ngettext
 
 from sqlqueue_app.messages import failure_groups
-from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
 from sqlqueue_app.receiving.instances import managed_alias
 
 # The maximum that a URL and one statement can hold.
@@ -49,7 +49,8 @@ class FailureSelection:
     any characters, case is ignored. `message_type` and `exception` match without their namespace too, `queue` matches the failed
     queue or the error queue, `message_id` the message id or the unique id, `retried_to` the target of the last retry. Each word or
     quoted phrase of `text` must occur in ids, type, exception, endpoint or queue. `since` and `until` are aware and refer to the
-    last failure; `until` is exclusive.
+    last failure; `until` is exclusive. `newest` is the key of the newest FailedAttempt of the index that counts: messages that
+    failed after it are left out.
 
     A selection with `problems`, parts that could not be read, matches nothing, so that a mistake never selects too much.
     """
@@ -70,6 +71,7 @@ class FailureSelection:
     text: str = ""
     since: datetime | None = None
     until: datetime | None = None
+    newest: int | None = None
     problems: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -90,6 +92,13 @@ class FailureSelection:
     def or_statuses(self, *statuses: FailureStatus) -> Self:
         """A copy with these statuses, unless the selection names statuses or ids."""
         return self if self.statuses or self.ids else replace(self, statuses=statuses)
+
+    def as_of_now(self) -> Self:
+        """A copy without the messages that fail from now on, unless the selection names ids or has `newest`. One statement."""
+        if self.ids or self.newest is not None:
+            return self
+        last = FailedAttempt.objects.using(managed_alias()).aggregate(last=Max("pk"))["last"]
+        return replace(self, newest=last or 0)
 
     def with_problems(self, *problems: str) -> Self:
         return replace(self, problems=(*self.problems, *problems))
@@ -116,6 +125,7 @@ class FailureSelection:
             (self.text, lambda: _all_of(_contains(word) for word in _words(self.text))),
             (self.since, lambda: Q(failed_at__gte=self.since)),
             (self.until, lambda: Q(failed_at__lt=self.until)),
+            (self.newest is not None, lambda: ~_failed_after(self.newest)),
         )
         return _all_of(make() for value, make in conditions if value)
 
@@ -219,6 +229,10 @@ def _in_group(group: UUID | None, classifier: str) -> Q:
     return condition
 
 
+def _failed_after(newest: int | None) -> Q:
+    return Q(Exists(FailedAttempt.objects.using(managed_alias()).filter(failure=OuterRef("pk"), pk__gt=newest)))
+
+
 def _matches(column: str, text: str, *, last_part: bool = False) -> Q:
     first, *rest = text.split("*")
     if not rest:
@@ -274,6 +288,9 @@ def _read(cls: type[FailureSelection], lists: Mapping[str, list[str]]) -> Any:
     problems += _too_much(values)
     for name in _TIMES:
         values[name] = _read_time(_last(lists, name), problems)
+    newest = _last(lists, "newest")
+    # Without a valid number nothing is selected.
+    values["newest"] = (int(newest) if re.fullmatch("[0-9]{1,18}", newest) else 0) if newest else None
     return cls(**values, problems=tuple(problems))
 
 

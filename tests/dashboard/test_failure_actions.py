@@ -177,6 +177,19 @@ def test_unfiltered_action_needs_the_typed_count(shop: QueueDatabase) -> None:
     assert count(shop, "Sales") == 2
 
 
+def test_failures_since_the_preview_are_left_out(shop: QueueDatabase) -> None:
+    fail(shop, [failed_row(), failed_row()])
+    client, page = client_of("writer"), f"{FAILURES}archive/?queue=Sales"
+    form = form_of(client.get(page).content.decode())
+    later = fail(shop, [failed_row()])
+
+    answer = client.post(page, form)
+
+    assert answer["Location"] == f"{FAILURES}messages/?queue=Sales"
+    assert statuses(*later) == ["UNRESOLVED"]
+    assert [each.count for each in OperatorAction.objects.all()] == [2]
+
+
 def test_form_without_a_checked_box_does_nothing(shop: QueueDatabase) -> None:
     fail(shop, [failed_row()])
     client = client_of("writer")

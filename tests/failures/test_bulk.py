@@ -205,6 +205,21 @@ def test_operation_is_cancelled_between_batches(shop: QueueDatabase) -> None:
     assert run_open_operations(OperationRunner(get_settings(), now=later()), StopSignal()) == 0
 
 
+def test_operation_leaves_out_what_fails_after_its_request(shop: QueueDatabase) -> None:
+    fail(shop, [failed_row() for _ in range(4)])
+    operation = created("delete")
+    runner = OperationRunner(get_settings(), batch=2)
+    runner.claim(operation.pk)
+    runner.advance(operation.pk)
+    # Some of these ids come after the cursor, whatever it is.
+    fail(shop, [failed_row() for _ in range(20)])
+
+    runner.run(operation.pk, wait=never)
+
+    assert numbers(operation) == ("completed", 4, 0, 0)
+    assert count(shop, "error") == 20
+
+
 def test_next_worker_cancels_an_operation_that_has_not_started(shop: QueueDatabase) -> None:
     fail(shop, [failed_row()])
     operation = created()

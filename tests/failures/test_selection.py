@@ -34,6 +34,7 @@ FULL = FailureSelection(
     text='two words "and a phrase"',
     since=FAILED_AT - HOUR,
     until=FAILED_AT + HOUR,
+    newest=7,
 )
 
 

@@ -73,13 +73,13 @@ def write_reports(alias: str, reports: Sequence[Report], now: datetime) -> None:
     reports = [_fitting(each) for each in reports]
     if not reports:
         return
-    changes = [_Change(each, rows, now) for each, rows in _with_rows(alias, reports)]
+    changes = _changes(alias, reports, now)
     same = [pk for each in changes if not each.is_any for pk in each.seen_rows]
     with transaction.atomic(using=alias):
         if changing := [each.report for each in changes if each.is_any]:
             one_at_a_time(alias, _LOCK, now)
-            for report, rows in _with_rows(alias, changing):
-                _Change(report, rows, now).write(alias)
+            for change in _changes(alias, changing, now):
+                change.write(alias)
         CheckResult.objects.using(alias).filter(pk__in=same).update(checked_at=now)
 
 
@@ -201,20 +201,25 @@ def _fitting(report: Report) -> Report:
     return replace(report, failing=failing, passing=passing, since=since, explained=explained, severities=severities)
 
 
-def _with_rows(alias: str, reports: Sequence[Report]) -> list[tuple[Report, dict[str, CheckResult]]]:
+def _changes(alias: str, reports: Sequence[Report], now: datetime) -> list[_Change]:
+    """The changes of the reports. One statement."""
     found: defaultdict[str, dict[str, CheckResult]] = defaultdict(dict)
-    for row in CheckResult.objects.using(alias).filter(name__in=[each.name for each in reports]).order_by("pk"):
+    names = {INSTANCES.name, *(each.name for each in reports)}
+    for row in CheckResult.objects.using(alias).filter(name__in=names).order_by("pk"):
         found[row.name][row.subject] = row
-    return [(each, found[each.name]) for each in reports]
+    last = last_run(found[INSTANCES.name].values())
+    is_resumed = last is not None and now - last > STALE_AFTER
+    return [_Change(each, found[each.name], now, is_resumed=is_resumed) for each in reports]
 
 
 class _Change:
-    """The changes of a report to the rows of its check, by subject."""
+    """The changes of a report to the rows of its check, by subject. `is_resumed`: no worker has run checks for a while."""
 
-    def __init__(self, report: Report, known: Mapping[str, CheckResult], now: datetime) -> None:
+    def __init__(self, report: Report, known: Mapping[str, CheckResult], now: datetime, *, is_resumed: bool) -> None:
         self.report = report
         self._known = known
         self._now = now
+        self._is_resumed = is_resumed
         self._check = report.check
         failing = {subject for subject, row in known.items() if row.failing}
         self._failed = sorted(report.failing.keys() - failing)
@@ -226,7 +231,9 @@ class _Change:
         self._gone = sorted(gone | (known.keys() & {""} if self._check is not None and not passes else set()))
         new = {""} if passes else report.passing if self._check is None else set()
         self._new = sorted(new - known.keys())
-        self._seen = {*report.failing, *report.passing, *([""] if passes else [])} - set(self._gone)
+        # No worker could report them: after an outage their time begins again.
+        kept = [subject for subject, row in known.items() if is_resumed and row.failing]
+        self._seen = {*report.failing, *report.passing, *kept, *([""] if passes else [])} - set(self._gone)
 
     @property
     def is_any(self) -> bool:
@@ -283,13 +290,14 @@ class _Change:
         if row.subject in self.report.failing:
             return False
         if row.subject in self.report.explained:
-            return True
+            return not is_muted(row, self._now)
         if row.subject in self.report.passing:
             has_passed = not row.failing and self._now - row.since > PASSED_KEPT and not is_muted(row, self._now)
             return self._check is not None and has_passed
-        return (self._check is not None and self._check.covers_all) or _silent(row, self._now) > max(
-            UNSEEN, timedelta(seconds=4 * row.every_seconds)
-        )
+        if self._check is not None and self._check.covers_all:
+            return True
+        is_silent = _silent(row, self._now) > max(UNSEEN, timedelta(seconds=4 * row.every_seconds))
+        return is_silent and not (self._is_resumed and row.failing)
 
 
 logger = logging.getLogger("sqlqueue.background")

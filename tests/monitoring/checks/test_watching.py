@@ -15,8 +15,8 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.history import text_of_event
 from sqlqueue_app.messages.errors import DatabaseError
-from sqlqueue_app.models import CheckResult, Claim, Event, Instance, QueueSample
-from sqlqueue_app.monitoring.check_results import PASSED_KEPT
+from sqlqueue_app.models import CheckResult, Claim, EndpointExpectation, Event, Instance, QueueSample
+from sqlqueue_app.monitoring.check_results import PASSED_KEPT, UNSEEN
 from sqlqueue_app.monitoring.checks import BUILT_IN, MOVER, describe_advice, describe_finding
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.stopping import StopSignal
@@ -110,6 +110,45 @@ def test_passed_results_are_kept_for_a_day_and_longer_when_muted(bench: Bench) -
         bench.first.run_due()
         left = set(CheckResult.objects.filter(name="sqlqueue.mover").values_list("subject", flat=True))
         assert left == ({"", "Sales"} if days < 4 else {""})
+
+
+def test_outage_of_all_workers_ends_no_alert(bench: Bench) -> None:
+    instance(threads={"Sales": 1})
+    bench.samples("Sales.Priority", waiting=3)
+    bench.first.run_due()
+    CheckResult.objects.filter(name="sqlqueue.receivers").update(muted_until=bench.now + PASSED_KEPT)
+    before = CheckResult.objects.get(name="sqlqueue.receivers")
+    bench.pass_time(UNSEEN + 5 * MINUTE)
+    # The first runs have no samples yet.
+    for seconds in (0, 20, 60):
+        bench.pass_time(seconds * SECOND)
+        if seconds == 60:
+            bench.samples("Sales.Priority", waiting=3)
+        bench.first.run_due()
+        after = CheckResult.objects.get(name="sqlqueue.receivers")
+        assert (after.pk, after.failing, after.since, after.muted_until) == (before.pk, True, before.since, before.muted_until)
+    assert recorded_events() == [("check_failed", "Sales.Priority")]
+    QueueSample.objects.all().delete()
+    for _ in range(UNSEEN // MINUTE + 1):
+        bench.pass_time(MINUTE)
+        bench.first.run_due()
+    assert bench.failing("receivers") == {}, "workers have looked for it for long enough"
+
+
+def test_muted_result_stays_muted_while_another_check_explains_it(bench: Bench) -> None:
+    EndpointExpectation.objects.create(endpoint="Sales", minimum=2, changed_at=bench.now)
+    instance(started_at=bench.now - PASSED_KEPT)
+    bench.first.run_due()
+    muted_until = bench.now + 10 * MINUTE
+    CheckResult.objects.filter(name="sqlqueue.minimums").update(muted_until=muted_until)
+    lost = instance(pid=1, callback_queue=None, silent=timedelta(minutes=5), started_at=bench.now - PASSED_KEPT)
+    bench.pass_time(MINUTE)
+    bench.first.run_due()
+    lost.delete()
+    bench.pass_time(MINUTE)
+    bench.first.run_due()
+    assert CheckResult.objects.get(name="sqlqueue.minimums", failing=True).muted_until == muted_until
+    assert [each for each in recorded_events() if each[1] == "Sales"] == [("endpoint_below_minimum", "Sales")]
 
 
 def test_results_of_unknown_checks_expire(bench: Bench) -> None:

@@ -6,6 +6,7 @@ Counters never decrease, even if processes end: they come from the database, not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from django.db import models
@@ -21,7 +22,8 @@ from sqlqueue_app.models import CheckResult, FailedMessage, Operation, PipelineR
 from sqlqueue_app.models.failures import FailureStatus
 from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.monitoring.check_results import is_muted
-from sqlqueue_app.monitoring.health import is_watched
+from sqlqueue_app.monitoring.health import current_results, is_watched
+from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.instances import InstanceStatus
 from sqlqueue_app.status.overview import Status, read_status
@@ -58,7 +60,7 @@ def _family(name: str, text: str, labels: Sequence[str], samples: Iterable[tuple
 
 
 def read_metrics(settings: Settings | None = None) -> list[Metric]:
-    """Read all metrics. As many statements as `read_status` and seven more. Raises ConnectionLost, and ConfigurationError."""
+    """Read all metrics. As many statements as `read_status` and up to ten more. Raises ConnectionLost, and ConfigurationError."""
     settings = settings or get_settings()
     status = read_status(settings)
     families = [
@@ -68,7 +70,7 @@ def read_metrics(settings: Settings | None = None) -> list[Metric]:
         *_of_instances(status),
     ]
     alias = managed_alias()
-    for of_tables in (_of_totals, _of_failures, _of_operations, _of_checks, _of_pipeline):
+    for of_tables in (_of_totals, _of_failures, _of_operations, partial(_of_checks, settings, status), _of_pipeline):
         # Unreadable metrics, such as before `migrate`, are left out.
         with optional_read(alias, "read the metrics"):
             families += of_tables(alias)
@@ -99,6 +101,7 @@ def _head_age(queue: QueueStatus) -> float | None:
 
 
 def _of_delayed(status: Status) -> Iterator[Metric]:
+    now = status.managed_now or status.taken_at
     found = [each for each in status.delayed if each.waiting is not None and each.overdue is not None]
     yield _family(
         "sqlqueue_delayed_messages",
@@ -108,9 +111,9 @@ def _of_delayed(status: Status) -> Iterator[Metric]:
     )
     yield _family(
         "sqlqueue_delayed_overdue_messages",
-        "Delayed messages that are due and were not moved; counted up to 10,000.",
+        "Delayed messages that no worker has moved for a minute; counted up to 10,000.",
         ["endpoint"],
-        [([each.endpoint], each.overdue or 0) for each in found],
+        [([each.endpoint], each.overdue_at(now) or 0) for each in found],
     )
 
 
@@ -160,9 +163,11 @@ def _of_operations(alias: str) -> Iterator[Metric]:
     yield _family("sqlqueue_operations", "Bulk operations that have not ended.", ["state"], samples)
 
 
-def _of_checks(alias: str) -> Iterator[Metric]:
+def _of_checks(settings: Settings, status: Status, alias: str) -> Iterator[Metric]:
     now = database_now(alias)
-    results = list(CheckResult.objects.using(alias).order_by("-failing", "name", "subject")[:_CHECKS])
+    stored = list(CheckResult.objects.using(alias).order_by("-failing", "name", "subject")[:_CHECKS])
+    # As on the pages: a worker that died reports nothing, least of all its own death.
+    results, _issues = current_results(Snapshot(settings, now, status=status), stored)
     samples = [([each.name, each.subject], 1 if each.failing and not is_muted(each, now) else 0) for each in results]
     yield _family("sqlqueue_check_failing", "Whether a check fails and is not muted.", ["check", "subject"], samples)
 

@@ -17,6 +17,7 @@ from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
 from tests.support.databases import ROOT, QueueDatabase
+from tests.support.delayed_rows import put
 from tests.support.filling import HOSTILE, install, instance, message, table
 from tests.support.postgresql import ThrowAwayServer
 from tests.support.sqlserver import needs
@@ -127,6 +128,24 @@ def test_metrics_match_the_tables(queue_database: QueueDatabase) -> None:
     assert found['sqlqueue_failed_messages{status="unresolved"}'] == 0
     assert found['sqlqueue_operations{state="running"}'] == 0
     assert "secret" not in text
+
+
+def test_delayed_message_is_overdue_after_a_minute_as_on_the_pages(queue_database: QueueDatabase) -> None:
+    install(queue_database, METRICS=OPEN)
+    put(queue_database, timedelta(seconds=-3))
+    assert samples(get().content.decode())['sqlqueue_delayed_overdue_messages{endpoint="Sales"}'] == 0
+
+
+def test_failing_checks_are_those_of_the_pages(queue_database: QueueDatabase) -> None:
+    install(queue_database, METRICS=OPEN)
+    instance(silent=timedelta(minutes=5))
+    now = datetime.now(UTC)
+    # The results of the worker that died.
+    for name in ("instances", "receivers"):
+        CheckResult.objects.create(name=f"sqlqueue.{name}", since=now, checked_at=now - timedelta(minutes=5))
+    found = samples(get().content.decode())
+    failing = [name for name, value in found.items() if name.startswith("sqlqueue_check_failing") and value]
+    assert failing == ['sqlqueue_check_failing{check="sqlqueue.instances",subject="Sales on here (4711)"}']
 
 
 def test_counter_counts_all_written_rows(queue_database: QueueDatabase) -> None:

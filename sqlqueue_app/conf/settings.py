@@ -299,7 +299,9 @@ class Settings:
         return MappingProxyType({**self.endpoints, self.send_as: sender})
 
     def is_send_only(self, endpoint: str) -> bool:
-        """Whether the endpoint has no handlers in the settings: it only sends, and may await replies."""
+        """Whether the settings give the endpoint neither handlers nor tasks: it only sends, and may await replies."""
+        if endpoint in self.endpoints and any(each.takes_tasks(endpoint, self.endpoints) for each in self.task_backends.values()):
+            return False
         return endpoint in self.senders and self.senders[endpoint].handlers == ()
 
     @property

@@ -433,8 +433,9 @@ def _of_endpoints(snapshot: Snapshot, scope: _Scope, limits: Limits) -> _Found:
         return
     minimums = {name: least for name, least in snapshot.minimums.items() if scope.is_all or name in scope.endpoints}
     for name in dict.fromkeys((*scope.endpoints, *minimums)):
-        # An endpoint of SEND_AS without an entry is run by no worker.
-        if name in snapshot.settings.endpoints or name in minimums:
+        # No worker runs an endpoint that only sends: it counts only if the caller names it.
+        is_run = name in snapshot.settings.endpoints and not (scope.is_all and snapshot.settings.is_send_only(name))
+        if is_run or name in minimums:
             default = Bounds(critical=minimums[name], least=True) if minimums.get(name) else _NO_BOUNDS
             measure = Measure(name, "instances", snapshot.workers(name), limits.instances or default)
             yield from _held(measure, limits.instances, "live instance")

@@ -240,7 +240,9 @@ class RuleConditions:
             return Readings({})
         minimums: Mapping[str, float] = snapshot.minimums
         if rule.threshold is not None:
-            known = {*snapshot.settings.endpoints, *(each.endpoint for each in snapshot.instances), *minimums}
+            # Nothing should receive for endpoints that only send.
+            run = {name for name in snapshot.settings.endpoints if not snapshot.settings.is_send_only(name)}
+            known = {*run, *(each.endpoint for each in snapshot.instances if each.is_worker), *minimums}
             minimums = dict.fromkeys({rule.subject} if rule.subject else known, rule.threshold)
         elif rule.subject:
             minimums = {name: minimum for name, minimum in minimums.items() if name == rule.subject}

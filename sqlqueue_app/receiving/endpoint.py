@@ -34,7 +34,6 @@ from sqlqueue_app.receiving.handlers import (
     SubscriptionMessages,
     around,
     handlers_of,
-    takes_tasks,
     task_handlers,
     with_retries,
     with_time_limits,
@@ -490,8 +489,7 @@ def endpoints_of(
 
 def _only_sends(settings: Settings, name: str) -> bool:
     """Whether an endpoint exists only for processes that send as it, with HANDLERS empty: messages to it are kept."""
-    has_no_handlers = settings.endpoints[name].handlers == () and not takes_tasks(settings, name)
-    return name == settings.send_as and has_no_handlers
+    return name == settings.send_as and settings.is_send_only(name)
 
 
 def participants_of(log: TransactionLog, mode: TransactionMode, queue: str) -> TwoPhaseParticipants | None:

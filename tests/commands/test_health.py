@@ -187,6 +187,13 @@ def test_configured_minimums_are_checked(queue_database: QueueDatabase) -> None:
     assert checks("--endpoint", "Sales") == (0, {})
 
 
+def test_no_instance_is_expected_of_an_endpoint_that_only_sends(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS={"Sales": {}, "Site": {"HANDLERS": []}}, SEND_AS="Site")
+    instance(threads=WORKS)
+    assert checks("--min-instances", "1") == (0, {})
+    assert checks("--min-instances", "1", "--endpoint", "Site") == (2, {"instances": "critical"})
+
+
 def test_unknown_age_is_unknown_if_limited(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     table(sqlite_database, "Sales").send([row("not json")])

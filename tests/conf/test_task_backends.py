@@ -41,6 +41,13 @@ def test_configured_endpoints_are_unchanged() -> None:
         assert list(get_settings().endpoints) == ["Sales"]
 
 
+@override_settings(SQLQUEUE={"ENDPOINTS": {"Jobs": {"HANDLERS": []}, "Web": {"HANDLERS": []}}, "SEND_AS": "Site"})
+def test_endpoint_that_takes_tasks_does_not_only_send() -> None:
+    with tasks(OPTIONS={"ENDPOINT": "Jobs"}):
+        found = get_settings()
+    assert [name for name in found.senders if found.is_send_only(name)] == ["Web", "Site"]
+
+
 @override_settings(SQLQUEUE={})
 @pytest.mark.parametrize(
     "raw", [None, {}, [], {"default": None}, {"default": {"BACKEND": "django_tasks.backends.dummy.DummyBackend"}}]

@@ -22,7 +22,7 @@ from sqlqueue_app.monitoring.rules import GROUPED_BY, Evaluator
 from tests.monitoring.notifications.rules import START, Clock, rule, sample, sent_changes, state
 from tests.support.databases import QueueDatabase
 from tests.support.failing import fail, failed_row
-from tests.support.filling import instance, table
+from tests.support.filling import install, instance, table
 
 
 def test_long_queue_is_reported_once_until_it_was_short(evaluator: Evaluator, clock: Clock) -> None:
@@ -245,6 +245,19 @@ def test_failing_check_triggers_the_rule(evaluator: Evaluator, clock: Clock) -> 
     rule(clock, kind="check_failed", threshold=None, throttle_seconds=0)
     rule(clock, kind="check_failed", threshold=None, name="mover alone", subject="mover", throttle_seconds=0)
     check("mover", "Sales")
+def test_no_instance_is_expected_of_endpoints_that_only_send(
+    queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock
+) -> None:
+    install(queue_database, ENDPOINTS={"Sales": {}, "Site": {"HANDLERS": []}}, SEND_AS="Web")
+    rule(clock, kind="instances_below", threshold=1.0)
+    instance(endpoint="Web", callback_queue="Web.here", threads={"Web.here": 1})
+    evaluator = Evaluator(get_settings(), now=clock)
+    for _ in range(5):
+        evaluator.evaluate()
+        clock.after(10)
+    assert sent_changes() == [[("raised", "Sales")]]
+
+
     check("fine", failing=False)
     check("muted", muted_until=clock.now + timedelta(hours=1))
     evaluator.evaluate()

@@ -403,7 +403,8 @@ def sentence(kind: str, change: Change) -> str:
         if found:
             return _("%(subject)s: %(text)s") % {"subject": name, "text": found}
     texts = {RAISED: _RAISED, RESOLVED: _RESOLVED}.get(str(what), {})
-    words = {"value": _format_number(change.get("value")), "threshold": _format_number(change.get("threshold"))}
+    bound = "" if change.get("exact", True) else "≥ "
+    words = {"value": bound + _format_number(change.get("value")), "threshold": _format_number(change.get("threshold"))}
     text = str(texts[NotificationKind(kind)]) % words if kind in texts else str(what)
     return _("%(subject)s: %(text)s") % {"subject": name, "text": text}
 

@@ -231,8 +231,10 @@ class RuleConditions:
         found = FailedMessage.objects.using(self._alias).filter(status=FailureStatus.UNRESOLVED)
         if rule.subject:
             found = found.filter(_of(rule.subject))
-        count = found.order_by()[: max(int(threshold) + 1, MAX_COUNTED)].count()
-        return Readings({rule.subject: Reading(count > threshold, count, threshold)})
+        limit = max(int(threshold) + 1, MAX_COUNTED)
+        count = found.order_by()[: limit + 1].count()
+        more = {"exact": False} if count > limit else {}
+        return Readings({rule.subject: Reading(count > threshold, min(count, limit), threshold, more)})
 
     def _instances(self, rule: NotificationRule) -> Readings:
         snapshot = self._snapshot
@@ -258,7 +260,11 @@ class RuleConditions:
 
     def _older(self, rule: NotificationRule) -> Readings:
         threshold = rule.threshold or 0.0
-        ages = {name: each.head_age_seconds for name, each in self._samples(rule).items()}
+        samples = self._samples(rule)
+        # A first message without a time says nothing about the age.
+        ages = {
+            name: each.head_age_seconds for name, each in samples.items() if each.head_age_seconds is not None or not each.waiting
+        }
         return Readings({name: Reading((age or 0.0) > threshold, age, threshold) for name, age in ages.items()})
 
     def _checks(self, rule: NotificationRule) -> Readings:

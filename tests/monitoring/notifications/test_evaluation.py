@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.messages.failure_groups import deterministic_guid
@@ -18,6 +20,7 @@ from sqlqueue_app.models import (
     QueueSample,
 )
 from sqlqueue_app.monitoring import rules
+from sqlqueue_app.monitoring.notifying import sentence
 from sqlqueue_app.monitoring.rules import GROUPED_BY, Evaluator
 from tests.monitoring.notifications.rules import START, Clock, rule, sample, sent_changes, state
 from tests.support.databases import QueueDatabase
@@ -126,9 +129,11 @@ def test_gap_in_the_samples_does_not_resolve_an_alert(evaluator: Evaluator, cloc
 
 def test_old_message_triggers_the_rule(evaluator: Evaluator, clock: Clock) -> None:
     rule(clock, kind="queue_older", threshold=90.5, throttle_seconds=0)
-    for age in (None, 90.5, 91.0, None):
-        sample(clock, waiting=1, head_age_seconds=age)
+    # Of a first message without a time nothing is known, so the alert stays.
+    for waiting, age, sent in ((1, None, 0), (1, 90.5, 0), (1, 91.0, 1), (1, None, 1), (0, None, 2)):
+        sample(clock, waiting=waiting, head_age_seconds=age)
         evaluator.evaluate()
+        assert len(sent_changes()) == sent
         clock.after(10)
     assert sent_changes() == [[("raised", "Sales")], [("resolved", "Sales")]]
 
@@ -144,6 +149,18 @@ def test_number_of_failures_triggers_the_rule(queue_database: QueueDatabase, eva
     clock.after(10)
     evaluator.evaluate()
     assert sent_changes()[2:] == [[("resolved", "")]]
+
+
+def test_number_that_is_not_counted_to_its_end_is_marked(
+    queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "MAX_COUNTED", 2)
+    rule(clock, kind="failures_above", threshold=1.0)
+    fail(queue_database, [failed_row() for _ in range(3)])
+    evaluator.evaluate()
+    (change,) = NotificationDelivery.objects.get().payload["changes"]
+    assert (change["value"], change["exact"]) == (2, False)
+    assert sentence("failures_above", change) == "all endpoints: failed messages: ≥ 2; the limit is 1"
 
 
 def test_new_group_triggers_the_rule(queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock) -> None:
@@ -228,6 +245,19 @@ def test_instances_below_a_number_trigger_the_rule(evaluator: Evaluator, clock: 
     assert {each.payload["changes"][0]["value"] for each in NotificationDelivery.objects.all()} == {0}
 
 
+def test_no_instance_is_expected_of_endpoints_that_only_send(
+    queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock
+) -> None:
+    install(queue_database, ENDPOINTS={"Sales": {}, "Site": {"HANDLERS": []}}, SEND_AS="Web")
+    rule(clock, kind="instances_below", threshold=1.0)
+    instance(endpoint="Web", callback_queue="Web.here", threads={"Web.here": 1})
+    evaluator = Evaluator(get_settings(), now=clock)
+    for _ in range(5):
+        evaluator.evaluate()
+        clock.after(10)
+    assert sent_changes() == [[("raised", "Sales")]]
+
+
 def test_process_that_only_receives_replies_is_no_live_instance(evaluator: Evaluator, clock: Clock) -> None:
     rule(clock, kind="instances_below", threshold=1.0, subject="Sales")
     instance(threads={"Sales.here": 1})
@@ -245,19 +275,6 @@ def test_failing_check_triggers_the_rule(evaluator: Evaluator, clock: Clock) -> 
     rule(clock, kind="check_failed", threshold=None, throttle_seconds=0)
     rule(clock, kind="check_failed", threshold=None, name="mover alone", subject="mover", throttle_seconds=0)
     check("mover", "Sales")
-def test_no_instance_is_expected_of_endpoints_that_only_send(
-    queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock
-) -> None:
-    install(queue_database, ENDPOINTS={"Sales": {}, "Site": {"HANDLERS": []}}, SEND_AS="Web")
-    rule(clock, kind="instances_below", threshold=1.0)
-    instance(endpoint="Web", callback_queue="Web.here", threads={"Web.here": 1})
-    evaluator = Evaluator(get_settings(), now=clock)
-    for _ in range(5):
-        evaluator.evaluate()
-        clock.after(10)
-    assert sent_changes() == [[("raised", "Sales")]]
-
-
     check("fine", failing=False)
     check("muted", muted_until=clock.now + timedelta(hours=1))
     evaluator.evaluate()

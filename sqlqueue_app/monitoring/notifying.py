@@ -39,6 +39,7 @@ from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.status.events import EventKind, record_event
 from sqlqueue_app.status.texts import PLAIN_INPUT, path_of
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
+from sqlqueue_app.tables.installation import DELAYED_SUFFIX
 
 logger = logging.getLogger("sqlqueue.notifications")
 
@@ -284,7 +285,8 @@ class Links:
         if kind == NotificationKind.INSTANCES_BELOW:
             return self._page(f"endpoint/{_segment(subject)}/")
         if kind in (NotificationKind.QUEUE_LONGER, NotificationKind.QUEUE_OLDER):
-            return self._page(f"queue/{_segment(subject)}/")
+            endpoint = subject.removesuffix(DELAYED_SUFFIX)
+            return self._page(f"queue/{_segment(subject)}/" if endpoint == subject else f"delayedmessage/{_segment(endpoint)}/")
         return self._page("checkresult/") if kind == NotificationKind.CHECK_FAILED else ""
 
     def of_rule(self, rule_id: int) -> str:

@@ -348,6 +348,9 @@ def test_links_to_groups_rules_and_lists_match_the_site(sqlite_database: QueueDa
     group = "3c3c90ba-3dda-41bb-b5ab-460449a8f80e"
     assert links.of_change("new_group", {"group": group}) == site + reverse("admin:sqlqueue_app_failedmessage_group", args=[group])
     assert links.of_change("failures_above", {"subject": ""}) == site + reverse("admin:sqlqueue_app_failedmessage_messages")
+    delayed = links.of_change("queue_longer", {"subject": "Sales.Delayed"})
+    assert delayed == site + reverse("admin:sqlqueue_app_delayedmessage_table", args=["Sales"])
+    assert client_of("viewer").get(delayed.removeprefix(site)).status_code == 200
     assert links.of_rule(5) == site + reverse("admin:sqlqueue_app_notificationrule_rule", args=[5])
     assert links.of_change("odd", {}) == ""
 

@@ -299,8 +299,8 @@ class QueueAdmin(PageAdmin):
         others = [each for each in queues if each.queue.kind is QueueKind.OTHER]
         named = [each for each in queues if each.queue.kind not in (QueueKind.CALLBACK, QueueKind.OTHER)]
         columns = queue_columns(self, status.instances, growth)
-        heading = _("In and out per second")
-        columns.insert(-1, TableColumn(heading, lambda each: " / ".join(map(rate, flows.get(each.name, ()))), NUMBER))
+        shown = {name: " / ".join("–" if each is None else rate(each) for each in found) for name, found in flows.items()}
+        columns.insert(-1, TableColumn(_("In and out per second"), lambda each: shown.get(each.name), NUMBER))
         return self.page(
             request,
             "queues",
@@ -501,7 +501,7 @@ MESSAGE_COLUMNS: Final[FileColumns] = {
 }  # fmt: skip
 
 
-def _queue_file_columns(status: Status, flows: Mapping[str, tuple[float, float]], growth: Mapping[str, str]) -> FileColumns:
+def _queue_file_columns(status: Status, flows: Mapping[str, tuple[float | None, ...]], growth: Mapping[str, str]) -> FileColumns:
     return {
         "queue": "name", "kind": "queue.kind.value", "table": "table",
         "endpoints": lambda each: ", ".join(each.queue.endpoints),

@@ -131,10 +131,11 @@ _WRITTEN: Final[_Count] = attrgetter("written")
 _GONE: Final[_Count] = attrgetter("gone")
 
 
-def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
+def recent_rates(status: Status) -> dict[str, tuple[float | None, float | None]]:
     """Messages per second in and out of each queue over the last minute, by queue name. One statement; without processes two.
 
-    Queues without new samples are missing; empty if samples cannot be read. Takes samples if no worker does.
+    The rate out of a queue whose length is an estimate is unknown, None. Queues without new samples are missing; empty if samples
+    cannot be read. Takes samples if no worker does.
     """
     alias = managed_alias()
     samples: dict[str, list[QueueSample]] = {}
@@ -144,7 +145,7 @@ def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
     found = {}
     for name, taken in samples.items():
         came, went = _rates_now([counts_of(each) for each in taken], now)
-        if came is not None and went is not None:
+        if came is not None or went is not None:
             found[name] = (came, went)
     return found
 

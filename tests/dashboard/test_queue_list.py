@@ -94,6 +94,18 @@ def test_rates_of_the_last_minute_are_shown(sqlite_database: QueueDatabase) -> N
     assert "5.0 / 6.2" in page_of().text()
 
 
+def test_rate_into_a_long_queue_is_shown(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    instance()
+    now = datetime.now(UTC).replace(microsecond=0)
+    for age, written in ((50, 1000), (0, 1250)):
+        common = {"queue": "Sales", "seconds": 10, "samples": 1, "most_waiting": 0, "exact": False}
+        QueueSample.objects.create(taken_at=now - age * SECOND, waiting=20_000, written=written, **common)
+    assert "5.0 / –" in page_of().text()
+    found = {each["queue"]: each for each in json.loads(text_of(client_of("writer").get(f"{OVERVIEW}?format=json")))}
+    assert (found["Sales"]["in_per_second"], found["Sales"]["out_per_second"]) == (5.0, None)
+
+
 def test_list_is_exported_as_csv_and_json(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, ENDPOINTS={"=cmd()": {"CALLBACKS": False}, "Sales": {"CALLBACKS": False}})
     table(sqlite_database, "Sales").send([message() for _ in range(3)])

@@ -226,13 +226,20 @@ class RemoveGoneQueues(Action):
         return form
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        self.target = ", ".join(data["queues"])
-        removed = sum(remove_callback_queue(self.gone[name]) for name in data["queues"])
-        text = ngettext("%(count)s callback queue removed.", "%(count)s callback queues removed.", removed)
-        text %= {"count": number(removed)}
-        if left := len(data["queues"]) - removed:
+        removed, errors = [], []
+        for name in data["queues"]:
+            try:
+                removed += [name] * remove_callback_queue(self.gone[name])
+            except DatabaseError as error:
+                errors.append(f"{name}: {error}")
+        if errors and not removed:
+            raise ValueError(" ".join(errors))
+        self.target = ", ".join(removed or data["queues"])
+        text = ngettext("%(count)s callback queue removed.", "%(count)s callback queues removed.", len(removed))
+        text %= {"count": number(len(removed))}
+        if left := len(data["queues"]) - len(removed) - len(errors):
             text += " " + ngettext("%(count)s is leased again.", "%(count)s are leased again.", left) % {"count": number(left)}
-        return ActionOutcome(text, self.back_url, removed)
+        return ActionOutcome(" ".join([text, *errors]), self.back_url, len(removed))
 
 
 class MessageAction(QueueAction):

@@ -8,7 +8,11 @@ from datetime import timedelta
 
 import pytest
 
+from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.errors import PermissionDenied
 from sqlqueue_app.models import Instance, Operation, OperatorAction
+from sqlqueue_app.status import instances
+from sqlqueue_app.tables.installation import drop_queue
 from sqlqueue_app.tables.queue import Depth, QueueTable
 from tests.support.databases import QueueDatabase
 from tests.support.filling import count, install, instance, message, row, table
@@ -81,6 +85,26 @@ def test_callback_queue_of_a_dead_process_is_removed(filled: QueueDatabase) -> N
     assert "Queue Sales.there removed." in Markup(answer.content.decode()).text()
     assert not Instance.objects.filter(callback_queue="Sales.there").exists()
     assert not table(filled, "Sales.there").exists()
+
+
+def test_queues_that_were_removed_are_recorded_when_another_cannot_be(
+    filled: QueueDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["Sales.here", "Sales.here-2"]
+    for number, name in enumerate(names):
+        instance(name="here", pid=number, callback_queue=name, silent=timedelta(minutes=5))
+
+    def refuse(alias: str, address: QueueAddress) -> bool:
+        if address.table == names[0]:
+            raise PermissionDenied("must be owner of the table")
+        return drop_queue(alias, address)
+
+    monkeypatch.setattr(instances, "drop_queue", refuse)
+    answer = client_of("admin").post(f"{OVERVIEW}_gone/remove/", {**CONFIRMED, "queues": names}, follow=True)
+    text = Markup(answer.content.decode()).text()
+    assert "1 callback queue removed. Sales.here: must be owner of the table" in text
+    assert [table(filled, name).exists() for name in names] == [True, False]
+    assert recorded() == [("admin", "remove_callback_queues", "Sales.here-2", "done", 1)]
 
 
 def test_callback_queue_of_a_live_process_stays(filled: QueueDatabase) -> None:

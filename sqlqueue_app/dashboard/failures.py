@@ -123,19 +123,22 @@ class FailureAdmin(PageAdmin):
         )
 
     def _groups(self, request: HttpRequest, selection: FailureSelection, by: str, rows: Sequence[GroupRow], back: str) -> HtmlTable:
+        def chosen(row: GroupRow) -> FailureSelection | None:
+            """The messages of a row; None if it takes three groups to name them, because a selection has two."""
+            named = [each for each in (row.group.pk, row.also and row.also.pk, selection.group, selection.also) if each]
+            found = replace(selection, group=named[0], classifier=by, also=named[1] if len(named) > 1 else None)
+            return found if len(named) <= 2 else None
+
         def link(row: GroupRow) -> SafeString:
-            pair = FailureSelection(group=row.group.pk, classifier=by, also=row.also.pk if row.also else None)
-            url = f"{self.url('messages')}?{pair.to_query()}" if row.also else self.url("group", row.group.pk)
+            found = chosen(row) or FailureSelection(group=row.group.pk, classifier=by, also=row.also.pk if row.also else None)
+            is_page = found.statuses == (FailureStatus.UNRESOLVED,)
+            url = failure_actions.page_of(self, found) if is_page else f"{self.url('messages')}?{found.to_query()}"
             title, also = (Truncator(each.title if each else "").chars(300) for each in (row.group, row.also))
             note = format_html("{}: {}", row.group.noted_by, row.group.note) if row.group.note else ""
             return with_notes(link_html(url, title), also and text_html(also), note)
 
         def buttons(row: GroupRow) -> list[Button]:
-            named = [each for each in (row.group.pk, row.also and row.also.pk, selection.group, selection.also) if each]
-            if len(named) > 2:
-                return []  # a selection has two groups: with fewer it would be more than is shown
-            chosen = replace(selection, group=named[0], classifier=by, also=named[1] if len(named) > 1 else None)
-            return failure_actions.group_buttons(request, self, chosen, row.group.title, back)
+            return failure_actions.group_buttons(request, self, found, row.group.title, back) if (found := chosen(row)) else []
 
         columns: list[TableColumn[GroupRow]] = [
             TableColumn(_("Group"), link, WIDE),

@@ -298,10 +298,10 @@ class QueueAdmin(PageAdmin):
         """All queue tables of the database, and the tables of delayed messages."""
         status = read_status(others=True, with_schedules=False)
         flows, growth = recent_rates(status), _growth()
-        if wanted_format(request):
-            return export(request, "queues", _queue_file_columns(status, flows, growth), status.queues)
         only_expired = "expired" in request.GET
         queues = [each for each in status.queues if not only_expired or (each.depth is not None and each.depth.expired)]
+        if wanted_format(request):
+            return export(request, "queues", _queue_file_columns(status, flows, growth), queues)
         callbacks = [each for each in queues if each.queue.kind is QueueKind.CALLBACK]
         others = [each for each in queues if each.queue.kind is QueueKind.OTHER]
         named = [each for each in queues if each.queue.kind not in (QueueKind.CALLBACK, QueueKind.OTHER)]

@@ -18,23 +18,12 @@ from sqlqueue_app.browsing.conversations import MessageOutcome
 from sqlqueue_app.browsing.messages import find_sent_message
 from sqlqueue_app.browsing.runs import outcomes_of_runs
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard import lists
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, not_found
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.conversations import OUTCOME_STATES
 from sqlqueue_app.dashboard.formats import Grade, State
-from sqlqueue_app.dashboard.lists import (
-    WIDE,
-    FileColumns,
-    HtmlTable,
-    TableColumn,
-    export,
-    facts,
-    link_html,
-    table,
-    template_html,
-    wanted_format,
-    with_notes,
-)  # fmt: skip
+from sqlqueue_app.dashboard.lists import WIDE, FileColumns, HtmlTable, TableColumn, link_html, table, template_html, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.failures.operations import is_worker_alive
@@ -249,8 +238,8 @@ class ScheduleAdmin(PageAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The schedules of the settings, those of the database, then others that it knows."""
         now, found, problem = read_all_schedules(get_settings())
-        if wanted_format(request):
-            return export(request, "schedules", COLUMNS, found)
+        if lists.wanted_format(request):
+            return lists.export(request, "schedules", COLUMNS, found)
         caption = _("Messages that workers send at certain times, defined in the settings or in the database")
         return self.page(
             request,
@@ -281,7 +270,7 @@ class ScheduleAdmin(PageAdmin):
             "schedule",
             live_seconds=LIVE_SECONDS,
             crumbs=(Crumb(each.name),),
-            facts=facts(columns, each),
+            facts=lists.facts(columns, each),
             buttons=self._buttons(request, each, *([ChangeSchedule, DeleteSchedule] if row is not None else ())),
             times=_times_table(row, now) if row is not None and each.times is not None and each.is_enabled else None,
             table=table(_("Last runs, newest first"), self._run_columns(each, outcomes), runs, lambda run: f"run {run.pk}"),

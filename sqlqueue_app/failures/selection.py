@@ -409,7 +409,9 @@ def read_query(text: str, now: datetime) -> FailureSelection:
         problems.append(_("The query is longer than %(most)d characters.") % {"most": MAX_QUERY_LENGTH})
     for token in _TOKEN.finditer(text[:MAX_QUERY_LENGTH]):
         key, value = (token["key"] or "").lower(), token["value"]
-        if key == _FAILED:
+        if not value.strip('"'):
+            words.append(token[0])  # as a filter it would match everything
+        elif key == _FAILED:
             _read_times(value.strip('"'), now, query, problems)
         elif key == "status" and value.lower() == ANY_STATUS:
             query.setlist("statuses", [each.name.lower() for each in FailureStatus])

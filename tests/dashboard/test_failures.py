@@ -97,6 +97,13 @@ def test_actions_are_beside_their_objects(filled: QueueDatabase) -> None:
     assert "You need the permission “Can retry failed messages”." in refused.text()
 
 
+def test_group_leads_to_the_messages_that_its_row_counts(filled: QueueDatabase) -> None:
+    table(filled, "error").send([failed("m-2", NServiceBus_ProcessingEndpoint="Billing")])
+    shown = page("?by=type&q=endpoint:Billing")
+    assert f"{FAILURES}messages/?group={GROUP}&classifier=type&statuses=unresolved&endpoint=Billing" in shown.links
+    assert f"{FAILURES}group/{GROUP}/" in page("?by=type").links
+
+
 def parts_of(url: str) -> set[tuple[str, ...]]:
     """The page of a URL and each parameter with its value; their combinations would be thousands."""
     parts = urlsplit(url)

@@ -120,6 +120,13 @@ def test_list_is_exported_as_csv_and_json(sqlite_database: QueueDatabase) -> Non
     assert answer["Content-Disposition"] == 'attachment; filename="queues.csv"'
 
 
+def test_file_has_the_queues_of_the_page(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    table(sqlite_database, "Sales").send([message(lifetime_ms=-60_000)])
+    found = json.loads(text_of(client_of("writer").get(f"{OVERVIEW}?expired=1&format=json")))
+    assert [each["queue"] for each in found] == ["Sales"]
+
+
 @pytest.mark.parametrize("requested", ["csv", "json"])
 @pytest.mark.parametrize("page", ["", "Sales/"])
 def test_export_needs_the_permission(sqlite_database: QueueDatabase, page: str, requested: str) -> None:

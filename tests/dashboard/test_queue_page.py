@@ -56,6 +56,13 @@ def test_pages_link_forward_and_back(numbers: list[int]) -> None:
     assert shown(follow(last, "prev").partition("?")[2])[0] == numbers[10:35]
 
 
+def test_links_keep_the_search_and_the_period(numbers: list[int]) -> None:
+    query = f"header=Bob&period=5m&after={numbers[0]}"
+    links = Markup(client_of("viewer").get(f"{SALES}?{query}").content.decode()).links
+    assert f"?{query}&size=50" in links
+    assert f"?header=Bob&period=1d&after={numbers[0]}" in links
+
+
 @pytest.mark.parametrize("wanted", ["Zoë/1", "tenant:zoë", "Tenant: Zoë", "zoë"])
 def test_messages_are_found_by_headers(numbers: list[int], wanted: str) -> None:
     found, text = shown(f"header={wanted}")

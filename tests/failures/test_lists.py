@@ -158,6 +158,12 @@ def test_unreadable_query_selects_nothing(errors: QueueDatabase, text: str) -> N
     assert not found.queryset().exists()
 
 
+@pytest.mark.parametrize("text", ['endpoint:""', 'exception:"', 'status:""', 'failed:""'])
+def test_filter_without_a_value_does_not_select_everything(errors: QueueDatabase, text: str) -> None:
+    fill(errors, "A")
+    assert not read_query(text, NOW).queryset().exists()
+
+
 @pytest.mark.parametrize(
     "text", ['"', '""', ":", "a:", ":b", 'type:"', "type:\0", "\0", "failed:..", "failed:", "type: x", "*", "%_\\"]
 )

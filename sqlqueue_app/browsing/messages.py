@@ -34,7 +34,7 @@ from sqlqueue_app.sending.claim_checks import claim_checks_of
 from sqlqueue_app.sending.composer import Routes
 from sqlqueue_app.sending.sender import send_many
 from sqlqueue_app.status.events import EventKind, report_event
-from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues
+from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues, table_key
 from sqlqueue_app.tables.connections import database_errors, guarded_read, optional_read
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, LAST_ROW_VERSION, PEEKED_BODY_BYTES, QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import TakenRow, find_ids, remove_rows, take_rows
@@ -476,7 +476,7 @@ def move_message(settings: Settings, table: QueueTable, row_version: int, to: st
     QueueNotFound, AddressError for an invalid address, and ValueError if `to` is the same queue.
     """
     target = target_of(settings, to)
-    if target.qualified == table.qualified:
+    if table_key(target.address) == table_key(table.address):
         raise ValueError(f"{to!r} is the queue that the message is in: name another one")
     with transaction.atomic(using=table.alias):
         taken = take_rows(table, [row_version])

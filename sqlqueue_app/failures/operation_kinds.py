@@ -34,6 +34,7 @@ from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.models import FailureStatus
+from sqlqueue_app.status.queues import table_key
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import remove_rows, take_rows
 
@@ -108,7 +109,7 @@ class QueueScope:
 
 def queue_scope(table: QueueTable, name: str, target: QueueTable | None = None) -> QueueScope:
     """The current messages of the queue. Raises ValueError if source and target are the same queue, and DatabaseErrors."""
-    if target is not None and target.qualified == table.qualified:
+    if target is not None and table_key(target.address) == table_key(table.address):
         raise ValueError(_("The messages are already in “%(queue)s”: choose another queue.") % {"queue": name})
     newest = table.peek_back(1, body_limit=0)
     return QueueScope(name, table.address, newest[0].row_version if newest else 0, None if target is None else target.address)

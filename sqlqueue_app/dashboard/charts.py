@@ -181,14 +181,14 @@ def _path(points: Points, x_of: Callable[[datetime], float], y_of: Callable[[flo
 
 
 def _ticks(begin: datetime, end: datetime, step: timedelta, zone: tzinfo) -> list[tuple[datetime, str]]:
-    """Readable times or days, each once."""
+    """Readable times or days, each once, without an hour that daylight saving time skips."""
     every = next((each for each in _TICKS if each >= min(step, _DAY) and (end - begin) / each <= _MAX_TICKS), _TICKS[-1])
     form = "H:i" if every < _DAY else "j M"
     # By local time, because daylight saving time shifts it.
     at = begin.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
     found = []
     while (instant := at.replace(tzinfo=zone)) <= end:
-        if instant >= begin:
+        if instant >= begin and (every >= _DAY or instant.astimezone(UTC).astimezone(zone).hour == at.hour):
             found.append((instant, date_format(at, form)))
         at += every
     return found

@@ -133,6 +133,10 @@ def test_times_use_the_zone_of_the_page_and_days_use_utc() -> None:
             (round(13 / 24, 2), "12:00"),
             (round(19 / 24, 2), "18:00"),
         ]
+    with timezone.override("Europe/Berlin"):
+        spring = datetime(2026, 3, 28, 23, tzinfo=UTC)
+        drawn = line_chart("", [Series("a", [])], begin=spring, end=spring + 5 * HOUR, step=STEP, scale=counts)
+        assert axis(drawn) == [(0.0, "00:00"), (0.2, "01:00"), (0.4, "03:00"), (0.6, "04:00"), (0.8, "05:00"), (1.0, "06:00")]
 
 
 def test_end_of_the_data_is_marked_and_old_values_are_not_current() -> None:

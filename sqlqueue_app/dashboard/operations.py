@@ -47,6 +47,7 @@ _RESULTS: Final = (
     (FailureStatus.RETRY_ISSUED, gettext_lazy("Pending"), "pending"),
     (FailureStatus.RESOLVED, gettext_lazy("Handled"), "resolved"),
     (FailureStatus.UNRESOLVED, gettext_lazy("Failed again"), "messages"),
+    (FailureStatus.GONE, gettext_lazy("Removed"), "gone"),
 )
 
 
@@ -149,8 +150,8 @@ class OperationAdmin(lists.ListAdmin[Operation]):
         )
 
     def _results(self, operation: Operation, counts: Mapping[int, int]) -> list[tuple[str, int, str]]:
-        """The outcomes of retried messages: label, number, and the URL of their list."""
-        found = _RESULTS if operation.kind == "retry" else ()
+        """The outcomes of retried messages: label, number, and the URL of their list; removed ones only if there are any."""
+        found = [each for each in _RESULTS if operation.kind == "retry" and (each[0] != FailureStatus.GONE or each[0] in counts)]
         return [(str(label), counts.get(status, 0), self._listed(operation, name)) for status, label, name in found]
 
     def _listed(self, operation: Operation, name: str, *statuses: FailureStatus) -> str:
@@ -185,8 +186,7 @@ def _operation(pk: UUID) -> Operation:
 
 
 def _kind(operation: Operation) -> str:
-    kind = KINDS.get(operation.kind)
-    return str(kind.label) if kind else operation.kind
+    return str(KINDS[operation.kind].label) if operation.kind in KINDS else operation.kind
 
 
 def operation_state(operation: Operation) -> State:

@@ -59,6 +59,14 @@ def test_retry_redirects_to_the_page_of_its_results(queue_database: QueueDatabas
     assert {f"{FAILURES}{each.pk}/" for each in found} <= set(links)
 
 
+def test_message_that_was_taken_out_after_its_retry_is_counted(queue_database: QueueDatabase) -> None:
+    page, _found = retried(queue_database, 2)
+    table(queue_database, "error").send([row("m-1", at=LATER)])
+    assert results(page) == {"Pending": "1", "Handled": "0", "Failed again": "1"}
+    table(queue_database, "error").purge()
+    assert results(page) == {"Pending": "1", "Handled": "0", "Failed again": "0", "Removed": "1"}
+
+
 def test_each_outcome_leads_to_its_list(queue_database: QueueDatabase) -> None:
     page, found = retried(queue_database, 3)
     table(queue_database, "error").send([acknowledgement(found[0].pk), row("m-1", at=LATER)])

@@ -348,11 +348,11 @@ class InstanceAdmin(ReadOnlyAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Django's list, below our navigation; it refreshes itself."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         base = "admin/sqlqueue_app/fragment.html" if is_live(request) else "admin/change_list.html"
         frame = {"base_template": base, "live_seconds": LIVE_SECONDS, "navigation": navigation(self.admin_site, request)}
         context = {"title": label_of_page(Instance), **frame, **(extra_context or {})}
+        if not self.has_view_permission(request):
+            raise PermissionDenied
         return shared(request, partial(super().changelist_view, request, context))
 
     def change_view(self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:

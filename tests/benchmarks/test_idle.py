@@ -8,13 +8,13 @@ import pytest
 
 from benchmarks import idle
 from benchmarks.databases import PostgreSQL
-from benchmarks.idle import Idle, measure_idle
+from benchmarks.idle import measure_idle, percentile
 
 
 def test_percentiles_are_measured_values() -> None:
-    found = Idle(tuple(float(value) for value in range(1, 201)), 0.0)
-    assert (found.percentile(50), found.percentile(99), found.percentile(100)) == (100.0, 198.0, 200.0)
-    assert Idle((7.0,), 0.0).percentile(50) == Idle((7.0,), 0.0).percentile(99) == 7.0
+    values = tuple(float(value) for value in range(1, 201))
+    assert [percentile(values, percent) for percent in (50, 99, 100)] == [100.0, 198.0, 200.0]
+    assert percentile((7.0,), 50) == percentile((7.0,), 99) == 7.0
 
 
 def test_idle_worker_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +23,5 @@ def test_idle_worker_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         found = measure_idle(server, count_messages=3, watched_seconds=0.1)
     assert len(found.milliseconds) == 3
     assert all(0 < each < 60_000 for each in found.milliseconds)
+    assert len(found.after_commit) == 3
+    assert found.after_commit[-1] < found.milliseconds[-1]

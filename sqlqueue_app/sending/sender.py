@@ -431,7 +431,7 @@ class Handling:
     def __exit__(self, *exception: object) -> None:
         if self._token is not None:
             _handling.reset(self._token)
-        # A thread with a copy of the context may outlive the handler, and nobody writes what is collected from now on.
+        # A thread that copied the context may outlive the handler. Messages collected after this point would be lost.
         self.collect = None
 
 

@@ -262,7 +262,7 @@ class SecondConnections:
         second: BaseDatabaseWrapper | None = getattr(self._local, "connection", None)
         if second is None:
             second = self._local.connection = connections.create_connection(self._alias)
-            # With AUTOCOMMIT off nobody would commit: transactions on the first connection belong to the project, none here does.
+            # A project that turns AUTOCOMMIT off commits only the first connection. This one must commit by itself.
             second.settings_dict = {**second.settings_dict, "AUTOCOMMIT": True}
         first = connections[self._alias]
         connections[self._alias] = second

@@ -59,7 +59,7 @@ def main() -> None:
     server = postgresql.ThrowAwayServer(programs, OPTIONS)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            jar = _jar(options.jar, Path(folder))
+            jar = find_jar(options.jar, Path(folder))
             with server.connect() as admin:
                 admin.execute("CREATE DATABASE bench")
             with server.connect("bench") as connection:
@@ -74,7 +74,8 @@ def main() -> None:
         server.close()
 
 
-def _jar(given: Path, folder: Path) -> Path | None:
+def find_jar(given: Path, folder: Path) -> Path | None:
+    """The JDBC driver: the given one, or Debian's, downloaded to the folder; None with a line about it if there is neither."""
     if given.is_file():
         return given
     for command in (["apt-get", "download", PACKAGE], ["sh", "-c", "dpkg-deb -x *.deb ."]):

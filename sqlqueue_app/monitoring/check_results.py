@@ -59,7 +59,6 @@ UNKNOWN_KEPT: Final = timedelta(days=1)
 # Alerts that only the overview finds, such as replies that no process awaits, count on other pages for this time.
 _LIVE_KEPT_SECONDS: Final = 600.0
 
-_COUNTED: Final = 100
 _READ: Final = 1_000
 
 
@@ -158,18 +157,18 @@ def count_alerts_and_failures(alias: str) -> NavigationCounts:
 
 
 def read_results(alias: str, now: datetime) -> CheckResults:
-    """The results that count, a hundred at most, and the muted ones. One statement. Raises the errors of the database."""
+    """The results that count and the muted ones, a thousand at most. One statement. Raises the errors of the database."""
     # The most frequent check determines when a worker last ran checks.
     wanted = Q(failing=True) | Q(muted_until__isnull=False, muted_until__gt=now) | Q(name=INSTANCES.name)
     found = list(CheckResult.objects.using(alias).filter(wanted).order_by("name", "subject")[:_READ])
     muted = frozenset((each.name, each.subject) for each in found if is_muted(each, now))
-    failing = [each for each in found if each.failing and not is_muted(each, now)][:_COUNTED]
+    failing = [each for each in found if each.failing and not is_muted(each, now)]
     return CheckResults(failing, muted, last_run(found))
 
 
 def read_growth(alias: str, now: datetime) -> dict[str, str]:
     """The findings about growing queues by queue, without muted ones. One statement. Raises the errors of the database."""
-    found = CheckResult.objects.using(alias).filter(name=GROWING.name, failing=True)[:_COUNTED]
+    found = CheckResult.objects.using(alias).filter(name=GROWING.name, failing=True)[:_READ]
     return {each.subject: describe_finding(each.name, each.subject, each.details) for each in found if not is_muted(each, now)}
 
 

@@ -81,6 +81,19 @@ def test_stored_finding_is_reported_as_an_issue(bench: Bench) -> None:
     assert name in overview()
 
 
+def test_every_failing_result_is_an_issue(bench: Bench) -> None:
+    instance()
+    CheckResult.objects.bulk_create(
+        CheckResult(
+            name="shop.stock", subject=f"shelf {number}", failing=True, since=bench.now, checked_at=bench.now, every_seconds=60,
+            details={"text": "empty"},
+        )
+        for number in range(150)
+    )  # fmt: skip
+
+    assert {each.outcome.subject for each in issues(bench.database, bench)} >= {f"shelf {number}" for number in range(150)}
+
+
 def test_process_that_only_receives_replies_does_not_count_for_the_minimum(bench: Bench) -> None:
     EndpointExpectation.objects.create(endpoint="Sales", minimum=1, changed_at=bench.now)
     instance(threads={"Sales.here": 1})

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from django.contrib.admin import site as admin_site
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, Route
 
 from sqlqueue_app.dashboard.page import PageAdmin
 from sqlqueue_app.dashboard.registration import ADMINS
-from sqlqueue_app.models import ActionResult, OperatorAction
+from sqlqueue_app.models import ActionResult, FailureStatus, OperatorAction
 from tests.browser.conftest import Site
 from tests.browser.walks import FILES, WALKS, Scene, Walk, create_scene
 from tests.support.databases import QueueDatabase
@@ -155,3 +155,27 @@ def test_every_action_has_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
         if isinstance(pages, PageAdmin):
             pages.get_urls()
     assert {walk.name for walk in WALKS} == acting == ACTIONS.keys()
+
+
+CLICK_TWICE = """button => {
+    button.click();
+    setTimeout(() => { button.click(); console.log("clicked twice"); });
+}"""
+
+
+def test_double_click_confirms_once(site: Site, scene: Scene) -> None:
+    window = site.window("admin")
+    held: list[Route] = []
+    go(window, scene, "failedmessage/{deleted}/")
+    with window.expect_navigation():
+        button(window, scene, "Delete", "#content").click()
+    # The answer must not replace the page before the second click.
+    window.route("**/delete/**", lambda route: held.append(route))
+    with window.expect_navigation():
+        with window.expect_console_message(), window.expect_request("**/delete/**"):
+            window.locator("form.sq-form button[name=confirmed]").evaluate(CLICK_TWICE)
+        held[-1].continue_()
+    assert "1 message deleted." in window.inner_text("ul.messagelist")
+    assert scene.status("deleted") == FailureStatus.DELETED
+    assert len(held) == 1
+    assert site.complaints == []

@@ -222,7 +222,8 @@ class _Scan:
         self.db = db
         self.root = root
         self.is_local = Path(root).is_absolute()
-        self.files = list(files)
+        # Not a list: each file is looked up in it.
+        self.files = dict.fromkeys(files)
         self.problems: list[str] = []
         self._clock = clock
         self._end = clock() + seconds
@@ -255,13 +256,16 @@ class _Scan:
 
     def _there(self, files: Sequence[DataFile]) -> list[DataFile]:
         """Drop local files that no longer exist."""
-        gone = [each for each in files if self.is_local and not Path(self.root, each.path).exists()]
-        for each in gone:
-            self._leave_out(each, "the file is gone")
-        return [each for each in files if each not in gone]
+        left = []
+        for each in files:
+            if self.is_local and not Path(self.root, each.path).exists():
+                self._leave_out(each, "the file is gone")
+            else:
+                left.append(each)
+        return left
 
     def _leave_out(self, file: DataFile, why: str) -> None:
-        self.files.remove(file)
+        del self.files[file]
         self.problems.append(f"{file.path}: {why}")
 
 
@@ -406,7 +410,7 @@ def _count(scan: _Scan, query: SearchQuery, results: Results) -> int | None:
     conditions = conditions_of(query, query.since, query.until)
     try:
         sql = f"SELECT count(*) {_FROM} WHERE {conditions.text}"
-        rows = scan.rows(scan.files, sql, conditions.values, scan.left())
+        rows = scan.rows([*scan.files], sql, conditions.values, scan.left())
     except OutOfTime:
         return None
     return sum(int(row[0]) for row in rows)

@@ -198,6 +198,31 @@ def test_files_of_a_directory_are_listed(lake: Path) -> None:
     assert data_file("messages/queue=audit/day=2026-99-20/x.parquet") is None
     assert data_file("minutes/queue=audit/day=2026-11-20/x.parquet") is None
     assert engine_root(lake.as_uri()) == str(lake)
+def test_search_of_many_files_does_not_compare_each_with_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = itertools.count()
+    monkeypatch.setattr(DataFile, "__eq__", lambda one, other: next(compared) < 0 or one is other)
+    places = (f"messages/queue=audit/day=2026-11-20/{number}-0.parquet" for number in range(300))
+    files = [DataFile(each, "messages", "audit", START.date()) for each in places]
+    results = search(str(tmp_path), files, SearchQuery(), seconds=LONG)
+    assert len(results.problems) == 300
+    assert next(compared) < 300
+
+
+def test_lake_in_the_home_directory_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path / "lake", [message(1)])
+    assert [each.path for each in glob_files("~/lake")] == [each.path for each in files_of(tmp_path / "lake")]
+    (only,) = search("~/lake", list(glob_files("~/lake")), SearchQuery(), seconds=LONG).messages
+    assert only.message_id == "id 1"
+
+
+def test_folder_of_the_lake_may_be_named_like_a_queue(tmp_path: Path) -> None:
+    lake = tmp_path / "queue=other" / "lake"
+    write(lake, [message(1)])
+    (only,) = search(str(lake), files_of(lake), SearchQuery(), seconds=LONG).messages
+    assert only.queue == "audit"
+
+
 
 
 def test_unsupported_store_is_rejected() -> None:

@@ -22,6 +22,7 @@ from urllib.parse import unquote
 
 from sqlqueue_app.lake.columns import FAILURES
 from sqlqueue_app.lake.data_files import SEARCHED, DataFile, LakeEngineMissing, LakeError, engine_root
+from sqlqueue_app.messages.headers import json_texts
 
 SECONDS: Final = 2.0
 READ_SECONDS: Final = 10.0
@@ -470,8 +471,8 @@ def _like(parts: Iterable[str]) -> str:
 
 
 def _pattern(text: str) -> str:
-    """An RE2 pattern for the text, raw or JSON-escaped, ignoring case. Much faster than ILIKE."""
-    found = {text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+    """An RE2 pattern for the text, raw or as any JSON writer escapes it, ignoring case. Much faster than ILIKE."""
+    found = {*json_texts(text), json.dumps(text, ensure_ascii=False)[1:-1]}
     return "(?i)" + "|".join(re.escape(each) for each in sorted(found))
 
 

@@ -77,6 +77,14 @@ def test_filters_find_the_matching_messages(lake: Path, query: dict[str, Any], n
     assert found(lake, **query) == [f"id {number}" for number in numbers]
 
 
+@pytest.mark.parametrize("text", ["it's", "1+1", "a<b>", "R&D", 'say "hi"', "a`b"])
+def test_text_is_found_as_dotnet_escapes_it(tmp_path: Path, text: str) -> None:
+    escaped = "".join(f"\\u{ord(each):04X}" if each in "\"&'+<>`" else each for each in text)
+    note = f'{{"Note":"{escaped}"}}'
+    write(tmp_path, [message(1, headers=note), message(2, body=note.encode()), message(3)])
+    assert found(tmp_path, text=text) == ["id 2", "id 1"]
+
+
 def test_bodies_are_searched_only_on_request(lake: Path) -> None:
     for text, numbers in (("zoë", [3]), ("100%", [])):
         results = search(str(lake), files_of(lake), SearchQuery(text=text), seconds=LONG)

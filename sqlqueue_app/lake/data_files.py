@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping
@@ -56,12 +57,12 @@ def data_file(path: str, rows: int = 0) -> DataFile | None:
 
 
 def local_path(lake: str) -> Path | None:
-    """The directory of a local lake; None for any other store."""
+    """The directory of a local lake, given as a path or `file:` URL; None for any other store."""
     parts = urlsplit(lake)
-    if parts.scheme == "file":
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return Path(url2pathname(parts.path))
     # A single letter is a Windows drive.
-    return Path(lake) if len(parts.scheme) < 2 else None
+    return Path(os.path.expanduser(lake)) if len(parts.scheme) < 2 else None
 
 
 def engine_root(lake: str) -> str:

@@ -27,7 +27,8 @@ from sqlqueue_app.messages.headers import json_texts
 SECONDS: Final = 2.0
 READ_SECONDS: Final = 10.0
 # The queue exists only in the file path; it distinguishes rows with the same time and RowVersion.
-QUEUE: Final = r"regexp_extract(filename, 'queue=([^/]*)', 1)"
+# The folder of the lake may have such a name, too: the last one counts.
+QUEUE: Final = r"regexp_extract(filename, '.*/queue=([^/]*)/', 1)"
 _TIMES: Final = ("counted_at", "sent_at", "started_at", "ended_at", "expires")
 _TEXTS: Final = (
     "message_id", "conversation_id", "related_to", "message_type", "intent", "sending_endpoint", "endpoint",

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
-from urllib.parse import quote, urlsplit
-from urllib.request import url2pathname
+from urllib.parse import quote
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
 
 from sqlqueue_app import __version__
-from sqlqueue_app.lake.data_files import MARKER_FORMAT, MARKER_NAME, LakeMarker, read_marker
+from sqlqueue_app.lake.data_files import MARKER_FORMAT, MARKER_NAME, LakeMarker, local_path, read_marker
 from sqlqueue_app.messages.errors import SqlQueueError
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class NewFile:
 
 def open_storage(lake: str, spark: Spark) -> LakeStorage:
     """The store of a lake: local for a path or `file:` URL, else Hadoop."""
-    folder = local_folder(lake)
+    folder = local_path(lake)
     if folder is not None:
         return LocalStorage(folder)
     return HadoopStorage(spark, lake)
@@ -84,7 +83,7 @@ def open_storage(lake: str, spark: Spark) -> LakeStorage:
 
 def check_local_lake(lake: str) -> None:
     """Check a local lake before Spark starts, without writing. Raises PipelineError like `open_lake`."""
-    folder = local_folder(lake)
+    folder = local_path(lake)
     if folder is not None:
         _marker_of(LocalStorage(folder))
 
@@ -109,15 +108,6 @@ def _marker_of(storage: LakeStorage) -> LakeMarker | None:
         return None if text is None else read_marker(text)
     except ValueError as error:
         raise PipelineError(f"the lake {storage.name} cannot be used: {error}") from None
-
-
-def local_folder(lake: str) -> Path | None:
-    """The folder of a local lake, given as a path or `file:` URL; None for any other store."""
-    parts = urlsplit(lake)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return Path(url2pathname(parts.path))
-    # a single letter is a Windows drive
-    return Path(lake).expanduser() if len(parts.scheme) < 2 else None
 
 
 class LakeStorage(Protocol):

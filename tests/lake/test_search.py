@@ -198,14 +198,6 @@ def test_one_message_is_read_by_row_version(lake: Path) -> None:
         )
 
 
-def test_files_of_a_directory_are_listed(lake: Path) -> None:
-    (lake / "_inflight" / "queue=x" / "day=2026-11-20").mkdir(parents=True)
-    assert {(each.table, each.queue, each.day) for each in files_of(lake)} == {
-        ("messages", "audit", START.date()), ("failures", "ops/error 1", START.date()),
-    }  # fmt: skip
-    assert data_file("messages/queue=audit/day=2026-99-20/x.parquet") is None
-    assert data_file("minutes/queue=audit/day=2026-11-20/x.parquet") is None
-    assert engine_root(lake.as_uri()) == str(lake)
 def test_search_of_many_files_does_not_compare_each_with_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = itertools.count()
     monkeypatch.setattr(DataFile, "__eq__", lambda one, other: next(compared) < 0 or one is other)
@@ -231,6 +223,14 @@ def test_folder_of_the_lake_may_be_named_like_a_queue(tmp_path: Path) -> None:
     assert only.queue == "audit"
 
 
+def test_files_of_a_directory_are_listed(lake: Path) -> None:
+    (lake / "_inflight" / "queue=x" / "day=2026-11-20").mkdir(parents=True)
+    assert {(each.table, each.queue, each.day) for each in files_of(lake)} == {
+        ("messages", "audit", START.date()), ("failures", "ops/error 1", START.date()),
+    }  # fmt: skip
+    assert data_file("messages/queue=audit/day=2026-99-20/x.parquet") is None
+    assert data_file("minutes/queue=audit/day=2026-11-20/x.parquet") is None
+    assert engine_root(lake.as_uri()) == str(lake)
 
 
 def test_unsupported_store_is_rejected() -> None:

@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sqlqueue_app.pipeline.storage import (
-    HadoopStorage,
-    LakeStorage,
-    LocalStorage,
-    PipelineError,
-    local_folder,
-    open_lake,
-    open_storage,
-)
+from sqlqueue_app.lake.data_files import local_path
+from sqlqueue_app.pipeline.storage import HadoopStorage, LakeStorage, LocalStorage, PipelineError, open_lake, open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,8 +106,8 @@ def test_disk_error_is_explained(tmp_path: Path, number: int, expected: str) -> 
         ("file://other/srv", None),
     ],
 )
-def test_local_folder_recognizes_lakes_on_this_machine(lake: str, folder: str | None, spark: SparkSession) -> None:
-    found = local_folder(lake)
+def test_local_path_recognizes_lakes_on_this_machine(lake: str, folder: str | None, spark: SparkSession) -> None:
+    found = local_path(lake)
 
     assert found == (None if folder is None else Path(folder))
     if folder is not None:

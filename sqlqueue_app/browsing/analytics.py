@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db.models import Max, Min, Q, QuerySet, Sum
 
 from sqlqueue_app.conf import Settings
-from sqlqueue_app.lake.data_files import SEARCHED, DataFile, LakeError, data_file, glob_files
+from sqlqueue_app.lake.data_files import SEARCHED, DataFile, LakeError, data_file, glob_files, lake_id
 from sqlqueue_app.lake.sketches import Sketch, from_json, merged, quantile
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import (
@@ -392,7 +392,10 @@ def known_lake(settings: Settings, *, since: date | None = None, until: date | N
     alias = managed_alias()
     try:
         with guarded_read(alias, "read the manifest of the lake"):
-            newest = LakeBatch.objects.using(alias).select_related("run").order_by("-committed_at").first()
+            batches = LakeBatch.objects.using(alias).select_related("run").order_by("-committed_at")
+            # The newest batch may be in another lake.
+            marked = lake_id(lake) if lake else None
+            newest = (batches if marked is None else batches.filter(lake_id=marked)).first()
             if not lake and newest is not None and newest.run is not None:
                 lake = newest.run.lake
             if newest is not None and lake:

@@ -130,6 +130,15 @@ def read_marker(text: str) -> LakeMarker:
     return found
 
 
+def lake_id(lake: str) -> uuid.UUID | None:
+    """The id in the marker file of a local lake; None for any other store, and without a readable marker."""
+    folder = local_path(lake)
+    try:
+        return None if folder is None else read_marker((folder / MARKER_NAME).read_text(encoding="utf-8")).id
+    except (OSError, ValueError):
+        return None
+
+
 ROWS_OF_A_GROUP: Final = 20_000
 """The smallest unit of a column that a search reads: about 30 MB of headers and body, in 0.02 s.
 

@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue_app.browsing.analytics import known_lake
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard import search as search_pages
-from sqlqueue_app.lake.data_files import LakeEngineMissing, data_file
+from sqlqueue_app.lake.data_files import MARKER_FORMAT, MARKER_NAME, LakeEngineMissing, LakeMarker, data_file
 from sqlqueue_app.lake.search import Cursor, Results
 from sqlqueue_app.models import LakeBatch, LakeFile, PipelineRun
 from tests.support.databases import QueueDatabase
@@ -200,6 +200,25 @@ def test_manifest_determines_the_searched_files(lake: Path) -> None:
 
 
 def test_lake_of_a_run_is_used_without_a_setting(queue_database: QueueDatabase) -> None:
+def test_newer_batches_of_another_lake_are_ignored(lake: Path) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    batch = record(lake, committed_at=now - timedelta(hours=1))
+    (lake / MARKER_NAME).write_text(LakeMarker(MARKER_FORMAT, batch.lake_id, "").text())
+    other = LakeBatch.objects.create(id=uuid.uuid4(), kind="audit", lake_id=uuid.uuid4(), committed_at=now, published_at=now)
+    path = f"messages/queue=audit/day={now:%Y-%m-%d}/other-0.parquet"
+    LakeFile.objects.create(batch=other, table="messages", path=path, rows=1, bytes=1, day=now.date())
+    found = known_lake(get_settings())
+    assert (found.committed_at, {each.path for each in found.files}) == (batch.committed_at, {each.path for each in files_of(lake)})
+    assert ids() == ["m 1", "m 4"]
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_times_of_the_search_are_those_of_the_site(lake: Path, settings: Settings, use_tz: bool) -> None:
+    settings.USE_TZ, settings.TIME_ZONE = use_tz, "Asia/Tokyo"
+    today = (datetime.now(UTC) + timedelta(hours=9) - timedelta(minutes=1)).date()
+    assert ids()[0] == ids(f"?since={today}")[0] == ids(f"?until={today}")[0] == "m 1"
+
+
     install(queue_database)
     assert known_lake(get_settings()).lake == ""
     now = datetime.now(UTC)

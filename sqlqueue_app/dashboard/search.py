@@ -33,7 +33,7 @@ from sqlqueue_app.lake.columns import FAILURES, MESSAGES
 from sqlqueue_app.lake.data_files import SEARCHED, LakeEngineMissing, LakeError
 from sqlqueue_app.lake.search import SECONDS, Cursor, FoundMessage, Results, SearchQuery, read_message, search
 from sqlqueue_app.models import PipelineRun, TaskResult
-from sqlqueue_app.status.texts import PLAIN_INPUT
+from sqlqueue_app.status.texts import PLAIN_INPUT, in_utc
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
 _Found = TypeVar("_Found")
@@ -130,7 +130,7 @@ class LakeSearchAdmin(PageAdmin):
         if not form.is_valid():
             return self.page(request, "lake_search", form=form, **(extra_context or {}))
         is_file = bool(lists.wanted_format(request))
-        query = form.query(timezone.now(), Cursor.read(request.GET.get("after", "")), EXPORTED if is_file else PAGE_SIZE)
+        query = form.query(in_utc(timezone.now()), Cursor.read(request.GET.get("after", "")), EXPORTED if is_file else PAGE_SIZE)
         lake = known_lake(get_settings(), since=query.since and query.since.date(), until=query.until and query.until.date())
         seconds = EXPORT_SECONDS if is_file else SECONDS
         found, problem = _read(lake, lambda where: search(where, lake.files, query, seconds=seconds))

@@ -12,6 +12,7 @@ import pytest
 from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
+from pytest_django import Settings
 
 from sqlqueue_app.browsing.analytics import known_lake
 from sqlqueue_app.conf import get_settings
@@ -199,7 +200,6 @@ def test_manifest_determines_the_searched_files(lake: Path) -> None:
     assert "m 3" in found
 
 
-def test_lake_of_a_run_is_used_without_a_setting(queue_database: QueueDatabase) -> None:
 def test_newer_batches_of_another_lake_are_ignored(lake: Path) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
     batch = record(lake, committed_at=now - timedelta(hours=1))
@@ -219,6 +219,7 @@ def test_times_of_the_search_are_those_of_the_site(lake: Path, settings: Setting
     assert ids()[0] == ids(f"?since={today}")[0] == ids(f"?until={today}")[0] == "m 1"
 
 
+def test_lake_of_a_run_is_used_without_a_setting(queue_database: QueueDatabase) -> None:
     install(queue_database)
     assert known_lake(get_settings()).lake == ""
     now = datetime.now(UTC)

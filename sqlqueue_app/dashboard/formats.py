@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -17,6 +16,7 @@ from django.utils.translation import gettext as _
 from sqlqueue_app.status.texts import (
     Unit,
     duration,
+    in_site_zone,
     in_units,
     in_utc,
     iso_utc,
@@ -115,7 +115,7 @@ def breakable(text: str) -> SafeString:
 
 def stamp(instant: datetime) -> str:
     """The date and the time in the current time zone."""
-    return timezone.localtime(in_utc(instant)).isoformat(" ", "seconds")[:19]
+    return in_site_zone(instant).isoformat(" ", "seconds")[:19]
 
 
 def stamp_html(instant: datetime) -> SafeString:

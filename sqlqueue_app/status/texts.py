@@ -148,6 +148,15 @@ def in_utc(instant: datetime) -> datetime:
     return aware.astimezone(UTC)
 
 
+def in_site_zone(instant: datetime) -> datetime:
+    """The instant in the current time zone; in UTC if it is beyond the calendar there."""
+    utc = in_utc(instant)
+    try:
+        return timezone.localtime(utc)
+    except OverflowError:
+        return utc
+
+
 def iso_utc(instant: datetime) -> str:
     """An instant for machines."""
     return in_utc(instant).isoformat(timespec="milliseconds").replace("+00:00", "Z")

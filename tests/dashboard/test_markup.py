@@ -138,6 +138,14 @@ def test_times_use_the_zone_of_the_site_with_utc_as_title(filled: QueueDatabase,
     assert "2026-11-20 17:30:00" in markup.text()
 
 
+@pytest.mark.parametrize(("zone", "shown"), [("America/New_York", "0001-01-01 00:00:00"), ("Asia/Tokyo", "9999-12-31 23:59:59")])
+def test_times_at_the_ends_of_the_calendar_are_in_utc(filled: QueueDatabase, settings: Settings, zone: str, shown: str) -> None:
+    settings.TIME_ZONE = zone
+    table(filled, "Sales.Priority").send([row({"NServiceBus.TimeSent": f"{shown}:000000 Z"})])
+
+    assert shown in Markup(client_of("viewer").get(f"{OVERVIEW}Sales.Priority/").content.decode()).text()
+
+
 def test_atomic_requests_take_no_write_lock(filled: QueueDatabase, settings: Settings) -> None:
     connections.settings["default"]["ATOMIC_REQUESTS"] = True
     client = client_of("viewer")

@@ -269,8 +269,11 @@ class GroupRollup:
     over_time: dict[datetime, int] = field(default_factory=dict)
 
 
-def read_groups(query: RollupQuery, *, limit: int = MAX_GROUPS, trends: int = 4) -> list[GroupRollup]:
-    """The largest groups of the classifier: two statements. Steps are hours or days, since groups have no rollups per minute."""
+def read_groups(query: RollupQuery, *, limit: int | None = MAX_GROUPS, trends: int = 4) -> list[GroupRollup]:
+    """The largest groups of the classifier, with None all: two statements.
+
+    Steps are hours or days, since groups have no rollups per minute.
+    """
     hourly = query.resample(max(query.seconds, HOUR))
     rows = GroupFigures.objects.using(managed_alias()).filter(hourly.in_time, classifier=query.classifier)
     # Any title of the group is sufficient; the newest would need a statement per group.
@@ -303,15 +306,15 @@ class Edge:
         return durations(self.critical_count, self.critical_sum, self.critical)
 
 
-def read_edges(query: RollupQuery, *, limit: int = MAX_EDGES) -> list[Edge]:
-    """The busiest edges, of the endpoint of the query if it names one: three statements."""
+def read_edges(query: RollupQuery, *, limit: int | None = MAX_EDGES) -> list[Edge]:
+    """The busiest edges, with None all, of the endpoint of the query if it names one: three statements."""
     hourly = query.resample(max(query.seconds, HOUR))
     ends = Q(sender=query.endpoint) | Q(receiver=query.endpoint) if query.endpoint else Q()
     kind = Q(message_type=query.message_type) if query.message_type else Q()
     rows = ConversationEdge.objects.using(managed_alias()).filter(hourly.in_time, ends, kind)
     sums = {"total": Sum("count"), "measured": Sum("critical_count"), "seconds_sum": Sum("critical_sum")}
     found: dict[tuple[str, str], Edge] = {}
-    for each in rows.values("sender", "receiver", "message_type").annotate(**sums).order_by("-total")[: limit * 20]:
+    for each in rows.values("sender", "receiver", "message_type").annotate(**sums).order_by("-total")[: limit and limit * 20]:
         edge = found.setdefault((each["sender"], each["receiver"]), Edge(each["sender"], each["receiver"], 0, 0, 0.0))
         edge.count += each["total"] or 0
         edge.critical_count += each["measured"] or 0
@@ -344,25 +347,25 @@ class UsageReport:
     instances: Sequence[EndpointSeen]
 
 
-def read_usage(query: RollupQuery) -> UsageReport:
-    """Usage on the days that the time range touches: four statements."""
+def read_usage(query: RollupQuery, *, limit: int | None = MAX_ROWS) -> UsageReport:
+    """Usage on the days that the time range touches, by the first endpoints and queues, with None all: four statements."""
     alias = managed_alias()
     rows = UsageDay.objects.using(alias).filter(query.in_days, *([Q(endpoint=query.endpoint)] if query.endpoint else []))
     sums = {"m": Sum("messages"), "f": Sum("failures"), "b": Sum("bytes")}
     days = rows.values("day").annotate(**sums).order_by("day")
     by_day = {datetime.combine(each["day"], time(), UTC): (each["m"], each["f"], each["b"]) for each in days}
-    counted = rows.values("endpoint").annotate(**sums).order_by("-m", "endpoint")[:MAX_ROWS]
+    counted = rows.values("endpoint").annotate(**sums).order_by("-m", "endpoint")[:limit]
     by_endpoint = [(each["endpoint"], each["m"], each["f"], each["b"]) for each in counted]
     totals = {f"sum_{name}": Sum(name) for name in ("taken", "copied", "expired", "unreadable", "bytes")}
     queues = QueueFigures.objects.using(alias).filter(query.in_days).values("queue").annotate(**totals)
     seen = EndpointSeen.objects.using(alias).filter(last_seen__gte=query.begin).order_by("endpoint", "machine", "pk")
     if query.endpoint:
         seen = seen.filter(endpoint=query.endpoint)
-    return UsageReport(by_day, by_endpoint, list(queues.order_by("queue")[:MAX_ROWS]), list(seen[:MAX_ROWS]))
+    return UsageReport(by_day, by_endpoint, list(queues.order_by("queue")[:limit]), list(seen[:limit]))
 
 
-def read_top_messages(query: RollupQuery, kind: str, *, limit: int = 20) -> list[NotableMessage]:
-    """The top messages of a kind on the days that the time range touches: one statement."""
+def read_top_messages(query: RollupQuery, kind: str, *, limit: int | None = 20) -> list[NotableMessage]:
+    """The top messages of a kind, with None all kept, on the days that the time range touches: one statement."""
     rows = NotableMessage.objects.using(managed_alias()).filter(query.in_days, query.of_messages, kind=kind)
     return list(rows.order_by("-value", "day", "rank")[:limit])
 

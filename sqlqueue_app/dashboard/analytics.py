@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -193,7 +192,7 @@ def _groups(query: RollupQuery) -> dict[str, Any]:
 
 
 def _group_rows(query: RollupQuery) -> Iterator[tuple[Any, ...]]:
-    for each in analytics.read_groups(query, limit=10_000, trends=0):
+    for each in analytics.read_groups(query, limit=None, trends=0):
         yield each.id, query.classifier, each.title, each.count, each.first_seen, each.last_seen
 
 
@@ -215,7 +214,8 @@ _NOTABLE_COLUMNS: Final = ("kind", "value", "at", "endpoint", "message_type", "m
 
 
 def _notable_rows(query: RollupQuery) -> Iterator[tuple[Any, ...]]:
-    return map(attrgetter(*_NOTABLE_COLUMNS), chain.from_iterable(_notable(query).values()))
+    for kind in NotableKind.values:
+        yield from map(attrgetter(*_NOTABLE_COLUMNS), analytics.read_top_messages(query, kind, limit=None))
 
 
 # More endpoints cannot be distinguished on a circle.
@@ -243,7 +243,7 @@ def _map(query: RollupQuery) -> dict[str, Any]:
 
 
 def _edge_rows(query: RollupQuery) -> Iterator[tuple[Any, ...]]:
-    for each in analytics.read_edges(query):
+    for each in analytics.read_edges(query, limit=None):
         yield each.sender, each.receiver, each.count, *each.critical_times.values(), each.types
 
 
@@ -300,7 +300,7 @@ PARTS: Final = (
     Part("changelist", _messages, COLUMNS, exported),
     Part("groups", _groups, _GROUP_COLUMNS, _group_rows, (), gettext_lazy("Groups of failures")),
     Part("map", _map, _EDGE_COLUMNS, _edge_rows),
-    Part("usage", _usage, _USAGE_COLUMNS, lambda query: analytics.read_usage(query).by_endpoint, ("endpoint",)),
+    Part("usage", _usage, _USAGE_COLUMNS, lambda query: analytics.read_usage(query, limit=None).by_endpoint, ("endpoint",)),
     Part("notable", _notable, _NOTABLE_COLUMNS, _notable_rows, label=gettext_lazy("Slowest and largest")),
 )
 

@@ -196,6 +196,22 @@ def test_any_query_string_is_answered(computed: QueueDatabase, part: str, query:
     assert client.get(f"{BASE}{part}?{query}&format=csv").status_code == 200
 
 
+def test_files_contain_all_rows(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    now = datetime.now(UTC)
+    for number in range(110):
+        ConversationEdge.objects.create(sender=f"Web {number}", receiver="Sales", seconds=3_600, at=begin(3_600), count=1)
+    for number in range(210):
+        UsageDay.objects.create(endpoint=f"Sales {number}", day=now.date(), messages=1)
+    for number in range(30):
+        day = (now - timedelta(days=number % 2)).date()
+        NotableMessage.objects.create(kind="slowest", day=day, rank=number, value=number, message_id=f"m {number}", at=now)
+
+    assert len(rows("map/?")) == 110
+    assert len(rows("usage/?")) == 210
+    assert [each["message_id"] for each in rows("notable/?period=7d")] == [f"m {number}" for number in reversed(range(30))]
+
+
 def test_map_draws_a_limited_number_of_endpoints() -> None:
     drawn = endpoint_map([(f"from {number}", f"to {number}", 100 - number) for number in range(40)])
     assert len(drawn.nodes) == MAX_NODES

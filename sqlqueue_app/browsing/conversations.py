@@ -658,15 +658,16 @@ def _only_in_lake(
     lake: LakeMessages, failures: dict[UUID, FailedMessage], others: Sequence[ConversationMessage]
 ) -> list[ConversationMessage]:
     """Messages of the lake that were not found elsewhere: not in a queue, not in the index of failures."""
-    rows = {(each.row_version, each.message_id) for each in others if each.row_version is not None}
+    # An event has the same id in the queues of all its subscribers, and its rows there may have the same number.
+    rows = {(each.queue, each.row_version, each.message_id) for each in others if each.row_version is not None}
     later = lake.again | {each.failure for each in others if each.failure is not None}
     handled = [
         replace(each, failure=each.failure if each.failure in failures else None)
         for each in lake.handled
-        if (each.row_version, each.message_id) not in rows
+        if (each.queue, each.row_version, each.message_id) not in rows
     ]
     failed = [each for unique, each in (lake.failed or {}).items() if unique not in failures and unique not in later]
-    return [*handled, *(each for each in failed if (each.row_version, each.message_id) not in rows)]
+    return [*handled, *(each for each in failed if (each.queue, each.row_version, each.message_id) not in rows)]
 
 
 def _lake_message(each: FoundMessage, outcome: MessageOutcome) -> ConversationMessage:

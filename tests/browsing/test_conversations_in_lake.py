@@ -69,6 +69,13 @@ def test_message_in_both_places_is_shown_once(shop: QueueDatabase, tmp_path: Pat
     assert found() == {("order", "handled", ""), ("bill", "failed", "")}
 
 
+def test_event_that_waits_for_another_subscriber_is_shown_too(shop: QueueDatabase, tmp_path: Path) -> None:
+    billing = table(shop, "Billing")
+    billing.send([sent("placed", by="Sales")])
+    write(tmp_path, [taken(audited("placed"), billing.row_versions(1)[0])])
+    assert found() == {("placed", "handled", "messages"), ("placed", "waiting", "")}
+
+
 def test_failure_handled_later_is_shown_as_handled(shop: QueueDatabase, tmp_path: Path) -> None:
     unique = uuid.uuid4()
     again = audited("bill", "order", ServiceControl_Retry_UniqueMessageId=str(unique))

@@ -50,9 +50,12 @@ class ErrorQueueCopier:
         Acknowledgements of retries are not failures and are skipped.
         """
         there = set(row_ids(self._table))
-        known = {(number, native) for number, native in self._in_queue().values_list("row_version", "native_id")}
-        self._mark_left(known - there)
-        new = sorted(there - known)[:limit]
+        in_queue = self._copies().filter(left_at=None)
+        known = {(number, native) for number, native in in_queue.values_list("row_version", "native_id")}
+        self._mark(in_queue, known - there, database_now(self._tools.alias))
+        # On SQL Server a row that was locked seemed to have left; rows of a restored table did leave.
+        returned = self._mark(self._copies().exclude(left_at=None), there - known, None)
+        new = sorted(there - known - returned)[:limit]
         if not new:
             return None
         self._tools.step("chosen to copy")
@@ -67,16 +70,18 @@ class ErrorQueueCopier:
             self._tools, BatchKind.FAILURES, self._queue, write, lambda batch, prepared: self._record(batch, prepared, copied)
         )
 
-    def _in_queue(self) -> QuerySet[LakeCopy]:
-        copies = LakeCopy.objects.using(self._tools.alias)
-        return copies.filter(lake_id=self._tools.manifest.lake_id, queue=self._queue, left_at=None)
+    def _copies(self) -> QuerySet[LakeCopy]:
+        return LakeCopy.objects.using(self._tools.alias).filter(lake_id=self._tools.manifest.lake_id, queue=self._queue)
 
-    def _mark_left(self, keys: set[Key]) -> None:
-        now = database_now(self._tools.alias)
+    def _mark(self, copies: QuerySet[LakeCopy], keys: set[Key], left_at: datetime | None) -> set[Key]:
+        """Record when the rows with these keys left, None: they are in the queue; return those that have a copy among `copies`."""
+        marked: set[Key] = set()
         for chunk in statement_chunks(sorted(keys)):
-            found = self._in_queue().filter(row_version__in=[number for number, _ in chunk])
-            left = [each.pk for each in found if (each.row_version, each.native_id) in keys]
-            self._in_queue().filter(pk__in=left).update(left_at=now)
+            found = copies.filter(row_version__in=[number for number, _ in chunk])
+            chosen = {each.pk: key for each in found if (key := (each.row_version, each.native_id)) in keys}
+            copies.filter(pk__in=list(chosen)).update(left_at=left_at)
+            marked.update(chosen.values())
+        return marked
 
     def _write(self, batch: uuid.UUID, new: Sequence[Key]) -> WrittenBatch:
         tools, taken_at = self._tools, database_now(self._tools.alias)
@@ -154,7 +159,9 @@ class OutcomeTracker:
         return changed
 
     def _candidates(self, now: datetime) -> QuerySet[LakeCopy]:
-        copies = LakeCopy.objects.using(self._tools.alias).filter(lake_id=self._tools.manifest.lake_id).exclude(fate__in=_FINAL)
+        copies = LakeCopy.objects.using(self._tools.alias).filter(lake_id=self._tools.manifest.lake_id)
+        # One that is in the queue has returned.
+        copies = copies.exclude(fate__in=_FINAL, left_at__isnull=False)
         copies = copies.filter(Q(left_at=None) | Q(left_at__gte=now - _TRACKED_FOR))
         if self._since is None:
             return copies.order_by("pk")

@@ -11,6 +11,8 @@ import pyarrow.parquet
 import pytest
 from django.db import transaction
 
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.failures.queries import read_all_failures
 from sqlqueue_app.messages.failure_groups import unique_message_id
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.models import CopyOutcome, FailedMessage, FailureStatus, LakeBatch, LakeCopy, LakeFile, PipelineRun
@@ -95,6 +97,29 @@ def test_acknowledgements_are_not_copied(queue_database: QueueDatabase, errors: 
     assert copied.rows == 1
     assert queue.copy(10) is None
     assert [each.message_id for each in copies(queue_database)] == ["m-1"]
+
+
+def test_row_that_returns_is_not_copied_again(
+    queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors.send([failed("m-1"), failed("m-2")])
+    queue.copy(10)
+    # as on SQL Server while another transaction holds the rows
+    with monkeypatch.context() as patched:
+        patched.setattr("sqlqueue_app.pipeline.copying.row_ids", lambda _table: iter(()))
+        assert queue.copy(10) is None
+    OutcomeTracker(tools).update()
+    assert {each.fate for each in copies(queue_database)} == {CopyOutcome.GONE}
+    errors.send([failed("m-3")])
+    read_all_failures(get_settings())
+
+    copied = queue.copy(10)
+    OutcomeTracker(tools).update()
+
+    assert copied is not None
+    assert copied.rows == 1
+    assert [each.message_id for each in copies(queue_database)] == ["m-1", "m-2", "m-3"]
+    assert {(each.left_at, each.fate) for each in copies(queue_database)} == {(None, CopyOutcome.WAITING)}
 
 
 def test_rows_between_copied_ones_are_copied(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
+from pyspark.sql import functions as sf
 
 from sqlqueue_app.lake.columns import FAILURES, MESSAGES, ROLLUPS, UNREADABLE, LakeTable
 from sqlqueue_app.models import BatchKind, LakeBatch
@@ -66,7 +67,7 @@ def make_batch(
         if not written.row_versions:
             tools.storage.delete(inflight(batch))
             return None
-        rollups, rollup_files = write_rollups(tools, batch, written.files)
+        rollups, rollup_files = write_rollups(tools, batch, queue, written.files)
         tools.step("computed")
         commit = Commit(
             batch,
@@ -133,15 +134,18 @@ _ARROW: Final = {
 
 
 def write_rollups(
-    tools: Tools, batch: uuid.UUID, files: Sequence[NewFile]
+    tools: Tools, batch: uuid.UUID, queue: str, files: Sequence[NewFile]
 ) -> tuple[Mapping[str, list[dict[str, Any]]], list[NewFile]]:
-    """Compute the rollups of a batch from its unpublished message files, and write them next to those.
+    """Compute the rollups of a batch of one queue from its unpublished message files, and write them next to those.
 
     Returns the rows by table name, and the files that contain them.
     """
     tables = {each.table for each in files}
+    # Spark decodes the name in a path byte by byte, which is wrong beyond ASCII.
     frames = [
-        read_files(tools.session, table, tools.inflight_url(batch, table.name)) if table.name in tables else None
+        read_files(tools.session, table, tools.inflight_url(batch, table.name)).withColumn("queue", sf.lit(queue))
+        if table.name in tables
+        else None
         for table in (MESSAGES, FAILURES, UNREADABLE)
     ]
     collected = rollup_rows(*frames)

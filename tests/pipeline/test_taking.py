@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from sqlqueue_app.messages.errors import QueueNotFound
-from sqlqueue_app.models import LakeBatch, LakeFile, PipelineRun
+from sqlqueue_app.models import LakeBatch, LakeFile, PipelineRun, QueueFigures
 from sqlqueue_app.pipeline.storage import BatchLost
 from sqlqueue_app.pipeline.taking import AuditQueueTaker, BatchResult
 from sqlqueue_app.pipeline.tools import Tools
@@ -187,6 +187,16 @@ def test_table_dropped_during_a_batch_is_an_error(
     with pytest.raises(QueueNotFound):
         AuditQueueTaker(tools_of(queue_database, spark, tmp_path, step=drop), audit, "audit").take(10)
     assert in_the_lake(queue_database, tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["Größe", "__HIVE_DEFAULT_PARTITION__", "a=b/100%41"])
+def test_figures_have_the_name_of_the_queue(queue_database: QueueDatabase, audit: QueueTable, tools: Tools, name: str) -> None:
+    audit.send([message(), row("not json")])
+
+    AuditQueueTaker(tools, audit, name).take(10)
+
+    figures = QueueFigures.objects.using(queue_database.alias).values_list("queue", "taken", "unreadable")
+    assert list(figures) == [(name, 1, 1)]
 
 
 BODIES: list[tuple[str, Any]] = [("NULL", None), ("empty", b""), ("large", b"x" * 5_000_000)]

@@ -181,12 +181,15 @@ class AuditQueueCopier:
         return row_id_at(self._table, position.row_version) not in (None, position.native_id) and bool(position.native_id)
 
     def _settled(self, after: int, limit: int) -> int | None:
-        """Wait until a full batch or all present rows are settled, or time is up; return the settled RowVersion."""
+        """Wait until a full batch or all present rows are settled, or time is up; return the settled RowVersion.
+
+        None if no row is after the position.
+        """
         self.left = None
         with self._table.errors(f"look for rows of {self._table.qualified}"):
             probe = TableProbe(partial(fetch_all, self._table.connection()), self._table.dialect, self._table.qualified)
             newest = probe.newest()
-            if newest is None:
+            if newest is None or newest <= after:
                 return None
             for _ in range(int(self._settle_seconds / _POLL_SECONDS)):
                 settled = self._watermark.advance(probe)

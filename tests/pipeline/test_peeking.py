@@ -202,6 +202,16 @@ def test_run_waits_for_open_senders(busy_shop: Shop) -> None:
     assert len(shop.numbers()) == 2
 
 
+def test_copier_does_not_wait_for_senders_if_everything_is_copied(busy_shop: Shop) -> None:
+    busy_shop.audit.send([message()])
+    assert busy_shop.queue().take(5) is not None
+    with slow_sender(busy_shop.database, busy_shop.audit):
+        # another run, which does not know yet which rows are settled
+        queue = busy_shop.queue()
+        assert queue.take(5) is None
+        assert queue.left is None
+
+
 def test_full_batches_are_copied_without_waiting(busy_shop: Shop) -> None:
     shop = busy_shop
     shop.audit.send([message() for _ in range(4)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -58,6 +58,16 @@ def test_batches_follow_each_other(queue: Queue) -> None:
     reader.commit(second)
     reader.stop()
     assert len(queue.row_versions()) == 5
+
+
+def test_name_with_a_percent_sign_is_followed(make_queue: Callable[[str], Queue]) -> None:
+    queue = make_queue("50%sales")
+    queue.fill(2)
+    reader = follower(queue)
+
+    end = offset(reader, reader.initialOffset())
+
+    assert rows(reader, reader.initialOffset(), end) == queue.row_versions()
 
 
 def test_row_limit_applies_to_each_batch(queue: Queue) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -177,4 +178,5 @@ def chunks(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 def question_marks(sql: str) -> str:
     """Replace `%s` by the placeholders of SQLite and SQL Server."""
-    return sql.replace("%s", "?").replace("%%", "%")
+    # In one pass: a name such as "50%sales" is in the text as "50%%sales".
+    return re.sub(r"%s|%%", lambda mark: "?" if mark[0] == "%s" else "%", sql)

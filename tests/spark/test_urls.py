@@ -30,6 +30,12 @@ def test_sockets_and_ipv6_addresses_are_supported() -> None:
     assert parse_url(source_url("postgresql", "shop", host="::1", port=5433)).host == "::1"
 
 
+def test_several_hosts_are_supported() -> None:
+    database = parse_url(source_url("postgresql", "shop", host="a,b", port="5432,5433", user="me"))
+
+    assert (database.host, database.port, dict(database.options)) == ("", None, {"host": "a,b", "port": "5432,5433"})
+
+
 def test_sqlite_url_is_built_and_parsed() -> None:
     url = source_url("sqlite", "/srv/my data/100%.sqlite3")
 

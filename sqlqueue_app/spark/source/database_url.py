@@ -103,8 +103,9 @@ def source_url(
     """Build the option `url` from the parts of an entry in Django's DATABASES.
 
     `vendor` is the name of the dialect or Django's vendor. Of `options`, the driver's are used: those of libpq for PostgreSQL,
-    `extra_params` for SQL Server. A `host` that starts with a slash is a socket folder. Raises ConfigurationError for an
-    unsupported vendor and for SQLite in memory, which other processes cannot read.
+    `extra_params` for SQL Server. A `host` that starts with a slash is a socket folder; several hosts, and their ports, are
+    separated by commas. Raises ConfigurationError for an unsupported vendor and for SQLite in memory, which other processes
+    cannot read.
     """
     dialect = VENDORS.get(vendor, vendor)
     given = dict(options or {})
@@ -115,7 +116,7 @@ def source_url(
     query: dict[str, str] = {}
     if dialect == "postgresql":
         query = {key: str(value) for key, value in given.items() if key.startswith(_LIBPQ) and isinstance(value, str | int)}
-        if host.startswith("/"):
+        if host.startswith("/") or "," in host:
             query |= {"host": host, **({"port": str(port)} if port else {})}
             host = port = ""
     elif dialect == "sqlserver":

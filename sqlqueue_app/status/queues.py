@@ -294,7 +294,10 @@ def pipeline_addresses(settings: Settings, kind: QueueKind, book: AddressBook) -
     texts = pipeline.audit_queues if kind is QueueKind.AUDIT else pipeline.error_queues
     if texts is None:
         return [each.address for each in known_queues(settings, book=book) if each.kind is kind]
-    return list(dict.fromkeys(map(book.parse, texts)))
+    found: dict[tuple[str | None, ...], QueueAddress] = {}
+    for address in map(book.parse, texts):
+        found.setdefault(table_key(address), address)
+    return list(found.values())
 
 
 def known_queue_at(settings: Settings, address: str) -> KnownQueue | None:

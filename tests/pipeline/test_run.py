@@ -14,9 +14,10 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.failures.queries import read_all_failures
 from sqlqueue_app.models import CopyOutcome, FailureStatus, LakeCopy, LakeFile, PipelineRun
 from sqlqueue_app.pipeline import run as run_module
-from sqlqueue_app.pipeline.run import PipelineProgress, options_of, run_pipeline
+from sqlqueue_app.pipeline.run import PipelineProgress, options_of, queues_of, run_pipeline
 from sqlqueue_app.pipeline.storage import PipelineBusy, PipelineError
 from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.status.queues import QueueKind
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.row_selection import remove_rows
 from tests.support.databases import QueueDatabase
@@ -106,6 +107,12 @@ def test_continuous_run_stops_between_two_batches(database: QueueDatabase) -> No
     assert table(database, "audit").depth().waiting == 8
     (ran,) = PipelineRun.objects.using(database.alias).all()
     assert (ran.state, ran.messages) == ("stopped", 4)
+
+
+def test_queue_that_is_named_twice_is_read_once(sqlite_database: QueueDatabase, tmp_path: Path) -> None:
+    install(sqlite_database, ENDPOINTS={"Sales": {}}, PIPELINE={"LAKE": str(tmp_path), "AUDIT_QUEUES": ["audit", "Audit", "audit"]})
+
+    assert [each.name for each in queues_of(get_settings(), QueueKind.AUDIT)] == ["audit"]
 
 
 def test_missing_queue_is_reported_and_the_others_are_processed(database: QueueDatabase) -> None:

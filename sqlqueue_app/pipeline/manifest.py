@@ -24,6 +24,7 @@ from sqlqueue_app.pipeline.storage import INFLIGHT, BatchLost, LakeStorage, NewF
 from sqlqueue_app.receiving.instances import one_at_a_time
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.row_selection import statement_chunks
+from sqlqueue_app.tables.rows import cut_text
 
 logger = logging.getLogger("sqlqueue.pipeline")
 
@@ -185,7 +186,13 @@ def begin_run(alias: str, *, master: str, lake: str, options: Mapping[str, Any])
             other.state, other.ended_at, other.error = RunState.FAILED, now, _KILLED
             other.save(using=alias, update_fields=["state", "ended_at", "error"])
         return PipelineRun.objects.using(alias).create(
-            started_at=now, heartbeat_at=now, host=_host(), pid=os.getpid(), master=master, lake=lake, options=dict(options)
+            started_at=now,
+            heartbeat_at=now,
+            host=_host(),
+            pid=os.getpid(),
+            master=cut_text(master, 255),
+            lake=lake,
+            options=dict(options),
         )
 
 

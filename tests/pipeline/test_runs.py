@@ -46,6 +46,14 @@ def test_run_has_a_row_from_start_to_end(queue_database: QueueDatabase) -> None:
     assert found.started_at <= found.ended_at
 
 
+def test_long_list_of_masters_is_cut(queue_database: QueueDatabase) -> None:
+    masters = "spark://" + ",".join(f"master-{number}.example.com:7077" for number in range(20))
+
+    run = begin_run(queue_database.alias, master=masters, lake="/srv/lake", options={})
+
+    assert again(queue_database, run).master == masters[:255]
+
+
 def test_second_pipeline_is_refused_with_the_first_named(queue_database: QueueDatabase) -> None:
     other(queue_database)
 

@@ -151,10 +151,9 @@ class KeyedSqlServerReceiveTransaction(KeyedReceive, SqlServerReceiveTransaction
 
     def prepare(self) -> None:
         super().prepare()
-        script = self.table.dialect.script
-        inner = script("receive_this", table=self.table.qualified, **self.table.deleted_correlation_columns())
+        inner = self.table.dialect.script("receive_this", table=self.table.qualified, **self.table.deleted_correlation_columns())
         # As text: a batch with parameters would restore IMPLICIT_TRANSACTIONS at its end.
-        self._text = script("receive_keyed", inner=inner.replace("'", "''"), tried=_TRIED).split(_TRIED)
+        self._text = self.table.dialect.statement("receive_keyed", inner=inner.replace("'", "''"), tried=_TRIED).sql.split(_TRIED)
 
     def _receive(self, limit: int) -> list[ReceivedRow]:
         for tried in self._tries():

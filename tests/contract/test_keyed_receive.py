@@ -15,7 +15,7 @@ from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from sqlqueue_app.tables.rows import PeekedRow
 from tests.support.databases import QueueDatabase
-from tests.support.tables import execute, row, server_cases
+from tests.support.tables import execute, make_table, row, server_cases
 from tests.support.waiting import poll_until
 
 
@@ -157,6 +157,14 @@ def test_rows_received_ahead_return_to_their_places(sessions: Sessions) -> None:
     sessions.one.receiving.commit(then_receive=lambda: 1)
     sessions.one.receiving.give_back()
     assert sessions.two.take_all() == ["7:2", "7:3"]
+
+
+@pytest.mark.parametrize("name", ["100%", "%s 'it''s' %%"])
+def test_name_with_percent_signs_and_quotes(database: QueueDatabase, layout: str, name: str) -> None:
+    # The table of an NServiceBus endpoint is recorded with one name.
+    session = Session(make_table(database, layout if database.vendor == "sqlserver" else "ours", name))
+    session.receiving.table.send([row(b"7:1"), row(b"7:2")])
+    assert session.take_all() == ["7:1", "7:2"]
 
 
 def test_ended_session_frees_its_key(sessions: Sessions, database: QueueDatabase) -> None:

@@ -58,6 +58,7 @@ from sqlqueue_app.sending.tracing import tracer_provider, tracing
 from sqlqueue_app.signals import message_handled
 from sqlqueue_app.tables.connections import Hooks
 from sqlqueue_app.tables.key_window import KeyWindow
+from sqlqueue_app.tables.queue import all_or_none
 from sqlqueue_app.tables.receive_transaction import LEFT_OPEN, ReceiveTransaction
 from sqlqueue_app.tables.rows import ReceivedRow
 from sqlqueue_app.tables.two_phase import TwoPhaseParticipants
@@ -604,17 +605,18 @@ class NonTransactionalProcessor(MessageProcessor):
             raise DoomedTransaction(LEFT_OPEN)
 
     def leave_no_transaction(self) -> None:
-        """Close a connection on which a handler has left a transaction open."""
+        """Close a connection that the handler has lost, or on which it has left a transaction open."""
         connection = self.transaction.connection
         if connection.in_atomic_block:
             # Nothing will leave that block; closing is the only exit that Django offers.
             connection.in_atomic_block = False
             connection.close()
+        connection.close_if_unusable_or_obsolete()
 
     def give_up(self, batch: ReceivedBatch, delivery: Delivery, action: Action, failure: Failure) -> RowOutcome:
         """Apply the decision of recoverability to a failed message, in its own transaction."""
         try:
-            with transaction.atomic(using=self.transaction.table.alias):
+            with all_or_none(self.transaction.table.alias):
                 self.recovery.write(action, delivery, failure)
         except DatabaseError as error:
             logger.critical(

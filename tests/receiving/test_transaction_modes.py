@@ -207,3 +207,22 @@ def test_mode_none_survives_an_open_atomic_block(bench: Bench, calls: Calls, cap
     assert calls.seen == [1, 1]
     assert written(bench) == []
     assert len(bench.rows("error")) == 1
+
+
+def test_mode_none_moves_a_message_whose_handler_has_lost_its_connection(
+    postgresql_bench: Bench, calls: Calls, events: Callable[[], list[str]]
+) -> None:
+    bench = postgresql_bench
+    bench.configure(TRANSACTION_MODE="none")
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        calls.add(context.attempt)
+        with connections[bench.database.alias].cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert calls.seen == [1]
+    assert len(bench.rows("error")) == 1
+    assert not {"thread_died", "message_lost", "receive_failed"} & set(events())

@@ -270,6 +270,9 @@ class SecondConnections:
             yield second
         finally:
             connections[self._alias] = first
+            if second.errors_occurred:
+                # If the session has ended, the next use needs another; nothing else would notice.
+                second.close_if_unusable_or_obsolete()
 
     def close(self) -> None:
         """Close the calling thread's second connection, if it has one."""

@@ -226,3 +226,28 @@ def test_mode_none_moves_a_message_whose_handler_has_lost_its_connection(
     assert calls.seen == [1]
     assert len(bench.rows("error")) == 1
     assert not {"thread_died", "message_lost", "receive_failed"} & set(events())
+
+
+@pytest.mark.parametrize("mode", ["receive_only", "transaction_scope"])
+def test_second_connection_that_was_cut_is_replaced(postgresql_bench: Bench, calls: Calls, mode: str) -> None:
+    bench = postgresql_bench
+    bench.configure(TRANSACTION_MODE=mode, IMMEDIATE_RETRIES=1, MAX_CONCURRENCY=1)
+    bench.install_queues("out")
+    cut = (
+        "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE 'INSERT INTO \"public\".\"out\"%'"
+    )
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        if calls.add((message["n"], context.attempt)) == 2:
+            with context.connection.cursor() as cursor:
+                cursor.execute(cut)
+                assert cursor.fetchall() == [(1,)]
+        context.send("Test.Out", {}, to=address(bench, "out"), immediate=mode != "receive_only")
+
+    for number in (1, 2, 3):
+        bench.put_message_of(number, "Test.Message", {"n": number})
+    bench.run()
+    assert calls.seen == [(1, 1), (2, 1), (2, 2), (3, 1)]
+    assert [len(bench.rows(name)) for name in ("out", "error")] == [3, 0]

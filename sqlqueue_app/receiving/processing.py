@@ -441,7 +441,8 @@ class MessageProcessor:
         for hook in hooks:
             try:
                 hook()
-            except Exception:
+            except BaseException:
+                # Such as SystemExit: the message is done, and the worker goes on.
                 text = "an on_commit hook failed; the message stays committed"
                 logger.exception(text, extra=self.config.log_extra("on_commit_hook_failed", message_id))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -334,11 +335,14 @@ def test_body_of_64_mib_is_handled(bench: Bench, calls: Calls) -> None:
     assert calls.seen == [64 * 1024 * 1024]
 
 
-def test_failing_on_commit_hook_rolls_back_nothing(bench: Bench, calls: Calls, events: Callable[[], list[str]]) -> None:
+@pytest.mark.parametrize("hook", [lambda: 1 / 0, lambda: sys.exit("out of the hook")])
+def test_failing_on_commit_hook_rolls_back_nothing(
+    bench: Bench, calls: Calls, events: Callable[[], list[str]], hook: Callable[[], Any]
+) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         write_instance(bench, "kept")
-        transaction.on_commit(lambda: 1 / 0, using=bench.database.alias)
+        transaction.on_commit(hook, using=bench.database.alias)
         transaction.on_commit(lambda: calls.add("second hook"), using=bench.database.alias)
 
     bench.put_message("Test.Message")

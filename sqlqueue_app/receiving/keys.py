@@ -33,7 +33,7 @@ class KeyedHandlerTable(HandlerTable):
 
     def __init__(self, handlers: Iterable[Handler], **options: Any) -> None:
         super().__init__(handlers, **options)
-        self._failed: dict[uuid.UUID, Exception] = {}
+        self._failed: dict[uuid.UUID, BaseException] = {}
         for of_type in self._by_type.values():
             if (two := _two_keys(of_type)) is not None:
                 raise ConfigurationError(f"{_disagree(two)} of {two[0].message_type!r}: {_ONE_KEY}")
@@ -61,7 +61,7 @@ class KeyedHandlerTable(HandlerTable):
                 body = claimed_body(claim_checks, claim)
                 incoming = IncomingMessage(incoming.row_id, incoming.headers, body, incoming.correlation_id, None)
             return _key_among(super().calls(incoming))
-        except Exception as error:  # noqa: BLE001 - whatever the project's function raises
+        except BaseException as error:  # noqa: BLE001 - whatever the project's function raises, such as SystemExit
             while len(self._failed) >= _REMEMBERED_ERRORS:
                 self._failed.pop(next(iter(self._failed)), None)
             self._failed[incoming.row_id] = error
@@ -151,7 +151,7 @@ _ONE_KEY: Final = "expected one key for all handlers of a message; use the same 
 def _computed(handler: Handler, key_of: Callable[[Any], Any], message: Any) -> bytes | None:
     try:
         key = key_of(message)
-    except Exception as error:
+    except BaseException as error:
         error.add_note(f"raised by the key of handler {handler.path}")
         raise
     return key_bytes(key, handler)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import threading
 import uuid
 from typing import Any
@@ -187,6 +188,17 @@ def test_error_of_the_key_is_an_error_of_the_message(bench: Bench, calls: Calls)
     (headers,) = bench.headers("error")
     assert headers["NServiceBus.ExceptionInfo.ExceptionType"] == "KeyError"
     assert "raised by the key of handler" in headers["NServiceBus.ExceptionInfo.StackTrace"]
+
+
+def test_key_that_exits_fails_its_message_only(bench: Bench, calls: Calls) -> None:
+    handles("Test.Message", key=lambda message: sys.exit("out of the key") if message["n"] == 1 else "a")(
+        lambda message, context: calls.add(message["n"])
+    )
+    put(bench, ("a", 1), ("a", 2))
+    bench.run()
+    assert calls.seen == [2]
+    (headers,) = bench.headers("error")
+    assert headers["NServiceBus.ExceptionInfo.Message"] == "out of the key"
 
 
 def test_key_that_fails_only_ahead_of_the_receive_fails_the_message(postgresql_bench: Bench, calls: Calls) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from django.db import transaction
+from django.db import Error as DjangoError, transaction
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
@@ -303,8 +303,8 @@ class MessageProcessor:
         elif incoming.body or is_subscription_message(incoming):
             try:
                 delivery.outgoing = self._call_handlers(batch, delivery)
-            except Deadlock as error:
-                if batch.several:
+            except (Deadlock, DjangoError) as error:
+                if batch.several and self.transaction.table.dialect.error_kind(error) is Deadlock:
                     # Locks of earlier messages are part of it: another attempt in this transaction would meet it again.
                     raise _TransactionLost from error
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -230,6 +231,33 @@ def test_lost_transaction_counts_only_for_the_current_message(
     assert attempts == [(0, 1), (1, 1), (2, 1), (0, 1), (1, 1), (2, 2), (3, 1)]
     assert written() == [0, 1, 3]
     assert len(bench.rows("error")) == 1
+
+
+def test_deadlock_of_two_batches_counts_as_no_attempt(
+    postgresql_bench: Bench, calls: Calls, events: Callable[[], list[str]]
+) -> None:
+    bench = postgresql_bench
+    bench.configure(BATCH_SIZE=2, MAX_CONCURRENCY=2, CONCURRENCY_MODEL="fixed")
+    execute(bench.database, "CREATE TABLE counted AS SELECT * FROM (VALUES (1, 0), (2, 0)) AS rows (number, times)")
+    both = threading.Barrier(2)
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        is_first_call = message not in calls.seen
+        calls.add(message)
+        with context.connection.cursor() as cursor:
+            cursor.execute("UPDATE counted SET times = times + 1 WHERE number = %s", [message["row"]])
+        if message["waits"] and is_first_call:
+            both.wait(60)
+
+    for number, (row, waits) in enumerate([(1, True), (2, False), (2, True), (1, False)]):
+        bench.put_message_of(number, "Test.Message", {"row": row, "waits": waits})
+    bench.run()
+    with bench.database.connection.cursor() as cursor:
+        cursor.execute("SELECT times FROM counted")
+        assert cursor.fetchall() == [(2,), (2,)]
+    assert bench.rows("error") == []
+    assert "receive_gave_way" in events()
 
 
 def test_unreadable_and_expired_rows_are_settled_with_their_batch(bench: Bench, calls: Calls, counting: None) -> None:

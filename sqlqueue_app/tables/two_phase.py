@@ -369,7 +369,8 @@ class Participant:
         connection.savepoint_ids.clear()
         del connection.atomic_blocks[1:]
         if self._savepoint:
-            self._execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+            with database_errors(_dialect(), f"roll back to the savepoint on {self.alias!r}"):
+                self._execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
         connection.on_first_use = self._take_savepoint
 
     def check_usable(self) -> None:

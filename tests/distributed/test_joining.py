@@ -164,6 +164,27 @@ def test_only_failed_messages_of_a_batch_are_rolled_back(bench: Bench, second: O
     assert (sorted(calls.seen), len(recorded(bench)), reasons(bench)) == ([1, 2, 4], 1, ["the third"])
 
 
+def test_batch_whose_other_database_is_cut_is_received_again(
+    bench: Bench, second: OtherDatabase, calls: Calls, events: Callable[[], list[str]]
+) -> None:
+    bench.configure(BATCH_SIZE=3, MAX_CONCURRENCY=1, IMMEDIATE_RETRIES=1)
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        second.write(f"of {message['n']}")
+        if calls.add(message["n"]) == 2:
+            second.cut()
+            second.write("never")
+
+    for number in range(3):
+        bench.put_message_of(number, "Test.Message", {"n": number})
+    bench.run()
+    assert second.effects() == ["of 0", "of 1", "of 2"]
+    assert calls.seen == [0, 1, 0, 1, 2]
+    assert bench.rows("error") == []
+    assert "transaction_lost" in events()
+
+
 def test_swallowed_error_fails_the_message(bench: Bench, second: OtherDatabase) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:

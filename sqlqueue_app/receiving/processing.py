@@ -256,7 +256,7 @@ class MessageProcessor:
             if not self._retries_now(delivery, action, failure):
                 return self.give_up(batch, delivery, action, failure)
         elif config.type_limits is not None and config.type_limits.postpones(config, self.transaction, delivery):
-            self._complete(batch)
+            self.run_hooks(self._complete(batch), delivery.incoming.message_id)
             return RowOutcome.POSTPONED
         return self._attempt_until_decided(batch, delivery)
 
@@ -520,7 +520,8 @@ class MessageProcessor:
     def give_up(self, batch: ReceivedBatch, delivery: Delivery, action: Action, failure: Failure) -> RowOutcome:
         """Apply the decision of recoverability to a failed message, in the receive transaction."""
         self.recovery.write(action, delivery, failure)
-        self._complete(batch)
+        # A delayed retry may be due before the mover would look.
+        self.run_hooks(self._complete(batch), delivery.incoming.message_id)
         _when_committed(batch, lambda: self._report(delivery, action, failure))
         _when_committed(batch, self.outcomes.given_up(delivery, failure, action))
         return RowOutcome.FAILED
@@ -576,8 +577,9 @@ class NonTransactionalProcessor(MessageProcessor):
         """Commit the receive, then attempt to handle the message once."""
         limits = self.config.type_limits
         is_postponed = limits is not None and limits.postpones(self.config, self.transaction, delivery)
-        self.transaction.commit()
+        hooks = self.transaction.commit()
         if is_postponed:
+            self.run_hooks(hooks, delivery.incoming.message_id)
             return RowOutcome.POSTPONED
         delivery.attempt = 1
         try:

@@ -17,6 +17,7 @@ import pytest
 from sqlqueue_app import RetryLater, handles, send_many
 from sqlqueue_app.messages.times import format_time, parse_time
 from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.sending.dispatcher import notified_of_delays
 from sqlqueue_app.tables.rows import NewRow
 from tests.support.bench import Bench, Calls
 from tests.support.worker_processes import address, prepare, worker_process
@@ -61,6 +62,17 @@ def test_failing_message_is_tried_in_rounds_and_then_moved(
         "moved_to_error_queue",
     ]
     assert delayed(bench) == []
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_delayed_retry_wakes_the_mover_of_its_process(bench: Bench, failing: Calls, batch_size: int) -> None:
+    bench.configure(DELAYED_RETRIES=1, DELAYED_RETRY_INCREASE=3600, BATCH_SIZE=batch_size)
+    for number in range(2):
+        bench.put_message_of(number, "Test.Message")
+    notified: list[float] = []
+    with notified_of_delays(bench.database.alias, notified.append):
+        bench.run()
+    assert notified == [3600.0, 3600.0]
 
 
 def test_satellite_message_returns_to_its_satellite(bench: Bench, failing: Calls) -> None:

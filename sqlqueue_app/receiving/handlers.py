@@ -367,10 +367,8 @@ class HandlerTable:
         return frozenset(name for name, handlers in self._by_type.items() if all(each.is_timeout for each in handlers))
 
     def _plan(self, incoming: IncomingMessage) -> _Plan:
-        # A native sender may omit the header and name the type in the body (docs/internals/wire.md#native-senders).
         enclosed = incoming.message_types
-        types = enclosed or type_names_in(incoming.body, incoming.content_type, self._serializer)
-        plan = _Plan(self._of_types(types, incoming), {})
+        plan = _Plan(self._of_types(enclosed or self.types_in_body(incoming), incoming), {})
         for handler in plan.handlers:
             if handler.target not in plan.readers:
                 names_of_members = self._names_for(handler)
@@ -382,6 +380,13 @@ class HandlerTable:
         if enclosed and len(key[0]) + len(key[1] or "") <= _MAX_CACHED_LENGTH and len(self._plans) < _REMEMBERED_TEXTS:
             self._plans[key] = plan
         return plan
+
+    def types_in_body(self, incoming: IncomingMessage) -> list[str]:
+        """The types of a message without the header, which a native sender may omit (docs/internals/wire.md#native-senders).
+
+        Raises MessageBodyError for an unreadable body.
+        """
+        return type_names_in(incoming.body, incoming.content_type, self._serializer)
 
     def _of_types(self, types: Sequence[str], incoming: IncomingMessage) -> list[Handler]:
         handlers: list[Handler] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -19,7 +20,7 @@ from django.db import IntegrityError, router, transaction
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import OutgoingMessage
-from sqlqueue_app.messages.errors import ConfigurationError, LockTimeout
+from sqlqueue_app.messages.errors import ConfigurationError, LockTimeout, MessageBodyError
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.messages.types import plain_name
 from sqlqueue_app.models import RateReservation
@@ -84,7 +85,12 @@ class TypeLimits:
         """
         incoming = delivery.incoming
         is_reserved = incoming.headers.pop(names.RATE_RESERVATION, None) is not None
-        message_type = next((name for name in incoming.message_types if name in self._rates), None)
+        types = incoming.message_types
+        if not types:
+            # An unreadable body fails the message later.
+            with suppress(MessageBodyError):
+                types = config.handlers.types_in_body(incoming)
+        message_type = next((name for name in types if name in self._rates), None)
         if message_type is None:
             return False
         due = self._reserve(message_type, receive, is_reserved)

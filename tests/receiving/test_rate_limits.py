@@ -22,6 +22,7 @@ from sqlqueue_app.models import RateReservation
 from sqlqueue_app.policies.rates import SECOND
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.rate_limits import TypeLimits
+from sqlqueue_app.sending.dispatcher import notified_of_delays
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.managed import RateTable
@@ -93,6 +94,36 @@ def test_messages_that_come_too_early_wait_for_their_time(bench: Bench, calls: C
     assert calls.seen == [0]
     assert bench.rows("Sales") == bench.rows("error") == []
     assert spread(bench) == [6.0] * 2
+
+
+@pytest.mark.parametrize("mode", ["transaction_scope", "none"])
+def test_waiting_message_wakes_the_mover_of_its_process(bench: Bench, calls: Calls, clock: Clock, mode: str) -> None:
+    handles("Test.Message", rate_limit="10/m")(lambda message, context: calls.add(message["n"]) and None)
+    bench.configure(TRANSACTION_MODE=mode, MAX_CONCURRENCY=1)
+    put(bench, 3)
+    notified: list[float] = []
+    with notified_of_delays(bench.database.alias, notified.append):
+        bench.run()
+    assert [notified[1] - notified[0]] == pytest.approx([6.0], abs=1)
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [(b'{"$type": "Test.Message, Shop"}', ""), (b'<Message xmlns="http://tempuri.net/Test"/>', "text/xml")],
+)
+def test_limit_holds_for_messages_that_name_their_type_in_the_body(
+    bench: Bench, calls: Calls, clock: Clock, body: bytes, content_type: str
+) -> None:
+    handles("Test.Message", rate_limit="10/m")(lambda message, context: calls.add(1) and None)
+    bench.configure(MAX_CONCURRENCY=1)
+    for number in range(3):
+        headers = json.dumps({"NServiceBus.ContentType": content_type} if content_type else {})
+        bench.put(headers, body, row_id=f"00000000-0000-0000-0000-{number:012}")
+    bench.put("{}", b"unreadable", row_id="11111111-0000-0000-0000-000000000000")
+    bench.run()
+    assert calls.seen == [1]
+    assert spread(bench) == [6.0]
+    assert len(bench.rows("error")) == 1
 
 
 def test_message_begins_when_it_returns_and_shows_nothing_of_its_wait(bench: Bench, calls: Calls, clock: Clock) -> None:

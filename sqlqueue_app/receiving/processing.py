@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from django.db import Error as DjangoError, transaction
@@ -334,13 +335,14 @@ class MessageProcessor:
     def _call_handlers(self, batch: ReceivedBatch, delivery: Delivery) -> list[OutgoingMessage]:
         """Call every handler of the message. Returns the messages that they sent and that are not written yet."""
         config, incoming = self.config, delivery.incoming
+        at_once = config.immediate_dispatcher
         delivery.called = None
         context = MessageContext(
             incoming,
             attempt=delivery.attempt,
             composer=config.composer,
             connection=self.transaction.connection if self.shares_transaction else None,
-            send_at_once=batch.immediate.extend if config.immediate_dispatcher is None else config.immediate_dispatcher.dispatch,
+            send_at_once=at_once.dispatch if at_once is not None else partial(config.dispatcher.keep, kept=batch.immediate),
             allowed=config.allowed,
         )
         collect = context.outgoing.extend if config.mode is TransactionMode.RECEIVE_ONLY else None

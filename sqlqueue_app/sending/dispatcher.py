@@ -85,9 +85,24 @@ class Dispatcher:
             else:
                 self._write(self._rows_of(groups), begun=begun)
         except QueueNotFound as missing:
-            because = self._because(groups, missing.table)
-            missing.args = (f"{missing}; {because}" if because else f"{missing}{missing_queue_hint(missing.queue)}",)
+            self._explain(missing, groups)
             raise
+
+    def keep(self, messages: Sequence[OutgoingMessage], *, kept: list[OutgoingMessage]) -> None:
+        """Add messages that are written later. QueueNotFound as `dispatch`, now, while their sender can still fail."""
+        try:
+            for message in messages:
+                if not message.is_delayed:
+                    self._table(message.destination).layout()
+        except QueueNotFound as missing:
+            self._explain(missing, [messages])
+            raise
+        kept.extend(messages)
+
+    def _explain(self, missing: QueueNotFound, groups: Sequence[Sequence[OutgoingMessage]]) -> None:
+        """Add to the error what has led to the missing queue, or which one may be meant."""
+        because = self._because(groups, missing.table)
+        missing.args = (f"{missing}; {because}" if because else f"{missing}{missing_queue_hint(missing.queue)}",)
 
     def _rows_of(self, groups: Sequence[Sequence[OutgoingMessage]]) -> Iterator[tuple[Inserts, NewRow]]:
         """The messages as rows with their tables. Rows of immediate messages are made lazily."""

@@ -235,7 +235,7 @@ def test_second_connection_that_was_cut_is_replaced(postgresql_bench: Bench, cal
     bench.install_queues("out")
     cut = (
         "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE 'INSERT INTO \"public\".\"out\"%'"
+        ' WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE \'INSERT INTO "public"."out"%\''
     )
 
     @handles("Test.Message")
@@ -251,3 +251,23 @@ def test_second_connection_that_was_cut_is_replaced(postgresql_bench: Bench, cal
     bench.run()
     assert calls.seen == [(1, 1), (2, 1), (2, 2), (3, 1)]
     assert [len(bench.rows(name)) for name in ("out", "error")] == [3, 0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_immediate_send_to_a_missing_queue_fails_the_message_and_no_other_send(
+    bench: Bench, events: Callable[[], list[str]], mode: str
+) -> None:
+    bench.configure(TRANSACTION_MODE=mode)
+    bench.install_queues("immediate")
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        context.send("Test.Immediate", {}, to=address(bench, "immediate"), immediate=True)
+        context.send("Test.Immediate", {}, to="Salse", immediate=True)
+
+    bench.put_message("Test.Message")
+    bench.run()
+    (headers,) = bench.headers("error")
+    assert "did you mean 'Sales'?" in headers["NServiceBus.ExceptionInfo.Message"]
+    assert len(bench.rows("immediate")) == 1
+    assert not {"message_stays", "receive_failed"} & set(events())

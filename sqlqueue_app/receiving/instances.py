@@ -70,6 +70,10 @@ class InstanceLease:
         """Write whether the process is paused."""
         self._own().update(paused_since=Now() if paused else None)
 
+    def pause_again(self) -> None:
+        """Record the pause of this process in a new row."""
+        self._own().update(paused=True, paused_since=Now())
+
     def register_again(self, endpoint: EndpointSettings, concurrency: int) -> None:
         """Create a new row for the lost one, without a callback queue, which another process may hold now."""
         registered = register_instance(endpoint, alias=self.alias, concurrency=concurrency)
@@ -346,6 +350,9 @@ class Heartbeat:
                 extra={"event": "lease_lost", "endpoint": self._lease.endpoint},
             )
             self._on_lost()
+            if self._written_paused:
+                # The pause belongs to the process, whose new row knows nothing of it.
+                self._lease.pause_again()
 
     def _follow_pause(self, wanted: bool) -> None:
         for receiver in self._pausing:

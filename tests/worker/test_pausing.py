@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -174,6 +175,24 @@ def test_process_that_takes_over_a_paused_row_is_not_paused(bench: Bench) -> Non
     assert states(bench) == ["dead"]
     lease(bench)
     assert states(bench) == ["alive"]
+
+
+def test_paused_process_that_has_lost_its_row_stays_paused(
+    bench: Bench, calls: Calls, counting: object, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]
+) -> None:
+    monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.1)
+    with Running(bench):
+        poll_until(lambda: states(bench) == ["alive"], what="a worker")
+        pause("Sales")
+        poll_until(lambda: states(bench) == ["paused"], what="the worker has paused")
+        # As another worker does if this process is silent for INSTANCE_EXPIRY.
+        Instance.objects.using(bench.database.alias).all().delete()
+        poll_until(lambda: states(bench) == ["paused"], what="it is registered again")
+        send("Test.Message", {}, to=address(bench, "Sales"))
+        assert nothing_happens(lambda: (len(calls.seen), states(bench)))
+        assert resume("Sales") == 1
+        poll_until(lambda: len(calls.seen) == 1, what="the message")
+    assert events().count("receiving_paused") == events().count("receiving_resumed") == 1
 
 
 def test_unregistered_process_cannot_be_paused(bench: Bench) -> None:

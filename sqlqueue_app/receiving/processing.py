@@ -577,12 +577,15 @@ class NonTransactionalProcessor(MessageProcessor):
 
     def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> RowOutcome:
         """Commit the receive, then attempt to handle the message once."""
-        limits = self.config.type_limits
+        row, limits = delivery.row, self.config.type_limits
         is_postponed = limits is not None and limits.postpones(self.config, self.transaction, delivery)
         hooks = self.transaction.commit()
         if is_postponed:
             self.run_hooks(hooks, delivery.incoming.message_id)
             return RowOutcome.POSTPONED
+        if self.config.in_flight is not None:
+            # No other process receives it again; but the supervisor enforces its hard limit, and takes no exit for an orderly one.
+            self.config.in_flight.begin(row.id)
         delivery.attempt = 1
         try:
             self._attempt(batch, delivery)

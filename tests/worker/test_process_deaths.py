@@ -278,6 +278,19 @@ def test_message_above_its_hard_limit_ends_its_process_and_moves(bench: Bench, t
     assert [number for number, _ in handled(bench)] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("hangs", [False, True])
+def test_mode_none_loses_only_the_message_that_ends_its_process(bench: Bench, tmp_path: Path, hangs: bool) -> None:
+    prepare(bench, MAX_CONCURRENCY=1, TRANSACTION_MODE="none", HARD_TIME_LIMIT=0.2)
+    tries = send_deadly(bench, tmp_path, "0", wait_for=int(hangs))
+    after = tmp_path / "after"
+    send("Worker.Fail", {"number": 1, "tries": str(after)}, to=address(bench, "Sales"))
+
+    assert supervisor(bench, StopSignal(), "--until-empty").run() == 0
+
+    assert [lines(str(path)) for path in (tries, after)] == [1, 1]
+    assert bench.rows("Sales") == []
+
+
 def test_only_the_message_above_its_hard_limit_is_blamed() -> None:
     memory = InFlightMemory.create(1)
     try:

@@ -68,6 +68,8 @@ class RunOptions:
     batch_size: int | Literal["auto"] | None = None
     until_empty: bool = False
     install: bool = False
+    purges: bool = True
+    """Whether PURGE_ON_STARTUP applies: not to a process that replaces another, whose messages must not be lost."""
     limits: ProcessLimits | None = None
     """The limits at which a supervisor replaces the process; None without a supervisor."""
 
@@ -205,7 +207,8 @@ def _prepare(
             lease = _lease(each)
         leases.append((each, lease))
         queues[each.name] = each.receiving_queues(lease.callback_queue)
-        each.purge_on_startup(queues[each.name])
+        if options.purges:
+            each.purge_on_startup(queues[each.name])
         subscribe_to_events(each)
     return queues
 

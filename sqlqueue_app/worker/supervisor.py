@@ -204,11 +204,12 @@ class Supervisor:
             if self._stop.is_set():
                 return None
             child.restarts = self._restarts
+            is_first = child.process is None
             read_end, child.pipe = os.pipe()
             try:
                 child.process = subprocess.Popen(  # noqa: S603 - our own command line
                     self._command,
-                    env=self._environment | environment_of_child(read_end, memory.descriptor, child.number),
+                    env=self._environment | environment_of_child(read_end, memory.descriptor, child.number, is_first=is_first),
                     pass_fds=(read_end, memory.descriptor),
                     start_new_session=True,
                 )
@@ -307,25 +308,28 @@ class Supervisor:
                     os.write(child.pipe, STOP)
 
 
-# Set in a process started by a supervisor: the descriptors of the pipe and of the shared memory, and the process's number.
+# Set in a process started by a supervisor: the descriptors of the pipe and of the shared memory, the process's number, and whether
+# it is the first one of this number.
 SUPERVISOR_VARIABLE = "SQLQUEUE_SUPERVISOR"
 # The supervisor writes it into the pipe. It does not count as a signal, so that a signal to all processes of a service, as sent
 # by systemd, remains the first one here.
 STOP = b"s"
 
 
-def environment_of_child(pipe: int, memory: int, process: int) -> dict[str, str]:
+def environment_of_child(pipe: int, memory: int, process: int, *, is_first: bool = True) -> dict[str, str]:
     """The environment of a child of a supervisor."""
-    return {SUPERVISOR_VARIABLE: f"{pipe},{memory},{process}"}
+    return {SUPERVISOR_VARIABLE: f"{pipe},{memory},{process},{int(is_first)}"}
 
 
 class SupervisedProcess:
     """This process, as the child of a supervisor."""
 
-    def __init__(self, pipe: int, memory: int, process: int) -> None:
+    def __init__(self, pipe: int, memory: int, process: int, *, is_first: bool) -> None:
         self._pipe = pipe
         self.number = process
         """The number of this process within its supervisor, from 0."""
+        self.is_first = is_first
+        """Whether it starts with its supervisor, and replaces no other process."""
         for descriptor in (pipe, memory):
             # Programs started by a handler must not inherit it.
             os.set_inheritable(descriptor, False)
@@ -337,8 +341,8 @@ class SupervisedProcess:
         parts = os.environ.pop(SUPERVISOR_VARIABLE, None)
         if parts is None:
             return None
-        pipe, memory, process = map(int, parts.split(","))
-        return cls(pipe, memory, process)
+        pipe, memory, process, is_first = map(int, parts.split(","))
+        return cls(pipe, memory, process, is_first=bool(is_first))
 
     def follow_supervisor(self, stop: StopSignal) -> None:
         """Start a daemon thread that sets the stop signal on request, and ends the process when the supervisor is gone."""

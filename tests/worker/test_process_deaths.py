@@ -278,6 +278,27 @@ def test_message_above_its_hard_limit_ends_its_process_and_moves(bench: Bench, t
     assert [number for number, _ in handled(bench)] == [1, 2, 3]
 
 
+def test_process_that_is_started_again_purges_nothing(bench: Bench, tmp_path: Path) -> None:
+    prepare(bench, MAX_CONCURRENCY=1, PURGE_ON_STARTUP=True)
+    tries, released = tmp_path / "tries", tmp_path / "released"
+    command = supervisor(bench, stop := StopSignal())
+    thread = threading.Thread(target=command.run)
+    thread.start()
+    try:
+        rows = Instance.objects.using(bench.database.alias)
+        poll_until(lambda: any(each.threads for each in rows.all()), what="the process receives")
+        body = {"number": 1, "tries": str(tries), "released": str(released)}
+        send("Worker.Hang", body, to=address(bench, "Sales"))
+        poll_until(lambda: lines(str(tries)) == 1, what="the message is being handled")
+        command.kill()
+        poll_until(lambda: lines(str(tries)) == 2, what="the next process handles it")
+    finally:
+        released.touch()
+        stop.set()
+        join_all([thread])
+    assert [number for number, _ in handled(bench)] == [1]
+
+
 @pytest.mark.parametrize("hangs", [False, True])
 def test_mode_none_loses_only_the_message_that_ends_its_process(bench: Bench, tmp_path: Path, hangs: bool) -> None:
     prepare(bench, MAX_CONCURRENCY=1, TRANSACTION_MODE="none", HARD_TIME_LIMIT=0.2)

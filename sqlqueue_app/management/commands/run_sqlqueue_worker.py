@@ -237,7 +237,7 @@ class Command(SqlQueueCommand):
         try:
             supervised = SupervisedProcess.found()
             if supervised is not None:
-                chosen = replace(chosen, limits=_limits(settings, options))
+                chosen = replace(chosen, limits=_limits(settings, options), purges=supervised.is_first)
                 with _staying_on(affinity, supervised.number):
                     self._work_supervised(settings, chosen, supervised, _adaptive(affinity, supervised.number))
                 return

@@ -220,6 +220,10 @@ class QueuePoller:
             return
         for connection in connections.all(initialized_only=True):
             if connection.alias != self._table.alias:
+                if connection.in_atomic_block:
+                    # A handler has left it open: nothing else ends it, and Django would refuse every later statement.
+                    connection.in_atomic_block = False
+                    connection.close()
                 connection.close_if_unusable_or_obsolete()
 
     def _give_back(self) -> None:

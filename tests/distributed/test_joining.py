@@ -267,6 +267,22 @@ def test_other_modes_commit_independently(bench: Bench, second: OtherDatabase, c
     assert (calls.seen, second.effects()) == ([(False, ["there"])], ["there"])
 
 
+@pytest.mark.parametrize("mode", ["sends_atomic_with_receive", "receive_only", "none"])
+def test_other_modes_pass_no_open_transaction_on_to_the_next_message(bench: Bench, second: OtherDatabase, mode: str) -> None:
+    bench.configure(TRANSACTION_MODE=mode)
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        transaction.atomic(using="second").__enter__()
+        second.write("never")
+
+    handles("Test.After")(lambda message, context: second.write("after"))
+    bench.put_message_of(1, "Test.Message")
+    bench.put_message_of(2, "Test.After")
+    bench.run(max_concurrency=1)
+    assert (reasons(bench), second.effects()) == ([], ["after"])
+
+
 def test_database_without_prepare_is_read_only(postgresql_bench: Bench, calls: Calls) -> None:
     bench = postgresql_bench
     with connections["default"].cursor() as cursor:

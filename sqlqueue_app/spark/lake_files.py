@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from datetime import date
 from functools import reduce
 
-from pyspark.sql import DataFrame, Observation, SparkSession, functions as sf
+from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession, functions as sf
 
 from sqlqueue_app.lake.columns import LakeTable
 from sqlqueue_app.lake.data_files import PARQUET_OPTIONS
 
 # Paths may contain wildcard characters, which must not be expanded.
 _PATTERNS = "__globPaths__"
+_WILDCARDS = frozenset("{}[]*?\\")
 _MAX_IN_LIST = 1_000
 
 
@@ -60,8 +61,16 @@ def _write(rows: DataFrame, table: LakeTable, url: str) -> None:
 
 def read_files(session: SparkSession, table: LakeTable, base: str, urls: Sequence[str] = ()) -> DataFrame:
     """Read files of a table, partition columns included: everything below `base`, or only `urls` below it."""
-    reader = session.read.schema(table.full_ddl).option("basePath", base).option(_PATTERNS, "false")
-    return reader.parquet(*(urls or [base]))
+    return _read(session.read.schema(table.full_ddl).option("basePath", base), urls or [base])
+
+
+def _read(reader: DataFrameReader, urls: Sequence[str]) -> DataFrame:
+    """Read each of the files or folders once."""
+    literal = reader.option(_PATTERNS, "false")
+    if _WILDCARDS.isdisjoint("".join(urls)):
+        return literal.parquet(*urls)
+    # Spark would replace each path with such a character by all paths.
+    return reduce(DataFrame.unionAll, [literal.parquet(url) for url in urls])
 
 
 def written_files(rows: DataFrame) -> list[WrittenFile]:
@@ -118,7 +127,7 @@ def rows_by_file(session: SparkSession, table: LakeTable, url: str) -> dict[str,
 
 def _of_one_folder(session: SparkSession, table: LakeTable, *urls: str) -> DataFrame:
     """Read files without partition columns."""
-    return session.read.schema(table.ddl).option(_PATTERNS, "false").parquet(*urls)
+    return _read(session.read.schema(table.ddl), urls)
 
 
 def row_versions_in(files: Sequence[DataFrame], rows: DataFrame) -> list[int]:

@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet
 import pytest
 
+from sqlqueue_app.lake.columns import MESSAGES
 from sqlqueue_app.models import BatchKind, LakeBatch, LakeCopy, LakeFile
 from sqlqueue_app.pipeline.compacting import compact, retire_old
 from sqlqueue_app.pipeline.copying import ErrorQueueCopier
 from sqlqueue_app.pipeline.storage import BatchLost, PipelineError
 from sqlqueue_app.pipeline.taking import AuditQueueTaker
 from sqlqueue_app.pipeline.tools import Tools
+from sqlqueue_app.spark.lake_files import combine_files, read_files, rows_by_file
 from sqlqueue_app.tables.queue import QueueTable
 from tests.pipeline.lakes import Interrupted, interrupt_at
 from tests.pipeline.workshop import tools_of
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import failed
 from tests.support.filling import install, message, row, table
+from tests.support.lakes import START, files_of, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,6 +118,18 @@ def test_small_files_become_one(tools: Tools, filled: list[int], tmp_path: Path)
     assert (rows_of(tmp_path), rows_of(tmp_path, "unreadable")) == (before, bad)
     assert files_in(tmp_path) == set(LakeFile.objects.values_list("path", flat=True))
     assert LakeFile.objects.filter(table="messages").count() == 1
+
+
+def test_path_of_a_lake_may_contain_wildcards(spark: SparkSession, tmp_path: Path) -> None:
+    lake = tmp_path / "l[1]ke" / "{a,b}*?"
+    for name in ("first", "second", "third"):
+        write(lake, [{"at": START}, {"at": START}], name=name)
+    urls = [f"file://{lake}/{each.path}" for each in files_of(lake)]
+
+    combine_files(spark, MESSAGES, urls, f"file://{lake}/together")
+
+    assert list(rows_by_file(spark, MESSAGES, f"file://{lake}/together").values()) == [6]
+    assert read_files(spark, MESSAGES, f"file://{lake}/messages", urls).count() == 6
 
 
 @pytest.mark.parametrize("interrupted_at", ["written together", "retired", "recorded", "committed", "published one file", "moved",

@@ -99,7 +99,8 @@ def message_columns(
                 "queue": sf.lit(queue),
             }
         )
-        .withColumn("day", sf.to_date("counted_at"))
+        # in UTC, whatever the session's time zone
+        .withColumn("day", sf.expr("date_from_unix_date(CAST(unix_micros(counted_at) DIV 86400000000 AS INT))"))
     )
 
 

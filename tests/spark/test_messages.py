@@ -62,6 +62,18 @@ def test_odd_texts_are_read_as_by_the_reference(spark: SparkSession) -> None:
     same(parsed(spark, rows), expected(rows))
 
 
+def test_days_are_those_of_utc_in_any_session(spark: SparkSession) -> None:
+    times = ("2026-11-21 23:59:59:999999 Z", "2026-11-22 00:00:00:000000 Z")
+    rows = [Row(number, f"n-{number}", json.dumps({"NServiceBus.ProcessingEnded": time})) for number, time in enumerate(times)]
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        found = parsed(spark, rows)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+    same(found, expected(rows))
+
+
 def test_groups_match_servicecontrol(spark: SparkSession) -> None:
     golden = [json.loads(line) for line in (ROOT / "tests/golden/failure-groups.jsonl").read_text("utf-8").splitlines()]
     names = {"type": "ExceptionType", "message": "Message", "trace": "StackTrace"}

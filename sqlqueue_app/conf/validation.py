@@ -498,24 +498,26 @@ def _names_fit(settings: Settings, dialect: str | None) -> Iterator[Problem]:
                 yield Problem(place, f"{place}: {error}", hint, Code.NAME_TOO_LONG)
 
 
-def _targets_are_other_queues(endpoint: EndpointSettings, at: KeyPath, dialect: str | None) -> Iterator[Problem]:
-    """A failed message that returned to its own queue would fail forever."""
+def _targets_are_other_queues(settings: Settings, dialect: str | None) -> Iterator[Problem]:
+    """A failed message that returned to its own queue would fail forever; other tables have other columns, or hold replies."""
     fold = _folding(dialect)
-    own = {fold(queue) for queue in (*endpoint.receiving_queue_names(), f"{endpoint.name}.Delayed")}
-    for key in ("ERROR_QUEUE", "AUDIT_QUEUE", "SERVICE_CONTROL_QUEUE"):
-        text = getattr(endpoint, key.lower())
-        if text is None:
-            continue
-        try:
-            table = QueueAddress.parse(text, dialect or "sqlserver").table
-        except AddressError as error:
-            yield Problem(at / key, f"{at / key}: {error}", "write the name of a queue", Code.BAD_ADDRESS)
-            continue
-        subscriptions = fold(table) == fold(_SUBSCRIPTION_TABLE)
-        if subscriptions or fold(table) in own:
-            wanted = "a queue, not the subscription table" if subscriptions else "a queue that the endpoint does not receive from"
-            message = f"{at / key} is {shown(text)}, expected {wanted}"
-            yield Problem(at / key, message, "give it another queue, such as the default", Code.OWN_QUEUE_AS_TARGET)
+    others = {fold(f"{name}.Delayed"): f"the table of delayed messages of {name!r}" for name in settings.senders}
+    others[fold(_SUBSCRIPTION_TABLE)] = "the subscription table"
+    if settings.send_as is not None and settings.send_as not in settings.endpoints:
+        others[fold(settings.send_as)] = "the queue of SEND_AS"
+    for name, endpoint in settings.endpoints.items():
+        own = {fold(queue) for queue in (*endpoint.receiving_queue_names(), f"{name}.Delayed")}
+        for key in ("ERROR_QUEUE", "AUDIT_QUEUE", "SERVICE_CONTROL_QUEUE"):
+            place, text = ROOT / "ENDPOINTS" / name / key, getattr(endpoint, key.lower())
+            try:
+                table = "" if text is None else fold(QueueAddress.parse(text, dialect or "sqlserver").table)
+            except AddressError as error:
+                yield Problem(place, f"{place}: {error}", "write the name of a queue", Code.BAD_ADDRESS)
+                continue
+            if table in own or table in others:
+                wanted = "a queue that the endpoint does not receive from" if table in own else f"a queue, not {others[table]}"
+                message = f"{place} is {shown(text)}, expected {wanted}"
+                yield Problem(place, message, "give it another queue", Code.OWN_QUEUE_AS_TARGET)
 
 
 def _fits_transaction_mode(endpoint: EndpointSettings, at: KeyPath, _: str | None) -> Iterator[Problem]:
@@ -565,7 +567,8 @@ _RULES: Final = (
     _schemas_and_catalogs_fit_database,
     _others_are_not_local,
     _queues_are_not_shared,
+    _targets_are_other_queues,
     _audit_queues_are_not_error_queues,
     _names_fit,
 )
-_ENDPOINT_RULES: Final = (_targets_are_other_queues, _fits_transaction_mode, _limits_fit, _is_woken_in_time)
+_ENDPOINT_RULES: Final = (_fits_transaction_mode, _limits_fit, _is_woken_in_time)

@@ -425,9 +425,10 @@ def _of_failures(snapshot: Snapshot, scope: _Scope, limits: Limits) -> _Found:
 
 
 def _of_endpoints(snapshot: Snapshot, scope: _Scope, limits: Limits) -> _Found:
+    counted_in_part = {each.endpoint for each in snapshot.delayed if not each.overdue_exact}
     for name, overdue in snapshot.overdue.items():
         if name in scope.endpoints:
-            measure = Measure(name, "overdue", overdue, limits.overdue or _NONE_IS_FINE)
+            measure = Measure(name, "overdue", overdue, limits.overdue or _NONE_IS_FINE, exact=name not in counted_in_part)
             yield from _held(measure, limits.overdue, "overdue delayed message", " not moved by any worker")
     if snapshot.registry_problem:
         return

@@ -40,6 +40,11 @@ class DelayedStatus:
     name: str = ""
     is_in_settings: bool = True
 
+    @property
+    def overdue_exact(self) -> bool:
+        """Whether `overdue` is exact; otherwise both numbers have reached the limit."""
+        return self.exact or self.overdue != self.waiting
+
     def overdue_at(self, now: datetime) -> int | None:
         """`overdue`, but 0 until the first message has been due for OVERDUE_AFTER."""
         is_recent = self.next_due is not None and self.next_due > now - OVERDUE_AFTER

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+import sqlqueue_app.monitoring.health
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import FailedMessage
 from sqlqueue_app.models.failures import FailureStatus
@@ -110,6 +111,27 @@ def test_overdue_delayed_messages_are_a_warning(queue_database: QueueDatabase) -
     assert checks() == (1, {"overdue": "warning"})
     assert checks("--max-overdue", "1") == (0, {})
     assert checks("--max-overdue", "0") == (2, {"overdue": "critical"})
+
+
+def test_a_number_of_overdue_messages_beyond_those_counted_is_not_exact(
+    sqlite_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(sqlite_database)
+    monkeypatch.setattr(sqlqueue_app.monitoring.health, "EXACT_COUNT_LIMIT", 2)
+
+    def overdue() -> tuple[float, bool]:
+        measures = json.loads(health("--max-overdue", "1", form="json")[1])["measures"]
+        (found,) = [each for each in measures if each["name"] == "overdue" and each["subject"] == "Sales"]
+        return found["value"], found["exact"]
+
+    delay(sqlite_database, datetime(2026, 1, 1, tzinfo=UTC))
+    delay(sqlite_database, datetime(2100, 1, 1, tzinfo=UTC))
+    delay(sqlite_database, datetime(2100, 1, 1, tzinfo=UTC))
+    assert overdue() == (1, True)
+    delay(sqlite_database, datetime(2026, 1, 1, tzinfo=UTC))
+    delay(sqlite_database, datetime(2026, 1, 1, tzinfo=UTC))
+    assert overdue() == (2, False)
+    assert "Sales: about 2 overdue delayed messages" in health("--max-overdue", "1")[1]
 
 
 def test_failed_messages_count_until_they_are_archived(queue_database: QueueDatabase) -> None:

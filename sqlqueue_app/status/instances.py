@@ -161,7 +161,7 @@ def read_instances(*, gone: bool = False) -> tuple[tuple[InstanceStatus, ...], l
         raise
     except DatabaseError as error:
         command = "" if isinstance(error, PermissionDenied) else MIGRATE_COMMAND
-        return (), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=command)
+        return (), [], QueueProblem(ProblemKind.UNREADABLE, f"{error}{error.remedy}", command=command)
     shown = [row for row in rows if gone or not is_gone(row, row.database_now)]
     return _with_replaced(list(map(status_of_row, shown)), shown), [*rows, *held], None
 

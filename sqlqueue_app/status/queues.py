@@ -411,7 +411,7 @@ def problem_of_error(table: QueueTable, queue: KnownQueue, layout: str, error: D
         return QueueProblem(ProblemKind.MISSING, str(error), command=INSTALL_COMMAND), False
     if isinstance(error, TableMismatch):
         return QueueProblem(ProblemKind.MISMATCH, str(error)), True
-    return QueueProblem(ProblemKind.UNREADABLE, str(error)), None
+    return QueueProblem(ProblemKind.UNREADABLE, f"{error}{error.remedy}"), None
 
 
 def problem_of_layout(table: QueueTable, queue: KnownQueue, layout: str) -> QueueProblem | None:

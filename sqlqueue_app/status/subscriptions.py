@@ -99,7 +99,7 @@ def read_events(settings: Settings) -> tuple[list[SubscribedEvent], QueueProblem
     except QueueNotFound as error:
         return [], QueueProblem(ProblemKind.MISSING, str(error), command=INSTALL_COMMAND)
     except DatabaseError as error:
-        return [], QueueProblem(ProblemKind.UNREADABLE, str(error))
+        return [], QueueProblem(ProblemKind.UNREADABLE, f"{error}{error.remedy}")
 
 
 def _existing(settings: Settings, book: AddressBook, addresses: Iterable[str]) -> set[str]:

@@ -113,6 +113,16 @@ def test_a_role_without_rights(postgresql_database: QueueDatabase, command: tupl
     assert line.endswith(RIGHTS)
 
 
+def test_a_status_without_rights(postgresql_database: QueueDatabase) -> None:
+    install(postgresql_database)
+
+    ran = run(postgresql_database, ("sqlqueue_status",), USER=postgresql_database.create_role("rightless"))
+
+    denied = [line for line in ran.out.splitlines() if "permission denied" in line]
+    assert {line.partition(":")[0] for line in denied} >= {"Sales", "error", "instances"}
+    assert all(line.endswith(RIGHTS) for line in denied)
+
+
 def test_a_retry_without_rights(postgresql_database: QueueDatabase) -> None:
     install(postgresql_database)
 

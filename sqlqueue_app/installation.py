@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from django.apps import AppConfig, apps
+from django.core.management.base import CommandError
 from django.db import router, transaction
 from django.db.models import Model
 
 from sqlqueue_app.conf import EndpointSettings, Settings, get_settings, instance_name
 from sqlqueue_app.dialects.schema import ALL_RIGHTS, Grants, PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import AddressBook
-from sqlqueue_app.messages.errors import AddressError
+from sqlqueue_app.messages.errors import AddressError, DatabaseError
 from sqlqueue_app.models import Claim, TaskResult, lake, managed_models
 from sqlqueue_app.status.queues import QueueKind, pipeline_addresses, table_key
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
@@ -162,14 +163,18 @@ def install_after_migrate(*, using: str, verbosity: int = 1, stdout: Any = None,
     """Install missing tables of the endpoints, in the database of `SQLQUEUE["DATABASE"]` only.
 
     Connected to `post_migrate` of this app, so it runs once per `migrate`. Does nothing if `INSTALL_AFTER_MIGRATE` is off. Prints
-    the created tables unless verbosity is 0. Raises ConfigurationError for invalid settings and DatabaseError.
+    the created tables unless verbosity is 0. Raises ConfigurationError for invalid settings. A DatabaseError becomes a
+    CommandError, which `migrate` prints in one line.
     """
     settings = get_settings()
     if not settings.install_after_migrate or using != settings.database:
         return
     connection = connection_of(using)
     tables = planned_tables(settings, dialect_of_connection(connection).name, current_catalog(connection))
-    made = install_tables(using, tables, layout=settings.table_layout)
+    try:
+        made = install_tables(using, tables, layout=settings.table_layout)
+    except DatabaseError as error:
+        raise CommandError(" ".join(f"{error}{error.remedy}".split())) from error
     if verbosity >= 1:
         out = stdout or sys.stdout
         for table in made:

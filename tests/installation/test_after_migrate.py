@@ -6,7 +6,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 
 from sqlqueue_app import installation
 from sqlqueue_app.messages.errors import AddressError
@@ -68,3 +68,9 @@ def test_too_long_name_stops_the_installation(postgresql_database: QueueDatabase
     postgresql_database.configure(ENDPOINTS={"Sales": {"CALLBACKS": True, "INSTANCE": "x" * 60}})
     with pytest.raises(AddressError, match=r"Sales\.xxx"):
         call_command("migrate", database="postgresql", verbosity=0, skip_checks=True, stdout=StringIO())
+
+
+def test_a_missing_schema_is_one_line(postgresql_database: QueueDatabase) -> None:
+    postgresql_database.configure(ENDPOINTS={"Sales": {}}, DEFAULT_SCHEMA="ops")
+    with pytest.raises(CommandError, match=r'^failed to install "ops"\."Sales": schema "ops" does not exist: .*CREATE SCHEMA'):
+        migrate(postgresql_database)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlqueue_app import conf
+from sqlqueue_app.conf.kinds import MAX_INTEGER
 from sqlqueue_app.conf.task_backends import TaskOptions
 from sqlqueue_app.conf.validation import keys_of
 
@@ -29,6 +30,8 @@ SECTIONS: dict[str, type[Any]] = {
     '`TASKS[alias]["OPTIONS"]`': TaskOptions,
 }
 _ROW = re.compile(r"^\| `.*\n", re.MULTILINE)
+# The page names it once, above the tables.
+_USUAL_MAXIMUM = f" and at most {MAX_INTEGER}"
 
 
 def updated(page: str) -> str:
@@ -45,12 +48,16 @@ def updated(page: str) -> str:
 def _with_rows(part: str, section: type[Any]) -> str:
     kept = {key: rest for key, *_, rest in (row.strip("|\n").split(" | ", 3) for row in _ROW.findall(part))}
     rows = "".join(
-        f"| `{key}` | {setting.expected} | {_default(setting.default)} | {kept.get(f' `{key}`', '|').strip()} |\n"
+        f"| `{key}` | {_type(setting.expected)} | {_default(setting.default)} | {kept.get(f' `{key}`', '|').strip()} |\n"
         for key, setting in keys_of(section).items()
     )
     first = _ROW.search(part)
     begin = first.start() if first else part.index("|---|\n") + len("|---|\n")
     return part[:begin] + rows + _ROW.sub("", part[begin:])
+
+
+def _type(expected: str) -> str:
+    return expected.replace(_USUAL_MAXIMUM, "")
 
 
 def _default(value: object) -> str:

@@ -27,6 +27,7 @@ from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import PoisonMessage, QueueNotFound, SqlQueueError
 from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.messages.headers import Headers, read_headers
+from sqlqueue_app.messages.types import full_name
 from sqlqueue_app.models import FailedMessage
 from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.receiving.instances import managed_alias
@@ -453,7 +454,7 @@ def queues_of_type(settings: Settings, message_type: str, sent_by: str, destinat
     """The names of the queues in which a message of this type may wait, at most four."""
     if destination:
         return (address_book_of(settings).parse(destination).table,)
-    routed = Routes(settings.routes).find(message_type)
+    routed = Routes(settings.routes).find(full_name(message_type))
     if routed is not None:
         return (routed,)
     return list(dict.fromkeys([*([sent_by] if sent_by in settings.senders else ()), *settings.endpoints]))[:_MAX_QUEUES]

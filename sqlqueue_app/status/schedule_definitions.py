@@ -20,7 +20,7 @@ from sqlqueue_app.conf.crontab import cron_fault
 from sqlqueue_app.conf.schedule_times import FIRST, LAST, ScheduleTimes
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError, MessageBodyError
 from sqlqueue_app.messages.serializers import serialize
-from sqlqueue_app.messages.types import plain_name
+from sqlqueue_app.messages.types import full_name, plain_name
 from sqlqueue_app.models import Schedule, ScheduleKind, ScheduleTick
 from sqlqueue_app.receiving.handlers import Handler, handlers_of, takes_tasks
 from sqlqueue_app.receiving.instances import managed_alias
@@ -190,19 +190,21 @@ def adoptable_row(name: str, message_type: str) -> Schedule | None:
 
 def has_route(settings: Settings, message_type: str) -> bool:
     """Whether a route leads to a queue for this type, or an endpoint handles it; imports handlers, does not connect."""
-    if Routes(settings.routes).find(message_type) is not None:
+    name = full_name(message_type)
+    if Routes(settings.routes).find(name) is not None:
         return True
-    return any(each.message_type == message_type for named in settings.endpoints.values() for each in handlers_or_none(named))
+    return any(full_name(each.message_type) == name for named in settings.endpoints.values() for each in handlers_or_none(named))
 
 
 def schedules_without_route(settings: Settings) -> list[ScheduleSettings]:
     """The schedules whose message type has no route and no handling endpoint; imports handlers, does not connect."""
     routes = Routes(settings.routes)
-    unrouted = [schedule for schedule in settings.schedules.values() if routes.find(schedule.send) is None]
+    unrouted = [schedule for schedule in settings.schedules.values() if routes.find(full_name(schedule.send)) is None]
     if not unrouted:
         return []
-    handled = {handler.message_type for endpoint in settings.endpoints.values() for handler in handlers_or_none(endpoint)}
-    return [schedule for schedule in unrouted if schedule.send not in handled]
+    handlers = (handler for endpoint in settings.endpoints.values() for handler in handlers_or_none(endpoint))
+    handled = {full_name(handler.message_type) for handler in handlers}
+    return [schedule for schedule in unrouted if full_name(schedule.send) not in handled]
 
 
 def handlers_or_none(endpoint: EndpointSettings) -> list[Handler]:

@@ -20,6 +20,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import OutgoingMessage
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, TransientError
 from sqlqueue_app.messages.times import format_time
+from sqlqueue_app.messages.types import full_name
 from sqlqueue_app.models import MissedPolicy, Schedule, ScheduleKind, ScheduleTick
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.instances import managed_alias
@@ -212,7 +213,8 @@ class Schedules:
 
     def _address_of(self, message_type: str) -> str | None:
         """The destination of a type without a route; None if the routes provide it, or report what is missing."""
-        if self._routes.find(message_type) is not None or (endpoint := self._handled_by.get(message_type)) is None:
+        name = full_name(message_type)
+        if self._routes.find(name) is not None or (endpoint := self._handled_by.get(name)) is None:
             return None
         book = self._sender.dispatcher.book
         return book.canonical(book.of_queue(endpoint))

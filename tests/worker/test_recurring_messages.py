@@ -17,7 +17,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import ScheduleTick
 from sqlqueue_app.status import schedules
-from sqlqueue_app.status.schedule_definitions import schedules_without_route
+from sqlqueue_app.status.schedule_definitions import has_route, schedules_without_route
 from sqlqueue_app.status.schedules import KEPT, MAX_DELAY, read_schedules
 from sqlqueue_app.tables.connections import database_now
 from tests.support.bench import Bench, Calls, Running
@@ -110,6 +110,21 @@ def test_unrouted_message_goes_to_the_endpoint_that_handles_it(bench: Bench, cal
 
     assert calls.seen == [{"n": 1}]
     assert schedules_without_route(get_settings()) == []
+
+
+def test_an_assembly_may_follow_the_type(bench: Bench) -> None:
+    """As in `send()`: routes and handlers know the name alone."""
+    handles("Nobody.Routes")(lambda message, context: None)
+    configure(bench, routed={**HOURLY, "SEND": "Test.Routed, Shop"}, handled={**HOURLY, "SEND": "Nobody.Routes, Shop"})
+    bench.database.configure(ROUTES={"Test.Routed": "Sales"})
+    clock = Clock(NOON - MINUTE)
+    worker = schedules_of(clock, handled_by={"Nobody.Routes": "Sales"})
+    clock.now = NOON
+    assert worker.send_due() == 2
+    names = [each["NServiceBus.EnclosedMessageTypes"] for each in bench.headers("Sales")]
+    assert names == ["Test.Routed, Shop", "Nobody.Routes, Shop"]
+    assert schedules_without_route(get_settings()) == []
+    assert has_route(get_settings(), "Nobody.Routes, Shop")
 
 
 def test_missed_ticks_are_sent_once(bench: Bench) -> None:

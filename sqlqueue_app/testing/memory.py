@@ -21,6 +21,8 @@ from django.db.utils import ConnectionHandler
 from django.test.utils import override_settings
 
 from sqlqueue_app.conf import Settings, get_settings
+from sqlqueue_app.conf.task_backends import read_task_backends, with_endpoints_for_tasks
+from sqlqueue_app.conf.validation import Findings
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.installation import planned_tables
 from sqlqueue_app.messages import headers as names
@@ -74,7 +76,9 @@ class InMemoryEndpoint:
     def __enter__(self) -> InMemoryEndpoint:
         with ExitStack() as opened:
             opened.enter_context(memory_database(self.clock))
-            opened.enter_context(override_settings(SQLQUEUE=self._settings_in_memory()))
+            # Also in a project of one database, which needs no router.
+            routers = ["sqlqueue_app.routers.SqlQueueRouter", *django_settings.DATABASE_ROUTERS]
+            opened.enter_context(override_settings(SQLQUEUE=self._settings_in_memory(), DATABASE_ROUTERS=routers))
             self._install()
             settings = get_settings()
             use_subscribers(HandlerSubscribers(ALIAS, address_book_of(settings), settings, otherwise=PUBLISHED))
@@ -120,7 +124,9 @@ class InMemoryEndpoint:
         return failed()
 
     def _settings_in_memory(self) -> dict[str, Any]:
-        project = dict(getattr(django_settings, "SQLQUEUE", {}))
+        backends = read_task_backends(getattr(django_settings, "TASKS", None), Findings())
+        given: Any = with_endpoints_for_tasks(getattr(django_settings, "SQLQUEUE", {}), backends)
+        project = dict(given)
         for key in _NOT_IN_MEMORY:
             project.pop(key, None)
         endpoints = {name: {**config, **_ENDPOINT_IN_MEMORY} for name, config in project.get("ENDPOINTS", {}).items()}

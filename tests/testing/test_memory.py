@@ -12,6 +12,7 @@ from django.db import connections, transaction
 from pytest_django import Settings
 
 from sqlqueue_app import handles, message_type, publish, send
+from sqlqueue_app.conf.task_backends import TASK_BACKEND
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.testing import FakeClock, InMemoryEndpoint, assert_not_sent, assert_sent, drain, failed, sent
 from tests.support.bench import MODES, Calls
@@ -139,6 +140,27 @@ def test_other_tables_are_in_memory(calls: Calls) -> None:
         assert sales.drain().handled == 2
         assert_sent(Order, {"number": 1}, count=1)
     assert calls.seen == [1]
+
+
+def test_project_without_a_router_has_them_too(settings: Settings, calls: Calls) -> None:
+    settings.DATABASE_ROUTERS = []
+    handles(Order)(lambda message, context: calls.add(message.number) and None)
+    with InMemoryEndpoint("Sales", settings={"DEDUPLICATE_FOR": 60}) as sales:
+        first = send(Order(1), unique_key="order", unique_for=60)
+        assert send(Order(2), unique_key="order", unique_for=60) == first
+        send(Order(3), message_id=first)
+        sales.drain()
+    assert calls.seen == [1]
+    assert settings.DATABASE_ROUTERS == []
+
+
+def test_endpoints_of_tasks_exist(settings: Settings) -> None:
+    settings.SQLQUEUE = {}
+    settings.TASKS = {"default": {"BACKEND": TASK_BACKEND, "QUEUES": ["default", "mail"]}}
+    with InMemoryEndpoint("default", queues=["audit"]) as default:
+        send("Test.Order", {}, to="mail")
+        assert_sent("Test.Order", to="mail")
+        assert default.drain().handled == 0
 
 
 def test_memory_leaves_nothing_behind(sales: InMemoryEndpoint, settings: Settings) -> None:

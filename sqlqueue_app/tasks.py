@@ -16,12 +16,13 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
 import django
 from django.apps import apps
+from django.conf import settings as django_settings
 from django.core import checks
 from django.db import transaction
 from django.utils import timezone
@@ -110,7 +111,8 @@ class SqlQueueBackend(BaseTaskBackend):
         run_after = task.run_after
         if run_after is not None and timezone.is_naive(run_after):
             run_after = timezone.make_aware(run_after)
-        waits = run_after is not None and run_after > now
+        # Not `now`, which is naive without USE_TZ.
+        waits = run_after is not None and run_after > datetime.now(UTC)
         TaskPost(place).enqueue(
             new_row(result, now),
             lambda: task_enqueued.send(type(self), task_result=result),
@@ -350,13 +352,16 @@ def rows() -> QuerySet[Row]:
 
 def new_row(result: TaskResult[Any], enqueued_at: datetime) -> Row:
     """An unsaved row for a new result. ValueError for arguments that JSON cannot hold."""
+    run_after = result.task.run_after
+    if run_after is not None and timezone.is_aware(run_after) and not django_settings.USE_TZ:
+        run_after = timezone.make_naive(run_after)
     return rows().model(
         id=result.id,
         backend=result.backend,
         task=result.task.module_path,
         queue_name=result.task.queue_name,
         priority=result.task.priority,
-        run_after=result.task.run_after,
+        run_after=run_after,
         args=result.args,
         kwargs=json_of(result.kwargs),
         status=result.status.value,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from uuid import UUID
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.utils import timezone
+from pytest_django import Settings
 
+from sqlqueue_app.messages.times import parse_time
 from sqlqueue_app.tasks import SqlQueueBackend
 from tests.tasks import work
 from tests.tasks.conftest import Office, Signals
@@ -291,6 +293,22 @@ def test_deferred_task_waits_in_the_delayed_table(office: Office) -> None:
     assert work.add.get_result(result.id).task.run_after == at
     assert len(office.delayed()) == 1
     assert office.rows("default") == []
+
+
+@pytest.mark.parametrize("zone", [None, UTC])
+def test_time_of_a_project_without_time_zones(office: Office, settings: Settings, zone: tzinfo | None) -> None:
+    settings.USE_TZ = False
+    settings.TIME_ZONE = "America/New_York"
+    office.database.connection.close()
+    at = datetime.now(zone).replace(microsecond=0) + timedelta(hours=1)
+
+    result = work.add.using(run_after=at).enqueue(1)
+    work.add.using(run_after=at - timedelta(hours=2)).enqueue(2)
+
+    assert (len(office.delayed()), len(office.rows("default"))) == (1, 1)
+    assert parse_time(json.loads(office.delayed()[0])["NServiceBus.DeliverAt"]) == at.astimezone(UTC)
+    assert work.add.get_result(result.id).task.run_after == at.astimezone(None).replace(tzinfo=None)
+    office.database.connection.close()
 
 
 def test_overdue_task_runs_at_once(office: Office) -> None:

@@ -388,6 +388,11 @@ def test_place_and_due_time_of_a_message_are_reported(shop: Bench) -> None:
     assert f"{found.state}" == "delayed"
 
 
+def test_due_time_is_that_of_the_sender(shop: Bench) -> None:
+    at = datetime(2030, 1, 1, 8, tzinfo=UTC)
+    assert message_status(send("Test.Message", {}, deliver_at=at)).due == at
+
+
 def test_failed_message_is_found_with_its_failure(shop: Bench, failing: Calls) -> None:
     message_id = send("Test.Message", {})
     shop.run()

@@ -51,7 +51,7 @@ SELECT
             SELECT 1 FROM {table} WHERE Due <= strftime('%Y-%m-%d %H:%M:%f', 'now') LIMIT :limit
         ) AS overdue
     ),
-    (julianday((SELECT Due FROM {table} ORDER BY Due LIMIT 1)) - julianday('1970-01-01')) * 86400.0;
+    ROUND((julianday((SELECT Due FROM {table} ORDER BY Due LIMIT 1)) - julianday('1970-01-01')) * 86400.0, 3);
 
 -- name: find_in_queue
 SELECT {number}, NULL, found.RowVersion, CAST(found.Id AS blob), CAST(found.Headers AS blob), NULL
@@ -70,7 +70,7 @@ FROM (SELECT RowVersion FROM {table} WHERE RowVersion <= :before ORDER BY RowVer
 -- name: find_in_delayed
 SELECT
     {number}, NULL, found.RowVersion, NULL, CAST(found.Headers AS blob),
-    (julianday(found.Due) - julianday('1970-01-01')) * 86400.0
+    ROUND((julianday(found.Due) - julianday('1970-01-01')) * 86400.0, 3)
 FROM (
     SELECT head.RowVersion, head.Headers, head.Due
     FROM (SELECT RowVersion, Headers, Due{body} FROM {table} ORDER BY Due {order} LIMIT :rows) AS head

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from django.db import transaction
@@ -33,7 +33,7 @@ from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.claim_checks import claim_checks_of
 from sqlqueue_app.sending.composer import Routes
-from sqlqueue_app.sending.sender import send_many
+from sqlqueue_app.sending.sender import send, send_many
 from sqlqueue_app.status.events import EventKind, report_event
 from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues, table_key
 from sqlqueue_app.tables.connections import database_errors, guarded_read, optional_read
@@ -538,19 +538,21 @@ def send_copies(
 ) -> list[str]:
     """Send `count` times in one transaction; returns the ids. `progress` gets the number so far. Raises as `send_many`."""
     ids: list[str] = []
+    options: Any = {
+        "to": str(table.address),
+        "headers": headers,
+        "time_to_be_received": time_to_be_received,
+        "delay": delay,
+        "priority": priority,
+    }
     with database_errors(table.dialect, f"send to {table.qualified}"), transaction.atomic(using=table.alias):
+        if count == 1:
+            # Its headers may have an id, unlike those of several messages.
+            return [send(message_type, body, **options)]
         while len(ids) < count:
             size = min(_CHUNK, count - len(ids))
             try:
-                ids += send_many(
-                    message_type,
-                    [body] * size,
-                    to=str(table.address),
-                    headers=headers,
-                    time_to_be_received=time_to_be_received,
-                    delay=delay,
-                    priority=priority,
-                )
+                ids += send_many(message_type, [body] * size, **options)
             except SqlQueueError as error:
                 if (text := str(error)).startswith(_FIRST):
                     # All copies are the same: the caller has no list of them.

@@ -44,6 +44,17 @@ def test_message_is_sent_unchanged(queue_database: QueueDatabase) -> None:
     assert found.headers["NServiceBus.ContentType"] == "application/json"
 
 
+def test_header_may_be_the_id_of_one_message(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    named = ("Sales", "--type", "T", "--body", "{}", "--header", "NServiceBus.MessageId=mine")
+
+    assert send(*named).strip() == "mine"
+    with pytest.raises(CommandError, match=r"--header NServiceBus\.MessageId goes with one message"):
+        send(*named, "--count", "2")
+
+    assert [each.summary.message_id for each in sent(sqlite_database, "Sales")] == ["mine"]
+
+
 def test_body_is_read_from_file_or_stdin(sqlite_database: QueueDatabase, tmp_path: Path) -> None:
     install(sqlite_database)
     file = tmp_path / "body.json"

@@ -21,6 +21,7 @@ from sqlqueue_app.management.command_line import (
     whole_number,
 )
 from sqlqueue_app.messages.errors import WireFormatError
+from sqlqueue_app.messages.headers import MESSAGE_ID
 from sqlqueue_app.messages.serializers import deserialize
 from sqlqueue_app.policies.priorities import PRIORITIES
 
@@ -87,13 +88,15 @@ class Command(SqlQueueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         body = self._body(options["body"], options["file"])
         table = named_table(get_settings(), options["queue"])
-        count = options["count"]
+        count, headers = options["count"], dict(options["header"])
+        if count > 1 and MESSAGE_ID in headers:
+            raise self.usage_error(f"--header {MESSAGE_ID} goes with one message: with --count each copy has its own id")
         try:
             ids = send_copies(
                 table,
                 options["type"],
                 body,
-                headers=dict(options["header"]),
+                headers=headers,
                 time_to_be_received=options["ttbr"],
                 delay=options["delay"],
                 priority=options["priority"],

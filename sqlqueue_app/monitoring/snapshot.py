@@ -303,9 +303,9 @@ class Snapshot:
 
     @property
     def delayed(self) -> Sequence[DelayedStatus]:
-        """The tables of delayed messages in the status that belong to endpoints of the settings."""
+        """The tables of delayed messages in the status that the settings name, not those of another schema."""
         found = () if self.status is None else self.status.delayed
-        return [each for each in found if each.endpoint in self.settings.senders]
+        return [each for each in found if each.is_in_settings]
 
     @cached_property
     def _recent(self) -> Mapping[str, tuple[int, int]]:

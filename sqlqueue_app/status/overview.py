@@ -141,7 +141,7 @@ def read_status(
     queues = tuple(read_queues(settings, known, limit=limit, now=taken_at, listed=listed))
     delayed = read_delayed(settings, limit=limit, listed=listed)
     if not others:
-        delayed = tuple(each for each in delayed if each.endpoint in settings.senders)
+        delayed = tuple(each for each in delayed if each.is_in_settings)
     queues = _with_dead_rows(settings.database, queues)
     return Status(
         settings.database,

@@ -273,7 +273,7 @@ class Sampling:
         else:
             held = {each.callback_queue for each in status.instances if each.alive}
             found = [each for each in status.queues if each.queue.kind is not QueueKind.OTHER and _is_counted(each.queue, held)]
-            delayed = [each for each in status.delayed if each.endpoint in self._settings.senders]
+            delayed = [each for each in status.delayed if each.is_in_settings]
         for sample in filter(None, (*map(_sample_of_queue, found), *map(_of_delayed, delayed))):
             sample.taken_at, sample.seconds, sample.most_waiting = begin, FINEST.seconds, sample.waiting
             yield sample

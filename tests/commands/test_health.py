@@ -13,17 +13,21 @@ from django.core.management import CommandError, call_command
 
 import sqlqueue_app.monitoring.health
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
+from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.models import FailedMessage
 from sqlqueue_app.models.failures import FailureStatus
 from sqlqueue_app.status.endpoints import set_minimum
 from sqlqueue_app.status.events import Actor
+from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.installation import delayed_address
+from sqlqueue_app.tables.installation import delayed_address, install_tables
 from tests.commands.running import refused, run
 from tests.support.databases import ROOT, QueueDatabase
 from tests.support.filling import HOSTILE, install, instance, message, row, table
 from tests.support.postgresql import ThrowAwayServer
+from tests.support.tables import execute
 
 WORKS = {"Sales": 3, "Sales.Priority": 1, "Sales.here": 1}
 HOUR = timedelta(hours=1)
@@ -132,6 +136,21 @@ def test_a_number_of_overdue_messages_beyond_those_counted_is_not_exact(
     delay(sqlite_database, datetime(2026, 1, 1, tzinfo=UTC))
     assert overdue() == (2, False)
     assert "Sales: about 2 overdue delayed messages" in health("--max-overdue", "1")[1]
+
+
+def test_delayed_table_of_another_schema_is_not_checked(postgresql_database: QueueDatabase) -> None:
+    """Another project may have an endpoint of the same name there."""
+    install(postgresql_database)
+    execute(postgresql_database, "CREATE SCHEMA theirs")
+    theirs = QueueAddress("Sales.Delayed", "theirs", form="postgresql")
+    install_tables(postgresql_database.alias, [PlannedTable(TableKind.DELAYED, theirs)])
+    DelayedTable(postgresql_database.alias, theirs).add("{}", b"", datetime(2026, 1, 1, tzinfo=UTC))
+
+    assert checks("--max-overdue", "0") == (0, {})
+    assert [each.endpoint for each in read_status(get_settings()).delayed] == list(get_settings().senders)
+
+    delay(postgresql_database, datetime(2026, 1, 1, tzinfo=UTC))
+    assert checks("--max-overdue", "0") == (2, {"overdue": "critical"})
 
 
 def test_failed_messages_count_until_they_are_archived(queue_database: QueueDatabase) -> None:

@@ -315,13 +315,14 @@ class Settings:
         return tuple(dict.fromkeys(names))
 
     def queue_addresses(self, dialect: str) -> tuple[QueueAddress, ...]:
-        """Every queue that the endpoints require, each once: `queue_names` unchanged, then error and audit addresses.
+        """Every queue that the settings name, each once: those of endpoints and SEND_AS, then error and audit addresses.
 
         The latter are text in the form of the dialect; raises AddressError if one cannot be read. Neither default
         schemas nor the schema settings are applied: the address book does that.
         """
-        literal = [QueueAddress(name, form=dialect) for name in self.queue_names()]
-        texts = [text for each in self.endpoints.values() for text in (each.error_queue, each.audit_queue) if text]
+        names = (name for each in self.senders.values() for name in each.receiving_queue_names())
+        literal = [QueueAddress(name, form=dialect) for name in names]
+        texts = [text for each in self.senders.values() for text in (each.error_queue, each.audit_queue) if text]
         return tuple(dict.fromkeys([*literal, *(QueueAddress.parse(text, dialect) for text in texts)]))
 
     def address_book(self, dialect: str, default_catalog: str | None = None, *, endpoint: str | None = None) -> AddressBook:

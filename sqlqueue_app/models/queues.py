@@ -55,7 +55,7 @@ def queue_model(queue: str | QueueAddress) -> type[QueueMessage]:
 
 
 def queue_models() -> list[type[QueueMessage]]:
-    """The models of the queues that the endpoints of the settings receive from, and of their error and audit queues."""
+    """The models of the queues of endpoints and SEND_AS, and of their error and audit queues."""
     settings = get_settings()
     return [queue_model(address) for address in settings.queue_addresses(dialect_of(settings.database))]
 

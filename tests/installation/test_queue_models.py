@@ -153,6 +153,11 @@ def test_every_queue_of_the_settings_has_its_model(settings: Settings) -> None:
     assert [model._meta.verbose_name for model in queue_models()] == ["Sales", "Sales.Priority", "error", "audit"]
 
 
+def test_queue_of_send_as_has_its_model(settings: Settings) -> None:
+    settings.SQLQUEUE = {"ENDPOINTS": {"Sales": {}}, "SEND_AS": "Web"}
+    assert [model._meta.verbose_name for model in queue_models()] == ["Sales", "Web", "error"]
+
+
 def test_wrong_names_and_settings_are_refused(settings: Settings) -> None:
     with pytest.raises(AddressError):
         queue_model(" ")

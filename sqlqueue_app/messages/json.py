@@ -141,7 +141,7 @@ def _object_reader(kind: Any, names: str) -> Reader:
             if key is None:
                 if others is None:
                     others = {folded(name): name for name in reversed(value) if name not in own}
-                key = others.get(folded(member.name))
+                key = next((others[found] for found in map(folded, member.names) if found in others), None)
             if key is not None:
                 arguments[member.name] = at(f".{member.name}", read_member, value[key])
             elif member.required:
@@ -157,7 +157,7 @@ def _object_reader(kind: Any, names: str) -> Reader:
 def _spellings(member: Member, own: set[str], names: str) -> tuple[str, ...]:
     """The exact names to look for first, without the names of other members."""
     spelled = dict.fromkeys((pascal(member.name), camel(member.name)))
-    wanted = [*spelled, member.name] if names != AS_IS else [member.name, *spelled]
+    wanted = [*spelled, member.name, *member.aliases] if names != AS_IS else [member.name, *spelled, *member.aliases]
     return tuple(name for name in wanted if name == member.name or name not in own)
 
 

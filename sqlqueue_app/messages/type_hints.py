@@ -38,6 +38,7 @@ class Member:
     """One member of a message class.
 
     ``required`` if it has no default, ``settable`` if the constructor accepts it, ``kept`` if objects have it, unlike an InitVar.
+    ``aliases`` are further names by which a model reads it.
     """
 
     name: str
@@ -45,6 +46,12 @@ class Member:
     required: bool
     settable: bool = True
     kept: bool = True
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and the aliases."""
+        return (self.name, *self.aliases)
 
 
 def check_mappable(cls: type) -> None:
@@ -105,13 +112,13 @@ def construct(cls: Any, members: dict[str, Any]) -> Any:
     if not is_model(cls) or cls.__pydantic_root_model__:
         return cls(**members)
     fields = _model_fields(cls)
-    return cls.model_validate({_alias(fields[name]) or name: value for name, value in members.items()})
+    return cls.model_validate({next(iter(_aliases(fields[name])), name): value for name, value in members.items()})
 
 
-def _alias(field: Any) -> str | None:
-    """The name by which a model reads the field; None if that is its own name or a path."""
+def _aliases(field: Any) -> tuple[str, ...]:
+    """The names by which a model reads the field in place of its own, without paths."""
     alias = field.validation_alias or field.alias
-    return next((choice for choice in getattr(alias, "choices", [alias]) if isinstance(choice, str)), None)
+    return tuple(choice for choice in getattr(alias, "choices", [alias]) if isinstance(choice, str))
 
 
 @lru_cache(maxsize=2048)
@@ -131,7 +138,8 @@ def members_of(kind: Any) -> tuple[Member, ...]:
     """The members of a class or an alias of a generic class. :class:`MessageTypeError` for a hint that cannot be resolved."""
     cls = typing.get_origin(kind) or kind
     if is_model(cls):
-        return tuple(Member(name, field.annotation, field.is_required()) for name, field in _model_fields(cls).items())
+        fields = _model_fields(cls).items()
+        return tuple(Member(name, field.annotation, field.is_required(), aliases=_aliases(field)) for name, field in fields)
     try:
         hints = bound_hints(kind)
     except (NameError, AttributeError, TypeError) as error:
@@ -331,7 +339,7 @@ def _known_names(kind: Any) -> frozenset[str] | None:
 @lru_cache(maxsize=2048)
 def _folded_members(kind: Any) -> frozenset[str]:
     try:
-        return frozenset(folded(member.name) for member in members_of(kind))
+        return frozenset(folded(name) for member in members_of(kind) for name in member.names)
     except MessageTypeError:
         return frozenset()  # the reader reports it
 

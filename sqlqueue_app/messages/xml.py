@@ -33,6 +33,7 @@ from sqlqueue_app.messages.type_hints import (
     AS_IS,
     MAPPINGS,
     PASCAL,
+    Member,
     admits_none,
     alternatives,
     array_items,
@@ -297,7 +298,7 @@ def _object(element: Element, kind: Any) -> dict[str, Any]:
     if hints.nullable:
         # As in .NET, a null reference is omitted.
         given = set(map(folded, found))
-        found.update((name, None) for name in hints.nullable if folded(name) not in given)
+        found.update((each.name, None) for each in hints.nullable if given.isdisjoint(map(folded, each.names)))
     return found
 
 
@@ -307,8 +308,8 @@ class _ObjectHints(NamedTuple):
     by_folded: dict[str, Any]
     defaults: frozenset[str]
     """The folded names of value types with a default."""
-    nullable: tuple[str, ...]
-    """The names of members without a default that may be None."""
+    nullable: tuple[Member, ...]
+    """The members without a default that may be None."""
     requires_values: bool
 
 
@@ -316,10 +317,11 @@ class _ObjectHints(NamedTuple):
 def _object_hints(kind: Any) -> _ObjectHints:
     members = members_of(kind)
     required = [each for each in members if each.required]
-    nullable = tuple(each.name for each in required if admits_none(each.hint))
+    nullable = tuple(each for each in required if admits_none(each.hint))
+    values = [each for each in members if not each.required and is_value_type(bare(each.hint))]
     return _ObjectHints(
-        {folded(each.name): each.hint for each in members},
-        frozenset(folded(each.name) for each in members if not each.required and is_value_type(bare(each.hint))),
+        {folded(name): each.hint for each in members for name in each.aliases} | {folded(each.name): each.hint for each in members},
+        frozenset(folded(name) for each in values for name in each.names),
         nullable,
         len(nullable) < len(required),
     )

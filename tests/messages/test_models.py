@@ -123,6 +123,39 @@ def test_root_model_and_choices_of_aliases_are_read_as_written(content_type: str
     assert deserialize(serialize(message, "as_is", content_type, ["Shop.Tagged"]), content_type, Tagged) == message
 
 
+class Numbered(BaseModel):
+    order_id: str = Field(alias="orderNumber")
+    weight: int = Field(1, validation_alias=AliasChoices("kg", "Kilograms"))
+    note: str | None = Field(alias="remark")
+    id: int = 0
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        (JSON_CONTENT_TYPE, b'{"orderNumber": "7", "Kilograms": 3, "remark": "x", "Id": 5}'),
+        (JSON_CONTENT_TYPE, b'{"OrderNumber": "7", "KG": 3, "Remark": "x", "Id": 5}'),
+        (JSON_CONTENT_TYPE, b'{"OrderId": "7", "weight": 3, "note": "x", "Id": 5}'),
+        (XML_CONTENT_TYPE, b"<N><OrderNumber>7</OrderNumber><Kilograms>3</Kilograms><Remark>x</Remark><Id>5</Id></N>"),
+    ],
+)
+def test_members_of_a_model_are_found_by_their_aliases(content_type: str, body: bytes) -> None:
+    """Peers write the names that the model declares; sqlqueue writes the names of the fields."""
+    expected = Numbered.model_validate({"orderNumber": "7", "kg": 3, "remark": "x", "id": 5})
+
+    assert deserialize(body, content_type, Numbered) == expected
+    assert deserialize(serialize(expected, "pascal", content_type, ["N"]), content_type, Numbered) == expected
+
+
+def test_alternative_of_a_union_is_known_by_its_aliases() -> None:
+    class Holder(BaseModel):
+        item: Line | Numbered
+
+    found = deserialize(b'{"item": {"orderNumber": "7", "remark": null}}', JSON_CONTENT_TYPE, Holder)
+
+    assert found.item == Numbered.model_validate({"orderNumber": "7", "remark": None})
+
+
 @pytest.mark.parametrize("content_type", CONTENT_TYPES)
 def test_undeclared_members_of_a_model_are_refused(content_type: str) -> None:
     class Open(BaseModel, extra="allow"):

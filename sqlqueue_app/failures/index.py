@@ -53,7 +53,7 @@ from sqlqueue_app.status.samples import start_of
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, guarded_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import headers_of_rows, remove_rows
-from sqlqueue_app.tables.rows import PeekedRow, without_nul
+from sqlqueue_app.tables.rows import PeekedRow, cut_text, without_nul
 
 # RowVersions compared by each update: at the end of a queue, and of the rest.
 TAIL: Final = 1_000
@@ -612,7 +612,7 @@ def _failure(queue: str, row: PeekedRow, headers: Headers, poison: str, now: dat
     values = {name: fitting(name, each) for name, each in values.items()}
     attempt = {
         **{name: values[name] for name in _ATTEMPT_VALUES},
-        "worker": (headers.get(names.HOST_DISPLAY_NAME) or headers.get(names.PROCESSING_MACHINE) or "")[:_WORKER_CHARACTERS],
+        "worker": cut_text(headers.get(names.HOST_DISPLAY_NAME) or headers.get(names.PROCESSING_MACHINE) or "", _WORKER_CHARACTERS),
         "started_at": _time(headers.get(names.HANDLER_START_TIME)),
         "delayed_at": _time(headers.get(names.DELAYED_RETRIES_TIMESTAMP)),
     }

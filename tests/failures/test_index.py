@@ -280,6 +280,7 @@ def test_hostile_headers_are_cut_to_fit_the_columns(errors: QueueDatabase) -> No
         "NServiceBus.TimeOfFailure": "never",
         "NServiceBus.TimeSent": "",
         "$.diagnostics.hostid": long,
+        "$.diagnostics.hostdisplayname": long,
         "ServiceControl.EditOf": long,
         "ServiceControl.Retry.UniqueMessageId": long,
     }

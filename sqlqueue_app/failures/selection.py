@@ -25,6 +25,7 @@ from django.utils.translation import gettext as _, ngettext
 from sqlqueue_app.messages import failure_groups
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
 from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.queues import address_of_queue
 
 # The maximum that a URL and one statement can hold.
 MAX_IDS: Final = 500
@@ -47,7 +48,8 @@ class FailureSelection:
     `group` is a group of `classifier` (one of CLASSIFIERS), or of any classifier if that is empty; `also` is a second group of any
     classifier. `operation` is the bulk operation that last changed their status. Texts match exactly; with `*`, which stands for
     any characters, case is ignored. `message_type` and `exception` match without their namespace too, `queue` matches the failed
-    queue or the error queue, `message_id` the message id or the unique id, `retried_to` the target of the last retry. Each word or
+    queue by name or address, or the error queue, `message_id` the message id or the unique id,
+    `retried_to` the target of the last retry. Each word or
     quoted phrase of `text` must occur in ids, type, exception, endpoint or queue. `since` and `until` are aware and refer to the
     last failure; `until` is exclusive. `newest` is the key of the newest FailedAttempt of the index that counts: messages that
     failed after it are left out.
@@ -117,7 +119,7 @@ class FailureSelection:
             (self.statuses, lambda: Q(status__in=self.statuses)),
             (self.endpoint, lambda: _matches("endpoint", self.endpoint)),
             (self.message_type, lambda: _matches("message_type", self.message_type, last_part=True)),
-            (self.queue, lambda: _matches("failed_q", self.queue) | _matches("queue", self.queue)),
+            (self.queue, lambda: _of_queue(self.queue)),
             (self.exception, lambda: _matches("exception_type", self.exception, last_part=True)),
             (self.conversation, lambda: _matches("conversation_id", self.conversation)),
             (self.message_id, lambda: _has_id(self.message_id)),
@@ -245,6 +247,12 @@ def _matches(column: str, text: str, *, last_part: bool = False) -> Q:
     for each in filter(None, middle):
         condition &= Q(**{f"{column}__icontains": each})
     return condition
+
+
+def _of_queue(text: str) -> Q:
+    # Messages name the queue by its address.
+    found = _matches("failed_q", text) | _matches("queue", text)
+    return found if "*" in text else found | Q(failed_q=address_of_queue(text))
 
 
 def _has_id(text: str) -> Q:

@@ -32,7 +32,7 @@ from sqlqueue_app.models import (
 from sqlqueue_app.monitoring.check_results import is_muted
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import DEAD_AFTER_SECONDS, claim, managed_alias
-from sqlqueue_app.status.queues import QueueKind
+from sqlqueue_app.status.queues import QueueKind, address_of_queue
 from sqlqueue_app.status.samples import start_of
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX
@@ -292,7 +292,7 @@ class RuleConditions:
 
 def _of(subject: str) -> Q:
     """The condition for failures of an endpoint, of a queue that it failed in, or in an error queue."""
-    return Q(endpoint=subject) | Q(failed_q=subject) | Q(queue=subject)
+    return Q(endpoint=subject) | Q(failed_q__in=(subject, address_of_queue(subject))) | Q(queue=subject)
 
 
 def subject_of_check(check: CheckResult) -> str:

@@ -323,6 +323,15 @@ def queue_name_at(address: str) -> str:
         return address
 
 
+def address_of_queue(name: str) -> str:
+    """The address of the queue of this name, as the wire writes it in FailedQ; the text itself if it has none. Never connects."""
+    book = address_book_of(get_settings())
+    try:
+        return book.canonical(book.of_queue(name))
+    except AddressError:
+        return name
+
+
 def table_of_argument(settings: Settings, text: str, known: Iterable[KnownQueue]) -> QueueTable:
     """The queue that a user names: a known queue, else the table of this literal name, else the table of this address.
 

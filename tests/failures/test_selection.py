@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 
 from sqlqueue_app.failures.selection import CLASSIFIERS, MAX_IDS, MAX_PARTS, MAX_WORDS, FailureSelection
 from sqlqueue_app.models import FailureGroup, FailureStatus
+from sqlqueue_app.status.queues import address_of_queue
 from tests.failures.index_rows import FAILED_AT, failure
 from tests.support.databases import QueueDatabase
 
@@ -89,6 +90,16 @@ def test_selection_finds_the_matching_messages(
         failure(exception_message="left no coffee: 100%", message_type="Shop.NoCancel")
 
     assert [found.pk for found in FailureSelection(**criteria).queryset()] == [expected.pk]
+
+
+def test_queue_is_found_by_its_name_or_its_address(queue_database: QueueDatabase) -> None:
+    queue_database.configure(ENDPOINTS={"Sales": {}})
+    address = address_of_queue("Billing")
+    expected = failure(failed_q=address)
+    failure(failed_q=address_of_queue("Sales"))
+
+    for text in ("Billing", address):
+        assert [found.pk for found in FailureSelection(queue=text).queryset()] == [expected.pk]
 
 
 @pytest.mark.parametrize("criteria", [{"text": '"'}, {"text": '""'}, {"endpoint": "*"}, {"endpoint": "**", "queue": "*"}])

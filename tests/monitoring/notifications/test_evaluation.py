@@ -22,6 +22,7 @@ from sqlqueue_app.models import (
 from sqlqueue_app.monitoring import rules
 from sqlqueue_app.monitoring.notifying import sentence
 from sqlqueue_app.monitoring.rules import GROUPED_BY, Evaluator
+from sqlqueue_app.status.queues import address_of_queue
 from tests.monitoring.notifications.rules import START, Clock, rule, sample, sent_changes, state
 from tests.support.databases import QueueDatabase
 from tests.support.failing import fail, failed_row
@@ -149,6 +150,14 @@ def test_number_of_failures_triggers_the_rule(queue_database: QueueDatabase, eva
     clock.after(10)
     evaluator.evaluate()
     assert sent_changes()[2:] == [[("resolved", "")]]
+
+
+def test_rule_of_a_queue_counts_what_failed_in_it(queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock) -> None:
+    rule(clock, kind="failures_above", threshold=0.0, name="here", subject="Sales.Priority", throttle_seconds=0)
+    rule(clock, kind="failures_above", threshold=0.0, name="elsewhere", subject="Billing", throttle_seconds=0)
+    fail(queue_database, [failed_row(failed_q=address_of_queue("Sales.Priority"))])
+    evaluator.evaluate()
+    assert sent_changes() == [[("raised", "Sales.Priority")]]
 
 
 def test_number_that_is_not_counted_to_its_end_is_marked(

@@ -399,7 +399,9 @@ KEYS: Final[Mapping[str, str]] = {
 ANY_STATUS: Final = "any"
 MAX_QUERY_LENGTH: Final = 2_000
 _FAILED: Final = "failed"
-_TOKEN: Final = re.compile(r'(?:(?P<key>[A-Za-z]+):)?(?P<value>"[^"]*"|\S+)')
+# In a quoted value, a quotation mark is doubled; in others, as in addresses of PostgreSQL, it is a character.
+_QUOTED: Final = r'"(?:[^"]|"")*"'
+_TOKEN: Final = re.compile(rf"(?:(?P<key>[A-Za-z]+):)?(?P<value>{_QUOTED}(?!\S)|\S+)")
 _AGO: Final = re.compile(r"-([0-9]{1,6})([smhdw])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
@@ -424,7 +426,7 @@ def read_query(text: str, now: datetime) -> FailureSelection:
         elif key == "status" and value.lower() == ANY_STATUS:
             query.setlist("statuses", [each.name.lower() for each in FailureStatus])
         elif key in KEYS:
-            query.appendlist(KEYS[key], value.strip('"'))
+            query.appendlist(KEYS[key], _unquoted(value))
         else:
             words.append(token[0])
     query["text"] = " ".join(words)
@@ -448,7 +450,15 @@ def write_query(selection: FailureSelection) -> str:
 
 
 def _quoted(value: str) -> str:
-    return f'"{value}"' if re.search(r"\s", value) else value
+    is_plain = _unquoted(value) == value and not re.search(r"\s", value)
+    return value if is_plain else '"' + value.replace('"', '""') + '"'
+
+
+def _unquoted(value: str) -> str:
+    if re.fullmatch(_QUOTED, value):
+        return value[1:-1].replace('""', '"')
+    stripped = value.strip('"')
+    return value if '"' in stripped else stripped
 
 
 def _read_times(value: str, now: datetime, query: QueryDict, problems: list[str]) -> None:

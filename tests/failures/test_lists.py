@@ -124,6 +124,8 @@ NOW = datetime(2026, 5, 2, 12, tzinfo=UTC)
         ("status:any", FailureSelection(statuses=tuple(FailureStatus))),
         ("STATUS:Unresolved", FailureSelection(statuses=(FailureStatus.UNRESOLVED,))),
         ("queue:Sales@dbo conversation:c id:1", FailureSelection(queue="Sales@dbo", conversation="c", message_id="1")),
+        ('queue:"public"."Sales" more', FailureSelection(queue='"public"."Sales"', text="more")),
+        ('retried:"""public"".""Old sales"""', FailureSelection(retried_to='"public"."Old sales"')),
         ("failed:-6h..now", FailureSelection(since=NOW - timedelta(hours=6))),
         ("failed:-2d..-1d", FailureSelection(since=NOW - timedelta(days=2), until=NOW - timedelta(days=1))),
         ("failed:2026-05-01T00:00:00Z..", FailureSelection(since=datetime(2026, 5, 1, tzinfo=UTC))),

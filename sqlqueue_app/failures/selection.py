@@ -16,7 +16,8 @@ from operator import and_
 from typing import Any, Final, Self
 from uuid import UUID
 
-from django.db.models import Exists, Max, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, Max, OuterRef, Q, QuerySet
+from django.db.models.lookups import IContains
 from django.http import QueryDict
 from django.utils.dateparse import parse_datetime
 from django.utils.text import capfirst
@@ -236,17 +237,19 @@ def _failed_after(newest: int | None) -> Q:
 
 
 def _matches(column: str, text: str, *, last_part: bool = False) -> Q:
-    first, *rest = text.split("*")
-    if not rest:
+    if "*" not in text:
         exactly = Q(**{column: text})
         return exactly | Q(**{f"{column}__endswith": f".{text}"}) if last_part else exactly
-    *middle, last = rest
-    condition = Q(**{f"{column}__istartswith": first}) if first else Q()
-    if last:
-        condition &= Q(**{f"{column}__iendswith": last})
-    for each in filter(None, middle):
-        condition &= Q(**{f"{column}__icontains": each})
-    return condition
+    return Q(_Like(F(column), text)) if text.strip("*") else Q()
+
+
+class _Like(IContains):
+    """Whether a text has the parts of a pattern in their order, ignoring case."""
+
+    def process_rhs(self, compiler: Any, connection: Any) -> Any:
+        """The pattern of LIKE, without the percent signs at its ends that the base class adds."""
+        rhs, params = super().process_rhs(compiler, connection)
+        return rhs, [str(each)[1:-1].replace("*", "%") for each in params]
 
 
 def _of_queue(text: str) -> Q:

@@ -61,6 +61,8 @@ def test_empty_selection_is_everything(queue_database: QueueDatabase) -> None:
         ({"endpoint": "bill*"}, {"endpoint": "Billing"}),
         ({"endpoint": "*ling"}, {"endpoint": "Billing"}),
         ({"endpoint": "B*ll*g"}, {"endpoint": "Billing"}),
+        ({"exception": "*no*TEA*"}, {"exception_type": "shop.NoMoreTea"}),
+        ({"exception": "a*%_*a"}, {"exception_type": "a.%_a"}),
         ({"message_type": "Shop.Cancel"}, {"message_type": "Shop.Cancel"}),
         ({"message_type": "Cancel"}, {"message_type": "Shop.Cancel"}),
         ({"queue": "error.2"}, {"queue": "error.2"}),
@@ -90,6 +92,13 @@ def test_selection_finds_the_matching_messages(
         failure(exception_message="left no coffee: 100%", message_type="Shop.NoCancel")
 
     assert [found.pk for found in FailureSelection(**criteria).queryset()] == [expected.pk]
+
+
+@pytest.mark.parametrize("pattern", ["*lling*Bi*", "Bil*lling", "*%*", "B_ll*", "Bill*x*"])
+def test_parts_of_a_pattern_match_in_their_order_and_once(queue_database: QueueDatabase, pattern: str) -> None:
+    failure(endpoint="Billing")
+
+    assert not FailureSelection(endpoint=pattern).queryset().exists()
 
 
 def test_queue_is_found_by_its_name_or_its_address(queue_database: QueueDatabase) -> None:

@@ -293,11 +293,14 @@ class _Scope:
     named: frozenset[str] = frozenset()
     is_all: bool = True
 
-    def covers(self, issue: Issue) -> bool:
-        """Whether the issue concerns the checked queues and endpoints."""
-        found = issue.outcome
+    def covers(self, issue: Issue, errors: frozenset[str]) -> bool:
+        """Whether the issue concerns the checked queues and endpoints; `errors` are the error queues with failed messages."""
+        found, names = issue.outcome, {each.name for each in self.queues}
         if found.queue:
-            return found.queue in {each.name for each in self.queues}
+            return found.queue in names
+        if issue.name == FAILURES.name and errors:
+            # One issue is about the failed messages of all error queues.
+            return not errors.isdisjoint(names)
         # A process may run several endpoints.
         concerned = {found.endpoint, *found.now.get("endpoints", ())} & {*self.endpoints}
         return self.is_all or issue.name == REGISTRY.name or bool(concerned)
@@ -329,7 +332,8 @@ def read_health(
         *([MOVER.name] if limits.overdue else ()),
         *([MINIMUMS.name, RECEIVERS.name, SAMPLES.name] if limits.instances else ()),
     }
-    issues = [each for each in current_issues(snapshot, results) if each.name not in limited and scope.covers(each)]
+    errors = frozenset(queue.name for queue, failed in snapshot.failed if failed)
+    issues = [each for each in current_issues(snapshot, results) if each.name not in limited and scope.covers(each, errors)]
     found = [*_of_queues(scope, limits), *_of_failures(snapshot, scope, limits), *_of_endpoints(snapshot, scope, limits)]
     findings = [*map(_finding, issues), *(each for each in found if isinstance(each, HealthFinding))]
     measures = tuple(each for each in found if isinstance(each, Measure))

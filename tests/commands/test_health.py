@@ -25,6 +25,7 @@ from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address, install_tables
 from tests.commands.running import refused, run
 from tests.support.databases import ROOT, QueueDatabase
+from tests.support.failing import fail, failed_row
 from tests.support.filling import HOSTILE, install, instance, message, row, table
 from tests.support.postgresql import ThrowAwayServer
 from tests.support.tables import execute
@@ -167,6 +168,17 @@ def test_failed_messages_count_until_they_are_archived(queue_database: QueueData
     assert checks() == (1, {"failed": "warning"})
     archive()
     assert checks() == (0, {})
+
+
+def test_failed_messages_of_the_named_endpoint_count_with_several_error_queues(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS={"Sales": {}, "Billing": {"ERROR_QUEUE": "billing_errors"}})
+    fail(queue_database, [failed_row()], "billing_errors")
+
+    assert checks() == (1, {"failed": "warning"})
+    assert checks("--endpoint", "Billing") == (1, {"failed": "warning"})
+    assert checks("--queue", "billing_errors") == (1, {"failed": "warning"})
+    assert checks("--endpoint", "Sales") == (0, {})
+    assert checks("--queue", "Billing") == (0, {})
 
 
 def archive() -> None:

@@ -246,8 +246,9 @@ def _busiest_first(found: dict[str, Measured]) -> dict[str, Measured]:
 def measures_over_time(alias: str, endpoint: str, period: timedelta, now: datetime) -> list[tuple[datetime, Measured]]:
     """The intervals of the period, oldest first, also empty ones; the newest only if complete. One statement."""
     resolution = resolution_of(period)
-    # Processes write at the end of the interval at the latest; coarser samples follow up to a minute later.
-    late = timedelta(seconds=0 if resolution is FINEST else 60 + FINEST.seconds)
+    # Processes write at the end of the interval at the latest; coarser samples follow up to a minute after the next finer ones.
+    finer = [each.seconds for each in RESOLUTIONS if each.seconds < resolution.seconds]
+    late = timedelta(seconds=60 + finer[-1] if finer else 0)
     end = resolution.start_of(now - late)
     begin = resolution.start_of(now - period) + timedelta(seconds=resolution.seconds)
     rows = _summed(_samples(alias, endpoint, resolution, begin, end).values("taken_at"))

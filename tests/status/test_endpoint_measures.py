@@ -88,6 +88,18 @@ def test_empty_intervals_are_included_and_the_current_one_is_not(queue_database:
     assert found[1][1].throughput == 1.0
 
 
+@pytest.mark.parametrize(
+    ("period", "length", "late"),
+    [(6 * HOUR, MINUTE, 70 * SECOND), (7 * DAY, 10 * MINUTE, 2 * MINUTE), (30 * DAY, HOUR, 11 * MINUTE)],
+)
+def test_newest_interval_is_one_that_is_rolled_up(
+    queue_database: QueueDatabase, period: timedelta, length: timedelta, late: timedelta
+) -> None:
+    """Roll-ups wait for the next finer samples: those of an hour for ten minutes."""
+    before, after = (measures_over_time(queue_database.alias, "Sales", period, NOON + each) for each in (late - SECOND, late))
+    assert (before[-1][0], after[-1][0]) == (NOON - 2 * length, NOON - length)
+
+
 PERIODS = [(5 * MINUTE, 10), (HOUR, 10), (6 * HOUR, 60), (DAY, 60), (7 * DAY, 600), (30 * DAY, 3600)]
 
 

@@ -33,15 +33,11 @@ class OperationRefused(SqlQueueError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessedBatch:
-    """The outcome of one batch, the cursor behind its last message, and whether no messages are left.
-
-    `failures` are the failed messages that it examined; empty for a batch of a queue.
-    """
+    """The outcome of one batch, the cursor behind its last message, and whether no messages are left."""
 
     outcome: BatchOutcome
     cursor: str
     is_last: bool
-    failures: Sequence[UUID] = ()
 
 
 def within_memory(rows: Sequence[Row], limit: int, size_of: Callable[[Row], int]) -> list[Row]:
@@ -110,9 +106,13 @@ def describe_reason(reason: str, detail: str = "") -> str:
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """The counts of a batch: `done`, and per reason how many messages were skipped or failed."""
+    """The counts of a batch: `done`, and per reason how many messages were skipped or failed.
+
+    `changed` are the failed messages whose status it has changed.
+    """
 
     done: int = 0
+    changed: list[UUID] = field(default_factory=list)
     skipped: Counter[ReasonDetail] = field(default_factory=Counter)
     failed: Counter[ReasonDetail] = field(default_factory=Counter)
 

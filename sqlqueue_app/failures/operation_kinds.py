@@ -47,8 +47,8 @@ DELETABLE: Final = (FailureStatus.UNRESOLVED, FailureStatus.ARCHIVED)
 def change_status(ids: Sequence[UUID], before: Sequence[FailureStatus], after: FailureStatus, now: datetime) -> BatchOutcome:
     """Set the status of the messages that have one of the statuses `before`; skip the others."""
     outcome = BatchOutcome()
-    locked = [failure.pk for failure in lock_failures(ids, before, outcome)]
-    outcome.done = set_status(locked, after, now) if locked else 0
+    outcome.changed = [failure.pk for failure in lock_failures(ids, before, outcome)]
+    outcome.done = set_status(outcome.changed, after, now) if outcome.changed else 0
     return outcome
 
 
@@ -67,7 +67,7 @@ def delete_batch(settings: Settings, ids: Sequence[UUID], now: datetime) -> Batc
     if len(failures) > len(deleted):
         outcome.skip(Reason.NOT_THERE, count=len(failures) - len(deleted))
     if deleted:
-        outcome.done = set_status(deleted, FailureStatus.DELETED, now, row_version=None)
+        outcome.changed, outcome.done = deleted, set_status(deleted, FailureStatus.DELETED, now, row_version=None)
     forget_rows(removed)
     return outcome
 
@@ -237,7 +237,7 @@ class FailureKind:
         """Process at most `limit` messages behind the cursor, in the caller's transactions."""
         chosen = next_messages(self.read(scope), cursor, limit)
         outcome = self.work(settings, chosen.ids, now) if chosen.ids else BatchOutcome()
-        return ProcessedBatch(outcome, str(chosen.ids[-1]) if chosen.ids else cursor, chosen.is_last, chosen.ids)
+        return ProcessedBatch(outcome, str(chosen.ids[-1]) if chosen.ids else cursor, chosen.is_last)
 
     def skip_first(self, settings: Settings, scope: object, cursor: str) -> str:
         """The cursor behind the next message, which cannot be processed."""

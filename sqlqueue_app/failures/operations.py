@@ -268,11 +268,10 @@ class OperationRunner:
             with transaction.atomic(using=self._settings.database):
                 now = self.now()
                 done = kind.batch(self._settings, row.scope, row.cursor, self._size, now)
-            changed = FailedMessage.objects.using(self.alias).filter(pk__in=done.failures, status_at=now)
-            changed.update(operation=row.pk)
+            changed = done.outcome.changed
+            FailedMessage.objects.using(self.alias).filter(pk__in=changed).update(operation=row.pk)
             if row.kind == "retry":
-                sent = changed.filter(status=FailureStatus.RETRY_ISSUED).values("pk")
-                attempts = FailedAttempt.objects.using(self.alias).filter(failure__in=sent, retried_at=None)
+                attempts = FailedAttempt.objects.using(self.alias).filter(failure__in=changed, retried_at=None)
                 attempts.update(retried_at=now, operation=row.pk)
             self._add(row, done.outcome, done.cursor)
             return self._ended(row, OperationState.COMPLETED) if done.is_last else row

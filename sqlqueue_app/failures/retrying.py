@@ -135,6 +135,7 @@ class RetryBatch:
         failures = lock_failures(ids, RETRIABLE, outcome)
         taken = self._take(list(self._sendable(failures, outcome)), outcome)
         self._send(taken)
+        outcome.changed = [each.failure.pk for each, _row in taken]
         outcome.done += len(taken)
         return outcome
 

@@ -220,6 +220,18 @@ def test_operation_leaves_out_what_fails_after_its_request(shop: QueueDatabase) 
     assert count(shop, "error") == 20
 
 
+@pytest.mark.parametrize("kind", ["archive", "retry", "delete"])
+def test_message_belongs_to_the_operation_that_changed_it(shop: QueueDatabase, kind: str) -> None:
+    """Not to one that comes too late in the same second: the clock has no smaller unit."""
+    now = database_now(managed_alias())
+    wanted = FailureSelection(ids=tuple(each.pk for each in fail(shop, [failed_row()])))
+
+    first, second = (request_operation(get_settings(), kind, wanted, actor=ANNA, now=lambda: now) for _ in range(2))
+
+    assert (numbers(first), numbers(second)) == (("completed", 1, 0, 0), ("completed", 0, 1, 0))
+    assert FailedMessage.objects.get().operation == first.pk
+
+
 def test_next_worker_cancels_an_operation_that_has_not_started(shop: QueueDatabase) -> None:
     fail(shop, [failed_row()])
     operation = created()

@@ -42,7 +42,7 @@ from sqlqueue_app.models import FailedMessage, FailureStatus, Redirect
 from sqlqueue_app.receiving.destinations import allowed_destinations
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.dispatcher import Dispatcher
-from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues
+from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues, table_key
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import TakenRow, find_ids, headers_of_rows, remove_rows, take_rows
@@ -274,7 +274,7 @@ class RetryTargets:
                 address, canonical = self.book.parse(redirect.to_address), redirect.to_address
         except AddressError as error:
             return Reason.BAD_ADDRESS, str(error)
-        if address in self._error_queues.values():
+        if table_key(address) in {table_key(each) for each in self._error_queues.values()}:
             return Reason.ERROR_QUEUE, canonical
         if redirect is None and self._allowed is not None and not self._allowed.has(address):
             return Reason.NOT_ALLOWED, self._allowed.shown(address)

@@ -123,6 +123,15 @@ def test_message_that_cannot_be_retried_stays_with_the_reason(shop: QueueDatabas
     assert statuses(*failures) == ["UNRESOLVED", "UNRESOLVED", "RETRY_ISSUED"]
 
 
+def test_error_queue_in_other_case_is_no_target(sqlite_database: QueueDatabase) -> None:
+    """There, and on SQL Server, it is the same table."""
+    install_sales(sqlite_database)
+    (failure,) = fail(sqlite_database, [failed_row(failed_q="ERROR")])
+
+    assert reasons(retry(failure)) == {"error queue": 1}
+    assert count(sqlite_database, "error") == 1
+
+
 def test_poison_message_stays(shop: QueueDatabase) -> None:
     row = failed_row()
     failures = fail(shop, [type(row)(row.id, "not json", b"")])

@@ -299,8 +299,8 @@ def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetim
             return State(Grade.OK, _("OK"))
         return lists.with_notes(State(Grade.WARNING, _("Overdue")), _("no worker moves them"))
 
-    def count(each: DelayedStatus, value: int | None) -> object:
-        return _("not known") if value is None else bounded_number(value, exact=each.exact)
+    def count(value: int | None, *, exact: bool) -> object:
+        return _("not known") if value is None else bounded_number(value, exact=exact)
 
     def next_due(each: DelayedStatus) -> SafeString | None:
         due = each.next_due
@@ -309,8 +309,8 @@ def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetim
     columns: list[lists.TableColumn[DelayedStatus]] = [
         lists.TableColumn(_("Endpoint"), endpoint),
         lists.TableColumn(_("State"), state),
-        lists.TableColumn(_("Messages"), lambda each: count(each, each.waiting), lists.NUMBER),
-        lists.TableColumn(_("Overdue"), lambda each: count(each, each.overdue_at(now)), lists.NUMBER),
+        lists.TableColumn(_("Messages"), lambda each: count(each.waiting, exact=each.exact), lists.NUMBER),
+        lists.TableColumn(_("Overdue"), lambda each: count(each.overdue_at(now), exact=each.overdue_exact), lists.NUMBER),
         lists.TableColumn(_("Next due"), next_due),
         lists.TableColumn(_("Table"), lambda each: each.table, lists.WIDE),
     ]

@@ -82,7 +82,7 @@ class Status:
 
     def overdue_at(self, now: datetime) -> Total:
         """The number of delayed messages that should have been moved; see `DelayedStatus.overdue_at`."""
-        return _total((each.overdue_at(now), each.exact) for each in self.delayed)
+        return _total((each.overdue_at(now), each.overdue_exact) for each in self.delayed)
 
     @property
     def alive(self) -> int:

@@ -108,6 +108,10 @@ def test_capped_numbers_of_the_tiles_are_marked(queue_database: QueueDatabase, m
     text = page().text()
     assert "Expired ≥ 3 expired, not yet purged" in text
     assert "Delayed ≥ 3 ≥ 3 overdue" in text
+    # Those due first are counted first.
+    some = tuple(replace(each, overdue=each.overdue and 2) for each in shown.delayed)
+    monkeypatch.setattr("sqlqueue_app.dashboard.overview.read_status", lambda: replace(shown, delayed=some))
+    assert "Delayed ≥ 3 2 overdue" in page().text()
 
 
 def test_numbers_of_unreadable_tables_are_not_zero(queue_database: QueueDatabase) -> None:

@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from django.utils.translation import gettext_lazy
+from django.utils import translation
+from django.utils.translation import gettext, gettext_lazy
 
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import SqlQueueError
@@ -98,6 +99,8 @@ ReasonDetail = tuple[Reason, str]
 
 def describe_reason(reason: str, detail: str = "") -> str:
     """A reason in the current language; an unknown reason is shown unchanged."""
+    if reason == Reason.STATUS and detail:
+        detail = gettext(detail)
     try:
         return str(_TEXTS[Reason(reason)]) % {"detail": detail}
     except ValueError:
@@ -175,8 +178,14 @@ def lock_failures(ids: Sequence[UUID], statuses: Iterable[FailureStatus], outcom
         if failure.status in wanted:
             chosen.append(failure)
         else:
-            outcome.skip(Reason.STATUS, str(FailureStatus(failure.status).label))
+            outcome.skip(*reason_of_status(failure.status))
     return chosen
+
+
+def reason_of_status(status: int) -> ReasonDetail:
+    """The reason for leaving out a message with this status, in English: it is stored, and read in other languages."""
+    with translation.override(None):
+        return Reason.STATUS, str(FailureStatus(status).label)
 
 
 def older_rows(failures: Iterable[FailedMessage]) -> dict[UUID, list[tuple[str, int]]]:

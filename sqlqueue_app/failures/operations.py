@@ -34,12 +34,13 @@ from sqlqueue_app.failures.operation_batches import (
     ReasonDetail,
     describe_reason,
     merged_log,
+    reason_of_status,
 )
 from sqlqueue_app.failures.operation_kinds import KINDS, OperationKind, Scope, failure_kind_of, kind_of
 from sqlqueue_app.failures.retrying import RetryTargets, Target
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import SqlQueueError, TransientError, counted
-from sqlqueue_app.models import ActionResult, FailedAttempt, FailedMessage, FailureStatus, Operation, OperationState
+from sqlqueue_app.models import ActionResult, FailedAttempt, FailedMessage, Operation, OperationState
 from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.instances import managed_alias
@@ -90,7 +91,7 @@ def preview(settings: Settings, kind: str, selection: FailureSelection) -> Previ
     queues: set[str] = set()
     for status, *more, count in rows:
         if status not in chosen.statuses:
-            found.reasons[Reason.STATUS, str(FailureStatus(status).label)] += count
+            found.reasons[reason_of_status(status)] += count
         elif targets is None:
             found.eligible += count
         else:

@@ -16,10 +16,11 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
+from django.utils import translation
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.failures import operation_batches
-from sqlqueue_app.failures.operation_batches import next_messages
+from sqlqueue_app.failures.operation_batches import describe_reason, next_messages
 from sqlqueue_app.failures.operations import (
     FIRST_BATCH,
     LeaseLost,
@@ -218,6 +219,24 @@ def test_operation_leaves_out_what_fails_after_its_request(shop: QueueDatabase) 
 
     assert numbers(operation) == ("completed", 4, 0, 0)
     assert count(shop, "error") == 20
+
+
+def test_reasons_are_stored_once_and_read_in_any_language(shop: QueueDatabase) -> None:
+    """A request begins an operation in the language of its user, and a worker continues it in that of the site."""
+    failures = fail(shop, [failed_row(), failed_row()])
+    request_operation(get_settings(), "archive", FailureSelection(), actor=ANNA)
+    operation = created("retry", ids=tuple(each.pk for each in failures))
+    runner = OperationRunner(get_settings(), batch=1)
+    runner.claim(operation.pk)
+
+    for language in ("de", "en"):
+        with translation.override(language):
+            runner.advance(operation.pk)
+
+    operation.refresh_from_db()
+    assert operation.log == [{"what": "skipped", "reason": "status", "detail": "archived", "count": 2}]
+    with translation.override("de"):
+        assert "archiviert" in describe_reason("status", "archived")
 
 
 @pytest.mark.parametrize("kind", ["archive", "retry", "delete"])

@@ -34,7 +34,7 @@ from sqlqueue_app import models
 from sqlqueue_app.dashboard.access import Permission, may
 from sqlqueue_app.dashboard.formats import Number, bounded_number, number
 from sqlqueue_app.dashboard.live import is_live, live_answers, tagged
-from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.models import Conversation, Queue
 from sqlqueue_app.monitoring.check_results import count_alerts_and_failures
 from sqlqueue_app.receiving.instances import managed_alias
@@ -169,12 +169,12 @@ class PageAdmin(ReadOnlyAdmin):
         )
 
     def _permitted(self, view: View, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """The page for users with the permission; Http404 and wrong settings become error pages."""
+        """The page for users with the permission; missing objects and tables, and wrong settings, become error pages."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         try:
             return shared(request, lambda: view(request, *args, **kwargs))
-        except Http404 as error:
+        except (Http404, QueueNotFound) as error:
             return self.problem(request, text=str(error), status=404, crumbs=(Crumb(_("Not found")),))
         except ConfigurationError as error:
             return self.problem(request, title=_("The settings are wrong"), text=str(error), status=500)

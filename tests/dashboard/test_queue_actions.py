@@ -50,6 +50,14 @@ def test_purge_needs_the_typed_name_and_shows_the_number(filled: QueueDatabase) 
     assert recorded() == [("admin", "purge", "Sales", "done", 3)]
 
 
+@pytest.mark.parametrize("page", ["purge", "purge-expired", "move"])
+def test_page_of_an_action_on_a_missing_table_is_not_found(filled: QueueDatabase, page: str) -> None:
+    drop_queue(filled.alias, table(filled, "Sales").address)
+    answer = client_of("admin").get(f"{SALES}{page}/")
+    assert (answer.status_code, recorded()) == (404, [])
+    assert "Sales" in Markup(answer.content.decode()).text()
+
+
 def test_only_expired_messages_are_purged(filled: QueueDatabase) -> None:
     answer = client_of("admin").post(f"{SALES}purge-expired/", CONFIRMED, follow=True)
     assert "1 message deleted." in Markup(answer.content.decode()).text()

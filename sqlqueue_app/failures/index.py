@@ -109,7 +109,7 @@ def catch_up(settings: Settings, *, limit: int, now: datetime, max_queues: int |
     `problems` and tried again by the next update.
     """
     state = IndexState()
-    for queue in _in_turn(error_queues(settings), max_queues):
+    for queue in _in_turn(error_queues(settings), max_queues, _reads):
         try:
             with database_errors(dialect_of_connection(connection_of(managed_alias())), "write the index of failures"):
                 state = state.plus(_QueueIndex(settings, queue).update(limit - state.read, now))
@@ -128,7 +128,7 @@ def has_new_failures(settings: Settings, max_queues: int = PAGE_QUEUES) -> bool:
 
     Only a full update finds removed and late rows. A queue that cannot be read counts as unchanged. Raises TransientErrors.
     """
-    for queue in _in_turn(error_queues(settings), max_queues):
+    for queue in _in_turn(error_queues(settings), max_queues, _probes):
         known = FailedAttempt.objects.using(managed_alias()).filter(queue=queue.name, row_version__isnull=False)
         last = max(numbers_of(known.order_by("-row_version")[:1]), default=0)
         if _is_longer(settings, queue, last):
@@ -147,15 +147,17 @@ def _is_longer(settings: Settings, queue: KnownQueue, last: int) -> bool:
         return False  # a full update reports it
 
 
-_turns: Final = count()
+# Separate, because a page probes and then reads: with common turns, it may always read other queues than it has probed.
+_probes: Final = count()
+_reads: Final = count()
 _cursors: Final[dict[tuple[str, str], int]] = {}
 _cursors_lock: Final = threading.Lock()
 
 
-def _in_turn(queues: list[KnownQueue], max_queues: int | None) -> list[KnownQueue]:
+def _in_turn(queues: list[KnownQueue], max_queues: int | None, turns: Iterator[int]) -> list[KnownQueue]:
     if max_queues is None or len(queues) <= max_queues:
         return queues
-    first = next(_turns) * max_queues % len(queues)
+    first = next(turns) * max_queues % len(queues)
     return (queues + queues)[first : first + max_queues]
 
 

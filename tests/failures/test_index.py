@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.failures import index
-from sqlqueue_app.failures.index import FailureIndexing, IndexState
+from sqlqueue_app.failures.index import FailureIndexing, IndexState, catch_up_for_page, has_new_failures
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
 from sqlqueue_app.tables.row_selection import remove_rows
@@ -301,6 +301,19 @@ def test_archived_message_stays_archived_until_it_fails_again(errors: QueueDatab
     table(errors, "error").send([failed(at=NOW + timedelta(hours=1))])
     index_errors()
     assert (only().status, only().attempts) == (FailureStatus.UNRESOLVED, 2)
+
+
+def test_page_reads_the_queues_with_news_among_many(queue_database: QueueDatabase) -> None:
+    """As the overview does without a worker: it probes two of the queues, and reads two if one of those has news."""
+    endpoints = {f"E{number}": {"ERROR_QUEUE": f"errors{number}"} for number in range(4)}
+    install(queue_database, ENDPOINTS=endpoints)
+    table(queue_database, "errors2").send([failed()])
+
+    for _ in range(8):
+        if has_new_failures(get_settings()):
+            catch_up_for_page(get_settings(), NOW)
+
+    assert statuses() == {"m-1": "unresolved"}
 
 
 def test_missing_queue_is_named(errors: QueueDatabase) -> None:

@@ -97,8 +97,8 @@ class FailureSelection:
         return self if self.statuses or self.ids else replace(self, statuses=statuses)
 
     def as_of_now(self) -> Self:
-        """A copy without the messages that fail from now on, unless the selection names ids or has `newest`. One statement."""
-        if self.ids or self.newest is not None:
+        """A copy without the messages that fail from now on, unless it has `newest`. One statement."""
+        if self.newest is not None:
             return self
         last = FailedAttempt.objects.using(managed_alias()).aggregate(last=Max("pk"))["last"]
         return replace(self, newest=last or 0)

@@ -13,6 +13,7 @@ from django.contrib.admin import site
 from django.contrib.auth.models import Permission, User
 from django.test import RequestFactory
 
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard import actions
 from sqlqueue_app.dashboard.failure_actions import failure_buttons, page_of
 from sqlqueue_app.dashboard.page import PageAdmin
@@ -20,6 +21,7 @@ from sqlqueue_app.failures.operations import request_operation
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.models import ActionResult, FailedMessage, FailureStatus, Operation, OperatorAction
+from sqlqueue_app.status.events import Actor
 from tests.support.databases import QueueDatabase
 from tests.support.failing import fail, failed_row, install_sales, statuses
 from tests.support.filling import count, table
@@ -59,6 +61,17 @@ def test_confirmation_page_previews_without_changes(shop: QueueDatabase) -> None
     assert Markup(html).inline == []
     assert count(shop, "error") == 3
     assert not OperatorAction.objects.exists()
+
+
+def test_chosen_message_that_has_failed_again_since_the_preview_is_left_out(shop: QueueDatabase) -> None:
+    (failure,) = fail(shop, [failed_row("m")])
+    client, page = client_of("writer"), f"{FAILURES}delete/?{ids(failure)}"
+    form = form_of(client.get(page).content.decode())
+    request_operation(get_settings(), "retry", FailureSelection(ids=(failure.pk,)), actor=Actor("anna"))
+    fail(shop, [failed_row("m", more={names.RETRY_UNIQUE_MESSAGE_ID: str(failure.pk)})])
+
+    assert client.post(page, form).status_code == 409
+    assert (statuses(failure), count(shop, "error")) == (["UNRESOLVED"], 1)
 
 
 def test_confirmed_action_is_done_and_recorded(shop: QueueDatabase) -> None:

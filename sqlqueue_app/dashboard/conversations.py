@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
-from django.utils import timezone
 from django.utils.translation import gettext as _, ngettext
 
 from sqlqueue_app.browsing import conversations
@@ -46,7 +45,7 @@ class ConversationAdmin(PageAdmin):
         if wanted := request.GET.get("id", "").strip():
             return HttpResponseRedirect(f"{self.url_of(Search)}?{urlencode({'q': wanted[:MAX_ID_LENGTH]})}")
         # Keeps the list correct even if no worker is alive.
-        catch_up_for_page(get_settings(), timezone.now(), max_queues=1)
+        catch_up_for_page(get_settings(), max_queues=1)
         columns: list[TableColumn[conversations.FailingConversation]] = [
             TableColumn(_("Conversation"), lambda each: link_html(self.conversation_url(each.id), each.id), WIDE),
             TableColumn(_("Failed messages"), lambda each: each.failed, NUMBER),

@@ -118,9 +118,12 @@ def catch_up(settings: Settings, *, limit: int, now: datetime, max_queues: int |
     return state
 
 
-def catch_up_for_page(settings: Settings, now: datetime, *, max_queues: int = PAGE_QUEUES) -> IndexState:
-    """Bring the index up to date as far as a page has time for, so that it is correct without a worker. See `catch_up`."""
-    return catch_up(settings, limit=PAGE_ROWS, now=now, max_queues=max_queues)
+def catch_up_for_page(settings: Settings, now: datetime | None = None, *, max_queues: int = PAGE_QUEUES) -> IndexState:
+    """Bring the index up to date as far as a page has time for, so that it is correct without a worker. See `catch_up`.
+
+    `now` is the clock of the managed tables' database; it is read if the page does not know it.
+    """
+    return catch_up(settings, limit=PAGE_ROWS, now=now or database_now(managed_alias()), max_queues=max_queues)
 
 
 def has_new_failures(settings: Settings, max_queues: int = PAGE_QUEUES) -> bool:

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.failure_groups import deterministic_guid
@@ -238,6 +239,17 @@ def test_all_pages_are_linked(filled: QueueDatabase) -> None:
         address = "messages/" + str(following[0]["href"])
 
     assert len(seen) == len(set(seen)) == 60
+
+
+@pytest.mark.parametrize("path", ["", "messages/", f"group/{GROUP}/", f"{ONE}/"])
+def test_index_is_written_by_the_clock_of_the_database(filled: QueueDatabase, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """That of a web host may differ: notifications would miss a group that is older than the rule or the last group."""
+    ahead = timezone.now() + timedelta(hours=1)
+    monkeypatch.setattr("sqlqueue_app.dashboard.failures.timezone.now", lambda: ahead)
+    client_of("writer").get(FAILURES + path)
+    written = FailureGroup.objects.using(filled.alias)
+    assert written.exists()
+    assert not written.filter(first_seen_at__gte=ahead - timedelta(minutes=30)).exists()
 
 
 def test_unreadable_rows_have_their_own_list(filled: QueueDatabase) -> None:

@@ -34,7 +34,7 @@ from sqlqueue_app.dashboard.messages import message_context
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, Tab, path_of, query_of
 from sqlqueue_app.failures import queries
 from sqlqueue_app.failures.index import IndexState, catch_up_for_page
-from sqlqueue_app.failures.operation_kinds import error_queue_refusal
+from sqlqueue_app.failures.operation_kinds import error_queue_refusal, label_of_kind
 from sqlqueue_app.failures.queries import FailureDetail, GroupRow, PageKey, RetryLocation, RetryPlace
 from sqlqueue_app.failures.selection import MAX_IDS, MAX_QUERY_LENGTH, FailureSelection, read_query, write_query
 from sqlqueue_app.messages import headers as names
@@ -170,7 +170,7 @@ class FailureAdmin(PageAdmin):
             counted=(found.count if found else 0, True),
             numbers=found,
             trend=trend_html(found.trend) if found else "",
-            operations=queries.read_operations(selection, limit=OPERATIONS_SHOWN),
+            operations=[(label_of_kind(each.kind), each) for each in queries.read_operations(selection, limit=OPERATIONS_SHOWN)],
             note_buttons=[WriteNote.button(self, request, unique, label=_("Change the note") if group.note else "")],
             sample_url=self.url("retry"),
             sample_refused=refusal(request, Permission.RETRY) or error_queue_refusal(get_settings()),

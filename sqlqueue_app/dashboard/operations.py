@@ -24,7 +24,7 @@ from sqlqueue_app.dashboard.formats import Grade, State, number
 from sqlqueue_app.dashboard.page import Crumb, found_or_404
 from sqlqueue_app.failures.index import catch_up_for_page
 from sqlqueue_app.failures.operation_batches import describe_reason
-from sqlqueue_app.failures.operation_kinds import KINDS
+from sqlqueue_app.failures.operation_kinds import KINDS, label_of_kind
 from sqlqueue_app.failures.operations import cancel_operation, is_worker_alive
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConfigurationError
@@ -186,7 +186,7 @@ def _operation(pk: UUID) -> Operation:
 
 
 def _kind(operation: Operation) -> str:
-    return str(KINDS[operation.kind].label) if operation.kind in KINDS else operation.kind
+    return label_of_kind(operation.kind)
 
 
 def operation_state(operation: Operation) -> State:

@@ -282,6 +282,11 @@ def kind_of(name: str) -> OperationKind:
     return _named(KINDS, name)
 
 
+def label_of_kind(name: str) -> str:
+    """The word for a kind; its name if this version does not know it."""
+    return str(KINDS[name].label) if name in KINDS else name
+
+
 def failure_kind_of(name: str) -> FailureKind:
     """Like `kind_of`, for kinds that work on failed messages."""
     return _named(FAILURE_KINDS, name)

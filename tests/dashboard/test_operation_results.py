@@ -45,6 +45,13 @@ def results(page: str) -> dict[str, str]:
     return dict(re.findall(r'<a href="[^"]*">([^<]*)</a> <strong><data value="(\d+)"', tiles))
 
 
+def test_page_of_a_group_names_its_operations(queue_database: QueueDatabase) -> None:
+    _page, found = retried(queue_database, 1)
+    client_of("writer").post(f"{FAILURES}complete/?ids={found[0].pk}", CONFIRMED)
+    html = client_of("viewer").get(f"{FAILURES}group/{found[0].exception_group}/").content.decode()
+    assert "Mark as resolved, just now" in Markup(html).text()
+
+
 def test_retry_redirects_to_the_page_of_its_results(queue_database: QueueDatabase) -> None:
     page, found = retried(queue_database, 3)
     operation = Operation.objects.get()

@@ -233,7 +233,8 @@ def roll_back(connection: BaseDatabaseWrapper) -> None:
 def transaction_of_statements(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """Open an outermost `atomic()` on SQL Server in two round trips; mssql-django needs five, three to reset the driver's mode.
 
-    Raises Django's errors or DoomedTransaction; an error raised inside rolls back and passes through.
+    After the commit its `on_commit` hooks run. Raises Django's errors or DoomedTransaction; an error raised inside rolls back and
+    passes through.
     """
     run_on_transaction(connection, "begin")
     mark_begun(connection, Atomic(connection.alias, savepoint=True, durable=False))
@@ -242,11 +243,13 @@ def transaction_of_statements(connection: BaseDatabaseWrapper) -> Iterator[None]
         if run_on_transaction(connection, "commit") != [(2,)]:
             raise DoomedTransaction(ENDED)
     except BaseException:
+        connection.run_on_commit = []
         roll_back(connection)
         raise
     finally:
         connection.needs_rollback = False
         mark_ended(connection)
+    connection.run_and_clear_commit_hooks()
 
 
 class SecondConnections:

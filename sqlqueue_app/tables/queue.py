@@ -333,8 +333,10 @@ def all_or_none(alias: str) -> Iterator[None]:
     dialect = dialect_of_connection(connection)
     by_statements = connection.vendor == "microsoft" and not connection.in_atomic_block
     by_statements = by_statements and not sqlserver.has_mars(connection.settings_dict["OPTIONS"])
-    block = transaction_of_statements(connection) if by_statements else transaction.atomic(using=alias)
     with database_errors(dialect, f"begin a transaction on {alias!r} to send messages"):
+        # Without autocommit, the transaction is the caller's.
+        by_statements = by_statements and connection.get_autocommit()
+        block = transaction_of_statements(connection) if by_statements else transaction.atomic(using=alias)
         block.__enter__()
     try:
         yield

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from typing import Any
+
 import pytest
 from django.db import transaction
 
 from sqlqueue_app.messages.errors import ConstraintViolation, LockTimeout
-from sqlqueue_app.tables import queue as tables_queue
-from sqlqueue_app.tables.queue import SEND_BYTES_PER_STATEMENT, QueueTable, chunks_by_table
+from sqlqueue_app.tables import connections as tables_connections, queue as tables_queue
+from sqlqueue_app.tables.connections import transaction_of_statements
+from sqlqueue_app.tables.queue import SEND_BYTES_PER_STATEMENT, QueueTable, all_or_none, chunks_by_table
 from sqlqueue_app.tables.rows import NewRow
 from tests.support.databases import QueueDatabase
 from tests.support.tables import elsewhere, execute, fails, held_elsewhere, make_table, receive_all, row, rows, statements
@@ -86,6 +91,56 @@ def test_error_of_the_commit_has_a_kind(postgresql_database: QueueDatabase) -> N
     error = fails(ConstraintViolation, lambda: queue.send(rows(queue.rows_per_statement() + 1)))
     assert "failed to commit the messages" in str(error)
     assert queue.depth().waiting == 0
+
+
+def check_hooks(alias: str, block: Callable[[], AbstractContextManager[None]]) -> None:
+    """The `on_commit` hooks of the block run when it has committed, and those of one that is rolled back never do."""
+    seen: list[str] = []
+    with block():
+        transaction.on_commit(lambda: seen.append("committed"), using=alias)
+        assert seen == []
+    assert seen == ["committed"]
+    with suppress(InterruptedError), block():
+        transaction.on_commit(lambda: seen.append("rolled back"), using=alias)
+        raise InterruptedError
+    with transaction.atomic(using=alias):
+        pass
+    assert seen == ["committed"]
+
+
+def test_hooks_run_after_the_commit(queue: QueueTable) -> None:
+    check_hooks(queue.alias, lambda: all_or_none(queue.alias))
+
+
+def test_hooks_run_after_the_commit_of_a_transaction_of_statements(
+    sqlite_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transactions of SQL Server, on a connection to SQLite."""
+    texts = {"begin": "BEGIN", "commit": "COMMIT", "roll_back": "ROLLBACK"}
+
+    def run(connection: Any, name: str) -> list[tuple[int]]:
+        connection.connection.execute(texts[name])
+        return [(2,)]
+
+    monkeypatch.setattr(tables_connections, "run_on_transaction", run)
+    connection = sqlite_database.connection
+    connection.ensure_connection()
+    check_hooks(connection.alias, lambda: transaction_of_statements(connection))
+
+
+def test_transaction_of_a_caller_without_autocommit_stays_open(
+    sqlite_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = sqlite_database.connection
+    monkeypatch.setattr(connection, "vendor", "microsoft")
+    transaction.set_autocommit(False, using=connection.alias)
+    try:
+        with all_or_none(connection.alias):
+            assert connection.in_atomic_block
+        assert not connection.get_autocommit()
+    finally:
+        transaction.rollback(using=connection.alias)
+        transaction.set_autocommit(True, using=connection.alias)
 
 
 # --- chunks -------------------------------------------------------------------------------------------------------------------

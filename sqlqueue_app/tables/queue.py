@@ -18,7 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from sqlqueue_app.dialects import sqlserver
 from sqlqueue_app.dialects.dialect import Dialect, QueueLayout, Rendered, layout_of
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.errors import counted
+from sqlqueue_app.messages.errors import DoomedTransaction, counted
 from sqlqueue_app.tables.connections import (
     Table,
     connection_of,
@@ -328,7 +328,10 @@ def write_chunks(alias: str, chunks: Iterable[Chunk], *, begun: bool = False) ->
 
 @contextmanager
 def all_or_none(alias: str) -> Iterator[None]:
-    """Open `atomic()` on the alias. Raises errors of its BEGIN and COMMIT as our types; errors raised inside pass through."""
+    """Open `atomic()` on the alias. Raises errors of its BEGIN and COMMIT as our types; errors raised inside pass through.
+
+    Raises DoomedTransaction where `atomic()` would roll back without an error: the caller would take that for success.
+    """
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
     by_statements = connection.vendor == "microsoft" and not connection.in_atomic_block
@@ -340,6 +343,11 @@ def all_or_none(alias: str) -> Iterator[None]:
         block.__enter__()
     try:
         yield
+        if connection.needs_rollback:
+            raise DoomedTransaction(
+                f"nothing was written to {alias!r}: a database error in the transaction was caught outside of an atomic() block, "
+                "or set_rollback(True) was called; wrap the statement that may fail in transaction.atomic()"
+            )
     except BaseException:
         block.__exit__(*sys.exc_info())
         raise

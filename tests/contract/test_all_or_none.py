@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from sqlqueue_app.messages.errors import ConstraintViolation, LockTimeout
+from sqlqueue_app.messages.errors import ConstraintViolation, DoomedTransaction, LockTimeout
 from sqlqueue_app.tables import connections as tables_connections, queue as tables_queue
 from sqlqueue_app.tables.connections import transaction_of_statements
 from sqlqueue_app.tables.queue import SEND_BYTES_PER_STATEMENT, QueueTable, all_or_none, chunks_by_table
@@ -141,6 +141,22 @@ def test_transaction_of_a_caller_without_autocommit_stays_open(
     finally:
         transaction.rollback(using=connection.alias)
         transaction.set_autocommit(True, using=connection.alias)
+
+
+def send_and_roll_back(queue: QueueTable) -> None:
+    with all_or_none(queue.alias):
+        queue.send([row()])
+        transaction.set_rollback(True, using=queue.alias)
+
+
+def test_rollback_that_raises_no_error_is_an_error(queue: QueueTable) -> None:
+    with pytest.raises(DoomedTransaction, match="nothing was written"):
+        send_and_roll_back(queue)
+    with transaction.atomic(using=queue.alias):
+        with pytest.raises(DoomedTransaction, match="nothing was written"):
+            send_and_roll_back(queue)
+        queue.send([row(b"after")])
+    assert receive_all(queue) == [b"after"]
 
 
 # --- chunks -------------------------------------------------------------------------------------------------------------------

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from django.db import connections, transaction
+from django.contrib.auth.models import Group
+from django.db import IntegrityError, connections, transaction
 from django.dispatch import Signal
 
 from sqlqueue_app import (
@@ -24,7 +26,7 @@ from sqlqueue_app import (
     signals,
     subscribe,
 )
-from sqlqueue_app.messages.errors import DatabaseError
+from sqlqueue_app.messages.errors import DatabaseError, DoomedTransaction
 from sqlqueue_app.policies.recoverability import Action
 from sqlqueue_app.receiving.processing import MessageProcessor
 from tests.support.bench import MODES, Bench, Calls, write_instance, written
@@ -135,6 +137,23 @@ def test_receiver_that_raises_makes_the_send_raise(bench: Bench, connect: Any) -
         send_many([Order(1), Order(2)])
     assert bench.rows("Sales") == []
     assert written(bench) == []
+
+
+def test_receiver_that_swallows_a_database_error_makes_the_send_raise(bench: Bench, connect: Any) -> None:
+    groups = Group.objects.using(bench.database.alias)
+    groups.create(name="same")
+
+    def receiver(**arguments: Any) -> None:
+        with suppress(IntegrityError):
+            groups.create(name="same")
+
+    bench.configure(routes={"Test.*": "Sales"})
+    connect(signals.message_sent, receiver)
+    with pytest.raises(DoomedTransaction, match="nothing was written"):
+        send(Order(1))
+    with pytest.raises(DoomedTransaction, match="nothing was written"):
+        send_many([Order(1)])
+    assert bench.rows("Sales") == []
 
 
 @pytest.mark.parametrize("mode", MODES)

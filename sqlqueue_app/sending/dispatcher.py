@@ -69,7 +69,8 @@ class Dispatcher:
         A group holds the messages sent while one message of a batch was handled, so batching does not change the result.
         """
         if message_sent.receivers:
-            with nullcontext() if begun else all_or_none(self.alias):
+            # Also where the caller has begun: a receiver may catch an error that has broken the transaction.
+            with all_or_none(self.alias):
                 self._dispatch_each(groups, begun=True)
                 for message in chain.from_iterable(groups):
                     if message.is_new:

@@ -157,6 +157,27 @@ def test_receiver_that_swallows_a_database_error_makes_the_send_raise(bench: Ben
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_receiver_that_swallows_a_database_error_fails_the_attempt(bench: Bench, connect: Any, mode: str) -> None:
+    groups = Group.objects.using(bench.database.alias)
+    groups.create(name="same")
+
+    def receiver(**arguments: Any) -> None:
+        with suppress(IntegrityError):
+            groups.create(name="same")
+
+    out = address(bench, "out")
+    bench.configure(TRANSACTION_MODE=mode)
+    bench.install_queues("out")
+    handles("Test.Message")(lambda message, context: context.send("Test.Out", {}, to=out) and None)
+    connect(signals.message_sent, receiver)
+    bench.put_message("Test.Message")
+    bench.run()
+    assert bench.rows("out") == []
+    (headers,) = bench.headers("error")
+    assert "nothing was written" in headers["NServiceBus.ExceptionInfo.Message"]
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_sent_by_a_handler_in_each_mode(bench: Bench, calls: Calls, connect: Any, mode: str) -> None:
     """A receiver that raises fails the attempt, which undoes what was sent."""
 

@@ -181,9 +181,13 @@ def install_after_migrate(*, using: str, verbosity: int = 1, stdout: Any = None,
             out.write(f"  Created {table.kind.value} table {table.address}\n")
 
 
-def create_groups_after_migrate(*, app_config: AppConfig, using: str, **_: Any) -> None:
-    """Create missing permission groups in the database of the users. Connected as `install_after_migrate`."""
-    create_groups(app_config, using)
+def create_groups_after_migrate(*, app_config: AppConfig, using: str, apps: Any = apps, **_: Any) -> None:
+    """Create missing permission groups in the database of the users. Connected as `install_after_migrate`.
+
+    `apps` has the models whose tables exist: after `migrate sqlqueue_app` those of the users may be missing.
+    """
+    if "group" in apps.all_models["auth"]:
+        create_groups(app_config, using)
 
 
 # Each group includes the one before. Readers do not see bodies, which may hold personal data.

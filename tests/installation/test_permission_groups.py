@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from django.contrib.auth.models import Group, Permission, User
 from django.core.management import call_command
@@ -10,6 +12,7 @@ from django.test import Client
 from sqlqueue_app.dashboard.access import Permission as DashboardPermission
 from sqlqueue_app.installation import GROUPS
 from tests.support.databases import QueueDatabase
+from tests.support.provisioning import point
 
 
 def permissions_of(group: str) -> set[str]:
@@ -18,6 +21,14 @@ def permissions_of(group: str) -> set[str]:
 
 def test_migrate_makes_the_groups_with_their_permissions(queue_database: QueueDatabase) -> None:
     Group.objects.filter(name__in=GROUPS).delete()
+    call_command("migrate", verbosity=0)
+    assert {name: permissions_of(name) for name in GROUPS} == {name: set(wanted) for name, wanted in GROUPS.items()}
+
+
+def test_this_app_can_be_migrated_before_the_users(sqlite_database: QueueDatabase, tmp_path: Path) -> None:
+    point(sqlite_database.alias, NAME=str(tmp_path / "new.sqlite3"))
+    call_command("migrate", "sqlqueue_app", verbosity=0)
+    assert "auth_group" not in sqlite_database.connection.introspection.table_names()
     call_command("migrate", verbosity=0)
     assert {name: permissions_of(name) for name in GROUPS} == {name: set(wanted) for name, wanted in GROUPS.items()}
 

@@ -321,7 +321,8 @@ class Sender:
                 "send(unique_key=…) in a handler of mode 'receive_only', whose messages are sent after it has ended: leave out "
                 "unique_key, or choose another TRANSACTION_MODE"
             )
-        if (other := self._other_alias_in_transaction()) is not None:
+        if others := self._others_in_transaction():
+            other = others[0]
             raise ConfigurationError(
                 f"send(unique_key=…) while only database {other!r} is in atomic(), after whose commit the message would be sent: "
                 f"open transaction.atomic(using={self.alias!r}) around both"
@@ -334,24 +335,23 @@ class Sender:
         return first or message.message_id or ""
 
     def when_possible(self, write: Callable[[], object]) -> None:
-        """Call `write` now, in the transaction of the queue's alias if one is open; if only another has one, after its commit.
+        """Call `write` now, in the transaction of the queue's alias if one is open; if only others have one, after their commits.
 
         With the setting EAGER the messages are handled then, unless this is called by a handler: they come after its own.
         """
         if self._eager is not None and current_handling() is None:
             write = partial(self._eager.write_and_handle, self.alias, write)
-        other = self._other_alias_in_transaction()
-        if other is None:
-            write()
+        if others := self._others_in_transaction():
+            self._write_after(others, write)
         else:
-            self._write_after(other, write)
+            write()
 
     def write_rows(self, rows: Iterable[tuple[QueueAddress, NewRow]], source: Iterable[object]) -> list[str]:
         """Write rows that are made on the way and return their ids; otherwise as `write`. Not while messages are collected.
 
         The rows are made from `source`: reading anything but a list or tuple may run the caller's code.
         """
-        if self._eager is None and self._other_alias_in_transaction() is None:
+        if self._eager is None and not self._others_in_transaction():
             if isinstance(source, (list, tuple)):
                 return self.dispatcher.send_rows(rows)
             # Begin before the caller's code runs, and close a generator before rolling back: an atomic() that the caller holds
@@ -363,16 +363,25 @@ class Sender:
         self.when_possible(partial(self.dispatcher.send_rows, made))
         return [row.id for _, row in made]
 
-    def _write_after(self, other: str, write: Callable[[], object]) -> None:
-        _warn_once(self.alias, other)
-        transaction.on_commit(write, using=other)
+    def _write_after(self, others: Sequence[str], write: Callable[[], object]) -> None:
+        """Call `write` when all of these aliases have committed; never after a rollback of one."""
+        _warn_once(self.alias, others[0])
+        open_ones = set(others)
 
-    def _other_alias_in_transaction(self) -> str | None:
+        def committed(alias: str) -> None:
+            open_ones.discard(alias)
+            if not open_ones:
+                write()
+
+        for alias in others:
+            transaction.on_commit(partial(committed, alias), using=alias)
+
+    def _others_in_transaction(self) -> list[str]:
+        """The aliases in a transaction, while that of the queues is in none."""
         # Most projects have one database.
         if len(connections.settings) == 1 or connections[self.alias].in_atomic_block:
-            return None
-        opened = connections.all(initialized_only=True)
-        return next((connection.alias for connection in opened if connection.in_atomic_block), None)
+            return []
+        return [connection.alias for connection in connections.all(initialized_only=True) if connection.in_atomic_block]
 
 
 @lru_cache(maxsize=32)

@@ -14,6 +14,8 @@ from sqlqueue_app import send, send_many
 from sqlqueue_app.messages.errors import QueueNotFound
 from tests.sending.conftest import Desk
 from tests.sending.types import PlaceOrder
+from tests.support.other_databases import made_beside
+from tests.support.provisioning import PostgresqlProvider
 from tests.support.tables import elsewhere
 
 
@@ -119,6 +121,36 @@ def test_message_waits_for_the_commit_of_another_database(
     (warning,) = warnings()
     assert "'default'" in warning
     assert "transaction.atomic(using='postgresql')" in warning
+
+
+@pytest.fixture
+def third(postgresql_desk: Desk) -> Iterator[str]:
+    """The alias of one more database without queues."""
+    provider = postgresql_desk.database.provider
+    assert isinstance(provider, PostgresqlProvider)
+    with made_beside(provider, "third", unique=False) as made:
+        yield made.alias
+
+
+@BOTH
+def test_message_waits_for_the_last_of_several_databases(postgresql_desk: Desk, other: str, third: str, sending: Sending) -> None:
+    for outer, inner in ((other, third), (third, other)):
+        with transaction.atomic(using=outer):
+            with transaction.atomic(using=inner):
+                sending()
+            assert postgresql_desk.rows() == []
+        assert len(postgresql_desk.rows()) == 1
+        postgresql_desk.table("Sales").purge()
+
+
+def test_rollback_of_any_of_several_databases_drops_the_message(postgresql_desk: Desk, other: str, third: str) -> None:
+    for outer, inner in ((other, third), (third, other)):
+        with rolled_back(outer), transaction.atomic(using=inner):
+            send(PlaceOrder("42"))
+        with transaction.atomic(using=outer), rolled_back(inner):
+            send(PlaceOrder("42"))
+
+    assert postgresql_desk.rows() == []
 
 
 @BOTH

@@ -108,7 +108,8 @@ def _waits(alias: str, book: AddressBook, message_id: str, queues: Sequence[Queu
     """Whether the message of this id is still in the queue, or waits for its time or for its next retry."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
-    endpoints = dict.fromkeys(name for name in (delayed_by, _receiver_of(book, queues[0])) if name)
+    # Any endpoint of the project may have sent it.
+    endpoints = dict.fromkeys(name for name in (delayed_by, _receiver_of(book, queues[0]), *get_settings().senders) if name)
     delayed = dict.fromkeys(delayed_address(book, name) for name in endpoints)
     scans: Sequence[TableScan] = [
         *(TableScan(each, SEARCHED_ROWS) for each in queues),

@@ -132,6 +132,17 @@ def test_message_of_a_satellite_that_is_retried_later_waits(bench: Bench, failin
     assert bench.rows("Sales.Urgent") == bench.rows("error") == []
 
 
+def test_message_that_another_endpoint_delays_waits(bench: Bench) -> None:
+    settings: dict[str, Any] = {"ENDPOINTS": {"Sales": FAST, "Web": {**FAST, "HANDLERS": []}}}
+    bench.database.configure(**settings, SEND_AS="Web")
+    bench.install()
+    first = once(delay=3600)
+    expire(bench)
+    bench.database.configure(SEND_AS="Sales")
+    assert once() == first
+    assert bench.rows("Sales") == []
+
+
 def test_message_in_the_error_queue_does_not_wait(bench: Bench, failing: Calls) -> None:
     first = once()
     bench.run()

@@ -81,11 +81,12 @@ def claim(
             f"unique_key needs the tables of sqlqueue_app in the database of the queues, {alias!r}, but the routers keep them in "
             f'{kept_in!r}: add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS'
         )
+    seconds = math.ceil(unique.kept_for.total_seconds())
     values = {
         "key": unique.key[:255].replace("\0", "\N{REPLACEMENT CHARACTER}"),
         "queue": queue[:255],
         "message_id": message_id,
-        "seconds": math.ceil(unique.kept_for.total_seconds()),
+        "seconds": seconds,
     }
     digest = key_of(queue, unique.key)
     with database_errors(dialect_of_connection(connection_of(alias)), f"look for a message with the key {unique.key!r}"):
@@ -96,9 +97,10 @@ def claim(
             if known is None:
                 continue  # its transaction has rolled back since, or the record was deleted
             now = database_now(alias)
-            if known.unique_until > now or _waits(alias, book, known.message_id, queues, delayed_by):
+            # Times are rounded down to seconds: the key holds to the end of the last one, unless it holds for no time.
+            if known.sent_at < known.unique_until >= now or _waits(alias, book, known.message_id, queues, delayed_by):
                 return str(known.message_id)
-            known.message_id, known.sent_at, known.unique_until = message_id, now, now + unique.kept_for
+            known.message_id, known.sent_at, known.unique_until = message_id, now, now + timedelta(seconds=seconds)
             known.save(using=alias, update_fields=["message_id", "sent_at", "unique_until"])
             return None
     raise DatabaseError(f"the record of the key {unique.key!r:.60} appears and disappears, because others roll back: try again")

@@ -84,6 +84,24 @@ def test_key_holds_for_its_time_by_the_clock_of_the_database(bench: Bench, kept_
     assert kept_for <= record.unique_until - record.sent_at < kept_for + timedelta(seconds=1)
 
 
+def test_key_holds_to_the_end_of_its_last_second(
+    bench: Bench, counting: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def quick() -> str:
+        return send("Test.Message", {}, unique_key="quick", unique_for=0.5)
+
+    for _ in range(2):
+        first = quick()
+        bench.run()
+        ends = UniqueMessage.objects.using(bench.database.alias).get().unique_until
+        # The clock is rounded down, so the message may have been sent a moment before this second.
+        monkeypatch.setattr(unique, "database_now", lambda _, now=ends: now)
+        assert quick() == first
+        monkeypatch.setattr(unique, "database_now", lambda _, now=ends: now + timedelta(seconds=1))
+        assert quick() != first
+        bench.run()
+
+
 def test_message_that_names_the_handled_one_is_not_that_one(bench: Bench) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:

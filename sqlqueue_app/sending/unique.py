@@ -23,6 +23,7 @@ from sqlqueue_app.tables.connections import connection_of, database_errors, data
 from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.listing import TableScan, find_rows
 from sqlqueue_app.tables.managed import claim_key, key_of
+from sqlqueue_app.tables.rows import cut_text
 
 MAX_KEY_LENGTH: Final = 1_000
 # The rows of each table that are searched for a message whose time is over; beyond them it counts as still waiting.
@@ -83,8 +84,8 @@ def claim(
         )
     seconds = math.ceil(unique.kept_for.total_seconds())
     values = {
-        "key": unique.key[:255].replace("\0", "\N{REPLACEMENT CHARACTER}"),
-        "queue": queue[:255],
+        "key": cut_text(unique.key, 255),
+        "queue": cut_text(queue, 255),
         "message_id": message_id,
         "seconds": seconds,
     }

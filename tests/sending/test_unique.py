@@ -294,6 +294,13 @@ def test_key_may_contain_any_other_character(bench: Bench) -> None:
     assert once("a\N{REPLACEMENT CHARACTER}\N{PILE OF POO}") != first
 
 
+def test_recorded_key_fits_a_column_that_counts_utf_16(bench: Bench) -> None:
+    first = once("\N{PILE OF POO}" * 200)
+    assert once("\N{PILE OF POO}" * 200) == first
+    record = UniqueMessage.objects.using(bench.database.alias).get()
+    assert record.key == "\N{PILE OF POO}" * 127
+
+
 def test_key_in_mode_receive_only_is_refused(bench: Bench, calls: Calls) -> None:
     bench.configure(routes={"Test.Next": "Sales"}, TRANSACTION_MODE="receive_only")
 

@@ -165,8 +165,10 @@ class ComposerWithMiddleware(Composer):
             what = f"the middleware of {_SETTING} has not called its `call` for the message {message_type!r}"
             raise ConfigurationError(f"{what}: return call(message, context), or raise an error to refuse the message")
         check_custom_headers(headers)
-        if not headers.get(names.MESSAGE_ID):
-            raise WireFormatError(f"the middleware of {_SETTING} has removed the header {names.MESSAGE_ID!r}: keep it")
+        # An event is addressed by its types.
+        for name in (names.MESSAGE_ID,) if destination is not None else (names.MESSAGE_ID, names.ENCLOSED_MESSAGE_TYPES):
+            if not headers.get(name):
+                raise WireFormatError(f"the middleware of {_SETTING} has removed the header {name!r}: keep it")
         return context.body
 
 

@@ -189,6 +189,21 @@ def test_middleware_must_call_on_and_keep_the_headers_valid(bench: Bench) -> Non
     assert bench.rows("Sales") == []
 
 
+def test_middleware_must_keep_the_types_of_an_event(bench: Bench) -> None:
+    def untyped(call: Callable[..., Any]) -> Callable[..., Any]:
+        def handle(message: Any, context: Any) -> None:
+            call(message, context)
+            del context.headers["NServiceBus.EnclosedMessageTypes"]
+
+        return handle
+
+    configure(bench, untyped)
+    with pytest.raises(WireFormatError, match=r"has removed the header 'NServiceBus.EnclosedMessageTypes'"):
+        publish("Test.Event", {})
+    send("Test.Message", {})
+    assert len(bench.rows("Sales")) == 1
+
+
 def test_unusable_middleware_is_reported_with_its_setting(bench: Bench) -> None:
     configure(bench, "no.such.middleware")
     with pytest.raises(ConfigurationError, match=r'SQLQUEUE\["OUTGOING_MIDDLEWARE"\]\[0\] names .no.such.middleware'):

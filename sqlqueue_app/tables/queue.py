@@ -227,6 +227,8 @@ class QueueTable(Table):
         return fetch_all(connection, self.dialect.statement(name, table=self.qualified), **values)
 
 
+# Addresses may come from anywhere, such as from reply-to headers: beyond this number all are forgotten.
+REMEMBERED_TABLES = 10_000
 _tables: dict[tuple[str, str], QueueTable] = {}
 # The same tables by address: quoting a name costs more than sending to it.
 _tables_by_address: dict[tuple[str, QueueAddress], QueueTable] = {}
@@ -239,6 +241,9 @@ def queue_table(alias: str, address: QueueAddress) -> QueueTable:
     if table is None:
         key = (alias, dialect_of_connection(connection_of(alias)).qualified(address))
         with _tables_lock:
+            if len(_tables_by_address) >= REMEMBERED_TABLES:
+                _tables.clear()
+                _tables_by_address.clear()
             table = _tables_by_address[alias, address] = _tables.get(key) or _tables.setdefault(key, QueueTable(alias, address))
     return table
 

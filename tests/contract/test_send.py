@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import transaction
 
 from sqlqueue_app.messages.errors import ConstraintViolation, QueueNotFound
-from sqlqueue_app.tables.queue import SEND_BYTES_PER_STATEMENT, QueueTable
+from sqlqueue_app.tables import queue as tables_queue
+from sqlqueue_app.tables.queue import SEND_BYTES_PER_STATEMENT, QueueTable, queue_table
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from sqlqueue_app.tables.rows import values_of
 from tests.support.databases import QueueDatabase
 from tests.support.tables import address_of, elsewhere, execute, make_table, receive_all, row, rows
 
 LONGEST = timedelta(milliseconds=2**31 - 1)
+
+
+def test_descriptions_of_tables_are_bounded(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables_queue, "REMEMBERED_TABLES", 3)
+    for number in range(10):
+        queue_table(queue.alias, replace(queue.address, table=f"Reply.{number}"))
+        assert len(tables_queue._tables_by_address) <= 3
 
 
 def test_message_is_received_unchanged(queue: QueueTable) -> None:

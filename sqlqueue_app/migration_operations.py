@@ -6,7 +6,8 @@
         operations = [CreateQueue("Sales"), CreateQueue("error")]
 
 They act only on the database of `SQLQUEUE["DATABASE"]`. A table that already exists, created by the installer, by NServiceBus or
-by another app's migration, is left unchanged. Reversing an operation drops the table that it created, with its content.
+by another app's migration, is left unchanged. Reversing an operation drops the table with its content, even if it was there
+before.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from django.db import connections
 
 from sqlqueue_app import handles
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.tables import two_phase
 from sqlqueue_app.tables.managed import TransactionLog
 from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction
@@ -62,6 +63,8 @@ def spread(message: Any, context: Any) -> None:
 
 
 if KILL_AT:
+    # A job of the dying process may end a branch between the decision and the death; tests look at what is left.
+    InDoubt.jobs = lambda self: []  # type: ignore[method-assign]
     trap(TransactionLog, "record", partial(die_at, "recorded"))
     _trap_by_alias(Participant, "prepare", "prepared")
     trap(PostgresReceiveTransaction, "_commit", partial(die_at, "decided"))

@@ -49,11 +49,10 @@ class FailureSelection:
     `group` is a group of `classifier` (one of CLASSIFIERS), or of any classifier if that is empty; `also` is a second group of any
     classifier. `operation` is the bulk operation that last changed their status. Texts match exactly; with `*`, which stands for
     any characters, case is ignored. `message_type` and `exception` match without their namespace too, `queue` matches the failed
-    queue by name or address, or the error queue, `message_id` the message id or the unique id,
-    `retried_to` the target of the last retry. Each word or
-    quoted phrase of `text` must occur in ids, type, exception, endpoint or queue. `since` and `until` are aware and refer to the
-    last failure; `until` is exclusive. `newest` is the key of the newest FailedAttempt of the index that counts: messages that
-    failed after it are left out.
+    queue by name or address, or the error queue, `message_id` the message id or the unique id, `retried_to` the target of the last
+    retry. Each word or quoted phrase of `text` must occur in ids, type, exception, endpoint or queue. `since` and `until` are aware
+    and refer to the last failure; `until` is exclusive. `newest` is the key of the newest FailedAttempt of the index that counts:
+    messages that failed after it are left out.
 
     A selection with `problems`, parts that could not be read, matches nothing, so that a mistake never selects too much.
     """

@@ -57,7 +57,7 @@ from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.sending.sender import Handling
 from sqlqueue_app.sending.tracing import tracer_provider, tracing
 from sqlqueue_app.signals import message_handled
-from sqlqueue_app.tables.connections import Hooks
+from sqlqueue_app.tables.connections import Hooks, leave_no_transaction
 from sqlqueue_app.tables.key_window import KeyWindow
 from sqlqueue_app.tables.queue import all_or_none
 from sqlqueue_app.tables.receive_transaction import LEFT_OPEN, ReceiveTransaction
@@ -613,13 +613,8 @@ class NonTransactionalProcessor(MessageProcessor):
             raise DoomedTransaction(LEFT_OPEN)
 
     def leave_no_transaction(self) -> None:
-        """Close a connection that the handler has lost, or on which it has left a transaction open."""
-        connection = self.transaction.connection
-        if connection.in_atomic_block:
-            # Nothing will leave that block; closing is the only exit that Django offers.
-            connection.in_atomic_block = False
-            connection.close()
-        connection.close_if_unusable_or_obsolete()
+        """Close the connection if the handler has lost it, or has left a transaction open on it."""
+        leave_no_transaction(self.transaction.connection)
 
     def give_up(self, batch: ReceivedBatch, delivery: Delivery, action: Action, failure: Failure) -> RowOutcome:
         """Apply the decision of recoverability to a failed message, in its own transaction."""

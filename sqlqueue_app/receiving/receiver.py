@@ -22,6 +22,7 @@ from sqlqueue_app.receiving.processing import MessageProcessor, NonTransactional
 from sqlqueue_app.receiving.recovery import RateLimit
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.receiving.waiting import EmptyQueues, PauseGate, WakeUp
+from sqlqueue_app.tables.connections import leave_no_transaction
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction, receive_transaction
 from sqlqueue_app.tables.rows import ReceivedRow
@@ -220,11 +221,7 @@ class QueuePoller:
             return
         for connection in connections.all(initialized_only=True):
             if connection.alias != self._table.alias:
-                if connection.in_atomic_block:
-                    # A handler has left it open: nothing else ends it, and Django would refuse every later statement.
-                    connection.in_atomic_block = False
-                    connection.close()
-                connection.close_if_unusable_or_obsolete()
+                leave_no_transaction(connection)
 
     def _give_back(self) -> None:
         if self._processor is not None:

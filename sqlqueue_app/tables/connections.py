@@ -199,6 +199,15 @@ def mark_ended(connection: BaseDatabaseWrapper) -> None:
         connection.connection = None
 
 
+def leave_no_transaction(connection: BaseDatabaseWrapper) -> None:
+    """Close a connection on which a handler has left a transaction open, or that is lost or too old; otherwise keep it."""
+    if connection.in_atomic_block:
+        # Nothing will leave that block, and Django refuses every later statement: closing is the only exit that it offers.
+        connection.in_atomic_block = False
+        connection.close()
+    connection.close_if_unusable_or_obsolete()
+
+
 ENDED: Final = "the transaction cannot be committed: an error on the server, or a COMMIT or ROLLBACK of the handler, has ended it"
 
 

@@ -50,6 +50,14 @@ def test_psycopg(postgresql_bench: Bench, calls: Calls) -> None:
     assert seen == ["n2"]
 
 
+def test_django(bench: Bench, calls: Calls) -> None:
+    seen = handled(bench, calls)
+    exec(compile(text_of("python", "from sqlqueue_app"), str(PAGE), "exec"), {})
+    bench.run()
+
+    assert seen == ["n6"]
+
+
 def test_t_sql_statements_can_be_parsed() -> None:
     parse(text_of("tsql"))
     for kind in ("csharp", "powershell"):

@@ -27,18 +27,20 @@ from sqlqueue_app.failures.operation_batches import (
     set_status,
 )
 from sqlqueue_app.failures.operation_kinds import error_queue_refusal
-from sqlqueue_app.failures.retrying import RetryTargets, Target, address_text, copy_of, count_use, remove, without_failure
+from sqlqueue_app.failures.retrying import RetryTargets, Target, address_text, count_use, remove, row_id_for, without_failure
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.envelope import new_message_id
+from sqlqueue_app.messages.envelope import columns_of, new_message_id
 from sqlqueue_app.messages.errors import PoisonMessage, SqlQueueError
-from sqlqueue_app.messages.headers import Headers, read_headers
+from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
 from sqlqueue_app.messages.serializers import is_xml
 from sqlqueue_app.models import FailedMessage, FailureStatus
+from sqlqueue_app.receiving.error_queue import headers_of_copy
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import TakenRow, take_rows
+from sqlqueue_app.tables.rows import NewRow
 
 # A form may send 2.5 MiB (DATA_UPLOAD_MAX_MEMORY_SIZE), and encoding multiplies the bytes of a character.
 MAX_BODY_BYTES: Final = 512 * 1024
@@ -125,7 +127,7 @@ def read_editable(settings: Settings, failure_id: uuid.UUID) -> Editable:
     if (row.body_length or 0) > MAX_BODY_BYTES:
         raise EditRefused(_("The body is larger than 512 KiB: it cannot be edited here."))
     try:
-        headers = read_headers(row.headers)
+        headers = headers_of_copy(row, read_headers(row.headers))
     except PoisonMessage as error:
         raise EditRefused(_("The headers cannot be read: %(error)s") % {"error": error}) from error
     body = _text(row.body or b"", headers.get(names.CONTENT_TYPE))
@@ -204,7 +206,7 @@ def _send(settings: Settings, failure: FailedMessage, headers: Headers, body: st
     if source is None:
         raise EditRefused(_not_there())
     row = _take(targets, source, failure)
-    original = read_headers(row.headers)
+    original = headers_of_copy(row, read_headers(row.headers))
     target = targets.of(original.get(names.FAILED_QUEUE) or "", original.get(names.RETRY_TO) or "")
     if not isinstance(target, Target):
         raise EditRefused(describe_reason(*target))
@@ -218,9 +220,9 @@ def _send(settings: Settings, failure: FailedMessage, headers: Headers, body: st
         names.RETRY_UNIQUE_MESSAGE_ID: str(failure.pk),
         names.RETRY_ACKNOWLEDGEMENT_QUEUE: address_text(targets.book, source.address),
     }
-    changed = TakenRow(row.row_version, row.id, None, None, None, None, _bytes(body, row.body or b""))
-    table = queue_table(settings.database, target.address)
-    new = copy_of(table, changed, edited)
+    row_id = row_id_for(queue_table(settings.database, target.address), edited)
+    # The columns of the row would undo an edited reply-to address.
+    new = NewRow(row_id, write_headers(edited), _bytes(body, row.body or b""), *columns_of(edited))
     dispatcher = Dispatcher(settings.database, targets.book)
     (row_id,) = dispatcher.dispatch_rows([(target.address, new)], begun=True)
     noted = FailedMessage.objects.using(managed_alias()).filter(pk=failure.pk)

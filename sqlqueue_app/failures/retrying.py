@@ -34,12 +34,13 @@ from sqlqueue_app.failures.operation_batches import (
 from sqlqueue_app.failures.queries import MAX_ROWS
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
-from sqlqueue_app.messages.envelope import columns_of, complete_headers, new_message_id
+from sqlqueue_app.messages.envelope import columns_of, new_message_id
 from sqlqueue_app.messages.errors import AddressError, QueueNotFound, SqlQueueError, TableMismatch, WireFormatError
 from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
 from sqlqueue_app.models import FailedMessage, FailureStatus, Redirect
 from sqlqueue_app.receiving.destinations import allowed_destinations
+from sqlqueue_app.receiving.error_queue import headers_of_copy
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues, table_key
@@ -92,14 +93,6 @@ def address_text(book: AddressBook, address: QueueAddress) -> str:
         return book.canonical(address)
     except AddressError:
         return str(address)
-
-
-def copy_of(table: QueueTable, row: TakenRow, headers: Headers, *, message_id: str | None = None) -> NewRow:
-    """A row to send again, without an expiry; its id comes from `row_id_for`."""
-    complete = complete_headers(
-        headers, message_id=message_id or str(row.id), correlation_id=row.correlation_id, reply_to=row.reply_to_address
-    )
-    return NewRow(row_id_for(table, complete), write_headers(complete), row.body or b"", *columns_of(complete))
 
 
 def row_id_for(table: QueueTable, headers: Headers) -> str:
@@ -210,8 +203,9 @@ class RetryBatch:
             acknowledgement_queue=address_text(book, each.source),
             failed_target=failed.text if isinstance(failed, Target) else each.headers.get(names.FAILED_QUEUE) or "",
         )
-        table = queue_table(self._settings.database, each.target.address)
-        return each.target.address, copy_of(table, row, headers)
+        complete = headers_of_copy(row, headers)
+        row_id = row_id_for(queue_table(self._settings.database, each.target.address), complete)
+        return each.target.address, NewRow(row_id, write_headers(complete), row.body or b"", *columns_of(complete))
 
 
 @dataclass(frozen=True, slots=True)

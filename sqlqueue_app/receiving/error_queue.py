@@ -32,7 +32,8 @@ from sqlqueue_app.messages.times import format_time, time_or_none
 from sqlqueue_app.policies.recoverability import path_of_class
 from sqlqueue_app.sending.composer import utc_now
 from sqlqueue_app.tables.queue import queue_table
-from sqlqueue_app.tables.rows import NewRow, ReceivedRow
+from sqlqueue_app.tables.row_selection import TakenRow
+from sqlqueue_app.tables.rows import NewRow, PeekedRow, ReceivedRow
 
 # The limit since core 5.2.26 and 6.0.
 MESSAGE_CHARACTERS = 16_384
@@ -278,6 +279,6 @@ def with_next_retry(headers: Headers, now: datetime) -> Headers:
     return counted
 
 
-def headers_of_copy(row: ReceivedRow, headers: Headers) -> Headers:
+def headers_of_copy(row: ReceivedRow | PeekedRow | TakenRow, headers: Headers) -> Headers:
     """The headers for a copy of the row, including its id and the values of its columns."""
     return complete_headers(headers, message_id=str(row.id), correlation_id=row.correlation_id, reply_to=row.reply_to_address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,6 +85,23 @@ def test_edited_copy_is_sent(shop: QueueDatabase) -> None:
     assert uuid.UUID(failure.retry_row_id) == row.id
     attempt = FailedAttempt.objects.get()
     assert (attempt.row_version, attempt.copy_id, attempt.retried_at) == (None, message_id, failure.status_at)
+
+
+def test_edited_copy_keeps_what_only_columns_held(sqlite_database: QueueDatabase) -> None:
+    """Transport 1.x names the reply-to address in no header, not even in the error queue."""
+    install_sales(sqlite_database)
+    held = {names.REPLY_TO_ADDRESS: "Web", names.CORRELATION_ID: "asked before"}
+    row = failed_row(more=JSON)
+    headers = {name: value for name, value in json.loads(row.headers).items() if name not in held}
+    in_columns = replace(row, headers=json.dumps(headers), reply_to_address="Web", correlation_id="asked before")
+    (failure,) = fail(sqlite_database, [in_columns])
+
+    assert read(failure).headers[names.REPLY_TO_ADDRESS] == "Web"
+    send(failure)
+
+    (sent,) = table(sqlite_database, "Sales").peek(9)
+    assert {name: json.loads(sent.headers or "").get(name) for name in held} == held
+    assert (sent.reply_to_address, sent.correlation_id) == ("Web", "asked before")
 
 
 def test_message_is_edited_only_once(shop: QueueDatabase) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import sys
@@ -9,6 +10,7 @@ from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from io import TextIOWrapper
 from typing import Any, Literal, NoReturn, TextIO, cast
 
 from django.core.exceptions import ImproperlyConfigured
@@ -150,6 +152,9 @@ class SqlQueueCommand(BaseCommand):
     def _open_streams(self) -> None:
         sys.stdin = sys.stdin or _null_stream("r")
         sys.stdout = sys.stdout or _null_stream()
+        if isinstance(sys.stdout, TextIOWrapper):
+            # A terminal or file may have another encoding than UTF-8: on Windows even files have.
+            sys.stdout.reconfigure(errors="backslashreplace")
         self.stdout = _Output(sys.stdout)
         if sys.stderr is None:
             sys.stderr = _null_stream()
@@ -196,8 +201,9 @@ class SqlQueueCommand(BaseCommand):
         return CommandError(message, returncode=self.usage_exit_code)
 
     def write_json(self, document: Any) -> None:
-        """Print a document for programs: indented, keys in order, Unicode unescaped."""
-        self.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, default=_plain))
+        """Print a document for programs: indented, keys in order, Unicode unescaped if the output is UTF-8."""
+        is_utf8 = codecs.lookup(getattr(self.stdout, "encoding", None) or "utf-8").name == "utf-8"
+        self.stdout.write(json.dumps(document, indent=2, ensure_ascii=not is_utf8, default=_plain))
 
     def write_progress(self, done: int, total: int, what: str) -> None:
         """Update a progress line on a terminal; silent if stderr is not a terminal."""
@@ -263,8 +269,7 @@ def one_line(text: str) -> str:
 
 
 def _plain(value: object) -> object:
-    isoformat = getattr(value, "isoformat", None)
-    return isoformat() if isoformat is not None else str(value)
+    return str(getattr(value, "isoformat", value.__str__)())
 
 
 _UNITS = {Unit.DAYS: "d", Unit.HOURS: "h", Unit.MINUTES: "min", Unit.SECONDS: "s"}

@@ -164,11 +164,6 @@ def _with_dead_rows(alias: str, queues: tuple[QueueStatus, ...]) -> tuple[QueueS
     return tuple(each if each.problem else replace(each, problem=found.get(each.table)) for each in queues)
 
 
-def working_queues(status: Status) -> list[QueueStatus]:
-    """The queues except callback queues."""
-    return [each for each in status.queues if each.queue.kind is not QueueKind.CALLBACK]
-
-
 def callback_queues(status: Status) -> list[QueueStatus]:
     """The callback queues."""
     return [each for each in status.queues if each.queue.kind is QueueKind.CALLBACK]

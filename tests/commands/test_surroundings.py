@@ -275,3 +275,18 @@ def test_closed_input(sqlite_database: QueueDatabase, command: tuple[str, ...], 
     ran = run_with_output(sqlite_database, "<&-", *command)
 
     assert (ran.code, ran.err) == (2, f"CommandError: {error}")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_output_that_is_not_utf_8(sqlite_database: QueueDatabase, encoding: str) -> None:
+    install(sqlite_database)
+    call_command("sqlqueue_send", "Sales", "--type", "T", "--body", "{}", "--header", "note=Löffel ≈")
+
+    def peek(form: str) -> str:
+        command = [sys.executable, "-m", "django", *PEEK, "--format", form]
+        environment = {**sqlite_database.child_environment(), "PYTHONIOENCODING": encoding}
+        return subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120).stdout.decode(encoding)
+
+    in_text = {"ascii": r"L\xf6ffel \u2248", "cp1252": r"Löffel \u2248"}
+    assert f"  note: {in_text[encoding]}\n" in peek("text")
+    assert json.loads(peek("json"))["messages"][0]["headers"]["note"] == "Löffel ≈"

@@ -94,8 +94,7 @@ class FailureAdmin(PageAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The groups of the unresolved messages by a classifier."""
-        now = timezone.now()
-        state = catch_up_for_page(get_settings())
+        now, state = timezone.now(), catch_up_for_page(get_settings())
         list_request = ListRequest.read(request.GET, now, FailureStatus.UNRESOLVED)
         selection = list_request.selection
         by = request.GET.get("by", "")
@@ -153,8 +152,7 @@ class FailureAdmin(PageAdmin):
 
     def group_view(self, request: HttpRequest, unique: UUID) -> HttpResponseBase:
         """The unresolved messages of one group, with its numbers, its newest exception and its note."""
-        now = timezone.now()
-        state = catch_up_for_page(get_settings())
+        now, state = timezone.now(), catch_up_for_page(get_settings())
         group = found_group(unique)
         key = next((key for key, each in CLASSIFIERS.items() if each.name == group.classifier), "")
         list_request = ListRequest.of(FailureSelection(group=unique, classifier=key), request.GET, FailureStatus.UNRESOLVED)
@@ -181,8 +179,7 @@ class FailureAdmin(PageAdmin):
     def list_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """One of LISTINGS."""
         title, text, statuses = LISTINGS[name]
-        now = timezone.now()
-        state = catch_up_for_page(get_settings())
+        now, state = timezone.now(), catch_up_for_page(get_settings())
         list_request = ListRequest.read(request.GET, now, *statuses, fixed=name != "messages")
         return self._list(request, list_request, state, name=name, text=text, crumbs=(Crumb(str(title)),))
 

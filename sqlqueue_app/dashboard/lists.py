@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from django import forms
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, StreamingHttpResponse
@@ -25,6 +26,7 @@ from sqlqueue_app.dashboard.access import Button, Permission, require
 from sqlqueue_app.dashboard.formats import Number, State, breakable, duration, number, stamp_html
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, query_of
+from sqlqueue_app.models.fields import UtcInstantField
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.texts import csv_lines, json_lines, values_of
 
@@ -177,10 +179,13 @@ class DaysFilter(ListFilter):
         self.is_valid()
         since, until = (self.cleaned_data.pop(name, None) for name in ("since", "until"))
         found = super().apply(found)
+        # Without USE_TZ, columns of Django's own type take only naive instants.
+        is_naive = not (settings.USE_TZ or isinstance(found.model._meta.get_field(self.instant), UtcInstantField))
+        begin_of = partial(datetime.combine, time=time()) if is_naive else start_of
         if since is not None:
-            found = found.filter(**{f"{self.instant}__gte": start_of(since)})
+            found = found.filter(**{f"{self.instant}__gte": begin_of(since)})
         if until is not None and until < date.max:
-            found = found.filter(**{f"{self.instant}__lt": start_of(until + timedelta(days=1))})
+            found = found.filter(**{f"{self.instant}__lt": begin_of(until + timedelta(days=1))})
         return found
 
 

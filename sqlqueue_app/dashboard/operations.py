@@ -125,8 +125,7 @@ class OperationAdmin(lists.ListAdmin[Operation]):
         found = FailedMessage.objects.using(managed_alias()).filter(operation=operation.pk)
         counts: dict[int, int] = dict(found.order_by().values_list("status").annotate(Count("pk")))
         messages = list(found.order_by("-status_at", "pk")[:PAGE_SIZE])
-        kind = _kind(operation)
-        more = self.more(request, [operation])
+        kind, more = _kind(operation), self.more(request, [operation])
         pending = operation.kind == "retry" and counts.get(FailureStatus.RETRY_ISSUED, 0)
         waiting = found.filter(status=FailureStatus.RETRY_ISSUED).order_by("retried_to").values_list("retried_to", flat=True)
         return self.page(

@@ -21,7 +21,7 @@ from sqlqueue_app.browsing.search import MAX_PER_GROUP, SearchResult, search_mes
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard import lists
 from sqlqueue_app.dashboard.access import Permission, may, refusal, refusal_text
-from sqlqueue_app.dashboard.analytics import empty_lake
+from sqlqueue_app.dashboard.analytics import MAX_LENGTH, empty_lake
 from sqlqueue_app.dashboard.charts import LONG_PERIODS
 from sqlqueue_app.dashboard.conversations import OUTCOME_STATES, message_url
 from sqlqueue_app.dashboard.formats import number, precise_duration, size_of, stamp_html
@@ -37,8 +37,6 @@ from sqlqueue_app.status.texts import PLAIN_INPUT, in_utc
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
 _Found = TypeVar("_Found")
-
-MAX_LENGTH: Final = 400
 
 
 class SearchForm(forms.Form):

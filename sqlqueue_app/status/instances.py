@@ -178,7 +178,7 @@ def read_callback_queues() -> list[CallbackQueue]:
 
 def _with_replaced(found: list[InstanceStatus], rows: Iterable[Instance]) -> tuple[InstanceStatus, ...]:
     starts = sorted((each.endpoint, each.started_at) for each in found if each.alive)
-    heartbeats = [row.heartbeat_at for row in rows]
+    heartbeats = [_aware(row.heartbeat_at) for row in rows]
     # The process with the oldest heartbeat is replaced first.
     for place in sorted((place for place, each in enumerate(found) if not each.alive), key=heartbeats.__getitem__):
         endpoint = found[place].endpoint
@@ -212,7 +212,7 @@ def status_of_row(row: Any) -> InstanceStatus:
         host=row.host,
         pid=row.pid,
         callback_queue=row.callback_queue,
-        started_at=row.started_at,
+        started_at=_aware(row.started_at),
         heartbeat_age=now - row.heartbeat_at,
         alive=not is_dead(row, now),
         threads=_counts(row.threads),
@@ -220,9 +220,9 @@ def status_of_row(row: Any) -> InstanceStatus:
         version=row.version,
         busy=_counts(row.busy),
         paused=row.paused,
-        paused_since=row.paused_since,
+        paused_since=row.paused_since and _aware(row.paused_since),
         paused_by=row.paused_by,
-        asked_at=_aware(row.asked_at) if row.asked_at is not None else None,
+        asked_at=row.asked_at and _aware(row.asked_at),
         heartbeat_at=_aware(row.heartbeat_at),
         id=row.pk,
         requested_ago=now - row.asked_at if row.asked_at is not None and row.asked_at > row.heartbeat_at else None,

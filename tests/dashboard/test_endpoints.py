@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from pytest_django import Settings
 
 from sqlqueue_app import Retry, handles, pause, set_concurrency
 from sqlqueue_app.conf import get_settings
@@ -20,6 +21,7 @@ from sqlqueue_app.receiving.handlers import HandlerRegistry
 from sqlqueue_app.receiving.instances import lease_instance
 from sqlqueue_app.status.endpoints import set_minimum
 from sqlqueue_app.status.events import Actor
+from sqlqueue_app.status.overview import read_status
 from tests.support.databases import QueueDatabase
 from tests.support.filling import HOSTILE, install, instance, message, table
 from tests.support.pages import Markup, client_of
@@ -119,6 +121,19 @@ def test_rate_of_a_young_process_covers_its_lifetime(queue_database: QueueDataba
     assert re.search(r"Instance .* here 240 0\.[89]\d over 4 min \d+ s", text), text
     Instance.objects.update(started_at=datetime.now(UTC) - timedelta(hours=3))
     assert re.search(r"Sales\.PlaceOrder 240 0\.07 4\.2 ms", page(SALES).text())
+
+
+def test_site_without_use_tz_shows_paused_processes(queue_database: QueueDatabase, settings: Settings) -> None:
+    install(queue_database)
+    now = datetime.now(UTC)
+    process(callback_queue=None, paused=True, paused_by="anna", asked_at=now, paused_since=now - timedelta(minutes=20))
+    sample(handled=240, processing_seconds=1)
+    settings.USE_TZ, settings.TIME_ZONE = False, "UTC"
+
+    assert "Paused by anna since" in page(SALES).text()
+    assert "Paused by anna" in page("/admin/sqlqueue_app/dashboard/").text()
+    (paused,) = (each for each in read_status().instances if each.paused)
+    assert (paused.started_at.tzinfo, paused.paused_since) == (UTC, now - timedelta(minutes=20))
 
 
 def test_endpoint_without_data_has_a_page(queue_database: QueueDatabase) -> None:

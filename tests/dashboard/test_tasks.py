@@ -7,6 +7,7 @@ import uuid
 from datetime import timedelta
 
 import pytest
+from pytest_django import Settings
 
 from sqlqueue_app.models import TaskResult
 from tests.support.databases import QueueDatabase
@@ -41,6 +42,14 @@ def test_tasks_are_listed_newest_first_and_filtered(tasks: dict[str, TaskResult]
     text = Markup(client_of("viewer").get(TASKS).content.decode()).text()
     for word in ("Waiting for its next attempt", "Failed", "Successful", "shop.OutOfStock", "2 s"):
         assert word in text
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_days_are_those_of_the_site(tasks: dict[str, TaskResult], settings: Settings, use_tz: bool) -> None:
+    settings.USE_TZ, settings.TIME_ZONE = use_tz, "UTC"
+
+    assert listed("?since=2026-05-01&until=2026-05-01") == [tasks[name].pk for name in ("again", "failed", "billed")]
+    assert listed("?since=2026-05-02") == listed("?until=2026-04-30") == []
 
 
 def test_page_of_a_task_shows_its_attempts(tasks: dict[str, TaskResult]) -> None:

@@ -170,8 +170,7 @@ def delete(name: str) -> bool:
     """Delete the schedule of this name and the record of its runs. Returns whether there was one."""
     alias = managed_alias()
     with transaction.atomic(using=alias):
-        row = stored_row(name)
-        if row is None:
+        if (row := stored_row(name)) is None:
             return False
         ScheduleTick.objects.using(alias).filter(schedule=name, message_type=row.message_type).delete()
         row.delete(using=alias)
@@ -269,7 +268,8 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         super().clean()
         now, row = database_now(managed_alias()), self.instance
         for name, value in self.cleaned_data.items():
-            setattr(row, name, value)
+            is_naive = isinstance(value, datetime) and timezone.is_naive(value)  # as Django leaves it without USE_TZ
+            setattr(row, name, timezone.make_aware(value) if is_naive else value)
         if row.kind == ScheduleKind.INTERVAL and row.starts_at is None and "starts_at" not in self.errors:
             row.starts_at = now
         for name, text in clean_definition(row):

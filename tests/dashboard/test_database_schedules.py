@@ -93,10 +93,14 @@ def test_schedule_is_created_changed_and_deleted(installed: QueueDatabase) -> No
     ]
 
 
-def test_one_off_is_at_its_time_in_its_zone(installed: QueueDatabase) -> None:
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_one_off_is_at_its_time_in_its_zone(installed: QueueDatabase, settings: Any, use_tz: bool) -> None:
+    settings.USE_TZ = use_tz
     assert post(MAKE, kind="once", at="2096-07-01T12:00:00")[0] == 200
     assert (row().at, row().next_at) == (datetime(2096, 7, 1, 10, tzinfo=UTC),) * 2
     assert "once 2096-07-01 10:00:00" in page(LIST).text()
+    (at,) = page(f"{NIGHTLY}change/", "admin").find("input", name="at")
+    assert at["value"] == "2096-07-01T12:00:00"
 
 
 def test_preview_shows_ten_times_and_stores_nothing(installed: QueueDatabase) -> None:

@@ -411,9 +411,10 @@ def _others_are_not_local(settings: Settings, _: str | None) -> Iterator[Problem
     for kind in ("SCHEMA", "CATALOG"):
         key = f"{kind}_FOR_ENDPOINT"
         for name in getattr(settings, key.lower()):
-            if name in settings.endpoints:
+            if name in settings.senders:
                 at = ROOT / key / name
-                message = f'{at} names an endpoint of this process (SQLQUEUE["ENDPOINTS"]), expected another one'
+                where = "ENDPOINTS" if name in settings.endpoints else "SEND_AS"
+                message = f'{at} names an endpoint of this process (SQLQUEUE["{where}"]), expected another one'
                 yield Problem(at, message, f"use {kind}_FOR_QUEUE for its queue", Code.LOCAL_ENDPOINT)
     for number, name in enumerate(settings.priority_endpoints):
         if name in settings.endpoints:

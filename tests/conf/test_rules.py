@@ -30,6 +30,7 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
     ("sqlite", {"SCHEMA_FOR_ENDPOINT": {"a": "b"}}, "E015", "SQLQUEUE[\"SCHEMA_FOR_ENDPOINT\"] is {'a': 'b'}, but SQLite has no schemas and the queues are on SQLite"),
     ("sqlserver", endpoints(WAKE_UP=True), "W004", f"{S}[\"WAKE_UP\"] is True, but the queues are on SQL Server, which cannot wake receivers: they are polled"),
     ("sqlserver", {**endpoints(), "SCHEMA_FOR_ENDPOINT": {"Sales": "s"}}, "E016", 'SQLQUEUE["SCHEMA_FOR_ENDPOINT"]["Sales"] names an endpoint of this process (SQLQUEUE["ENDPOINTS"]), expected another one'),
+    ("postgresql", {"SEND_AS": "Web", "SCHEMA_FOR_ENDPOINT": {"Web": "web"}}, "E016", 'SQLQUEUE["SCHEMA_FOR_ENDPOINT"]["Web"] names an endpoint of this process (SQLQUEUE["SEND_AS"]), expected another one'),
     ("sqlserver", {**endpoints(), "CATALOG_FOR_ENDPOINT": {"Sales": "c"}}, "E016", 'SQLQUEUE["CATALOG_FOR_ENDPOINT"]["Sales"] names an endpoint of this process (SQLQUEUE["ENDPOINTS"]), expected another one'),
     ("sqlite", {**endpoints(), "PRIORITY_ENDPOINTS": ["Sales"]}, "E016", 'SQLQUEUE["PRIORITY_ENDPOINTS"][0] names an endpoint of this process (SQLQUEUE["ENDPOINTS"]), expected another one'),
     ("sqlite", endpoints(PRIORITIES=True, SATELLITES={"Sales.Low": {}}), "E017", f"{S}[\"SATELLITES\"][\"Sales.Low\"] uses the queue 'Sales.Low', which is the queue 'Sales.Low' for a priority of endpoint 'Sales' already"),

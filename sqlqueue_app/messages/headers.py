@@ -1,7 +1,7 @@
 """Message headers: their names, the JSON text in which a row keeps them, and the rules for headers that a caller adds.
 
-The text is one flat JSON object of strings and nulls (docs/internals/wire.md#headers-text). Reading accepts all text that either
-generation of NServiceBus readers accepts; all of them can read the written text.
+The text is one flat JSON object of strings and nulls (docs/internals/wire.md#headers-text). Reading accepts all JSON that either
+generation of NServiceBus readers accepts, except for doubled names; all of them can read the written text.
 """
 
 from __future__ import annotations

@@ -64,12 +64,16 @@ def test_worker_has_time_to_drain_and_site_has_probes() -> None:
     (site,) = containers(web)
     assert {"startupProbe", "readinessProbe", "livenessProbe"} <= site.keys()
     assert site["lifecycle"]["preStop"]
+    # without it the probe asks for the address of the pod, which Django refuses unless ALLOWED_HOSTS contains it
+    assert [each["name"] for each in site["readinessProbe"]["httpGet"]["httpHeaders"]] == ["Host"]
     assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
 
 
 def test_compose_services_depend_on_existing_services() -> None:
     services = compose()["services"]
     assert set(services) == {"db", "migrate", "web", "worker"}
+    # the server that creates the database listens on a socket only: it is not yet the one that the other services reach
+    assert "--host" in services["db"]["healthcheck"]["test"][1]
     for service in services.values():
         assert set(service.get("depends_on", {})) <= set(services)
 

@@ -106,6 +106,18 @@ def test_errors_match_the_code() -> None:
     assert set(first_cells(page, "Errors")) == classes
 
 
+def test_rates_of_the_readme_are_those_of_the_measurements() -> None:
+    (claim,) = re.findall(
+        r"\*\*Fast without a broker\.\*\*.*?docs/explanation/peers\.md", (ROOT / "README.md").read_text("utf-8"), re.DOTALL
+    )
+    table = (ROOT / "docs" / "explanation" / "peers.md").read_text("utf-8")
+
+    rates = re.findall(r"\d+,\d{3}", claim)
+
+    assert len(rates) == 4
+    assert [rate for rate in rates if f"| {rate} (" not in table] == []
+
+
 def test_numbers_of_the_adaptive_model_match_the_code() -> None:
     page = (ROOT / "docs" / "explanation" / "concurrency.md").read_text("utf-8")
     tick = polling.SLOW_TASK_TICK_SECONDS

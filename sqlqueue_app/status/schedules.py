@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cached_property, partial
@@ -47,6 +48,7 @@ KEPT = timedelta(days=30)
 # The number of runs that are kept of a schedule of the database, and shown of every schedule.
 RUNS_KEPT: Final = 20
 _DELETED_AT_ONCE = 1000
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 Key = tuple[str, str]
 
@@ -83,7 +85,7 @@ class Schedules:
         self._failed_at: dict[Key, list[datetime | None]] = {}
         # The next times of short intervals, and when they were computed.
         self._soon: dict[Key, datetime] = {}
-        self._at = datetime.min.replace(tzinfo=UTC)
+        self._at = _NEVER
 
     def job(self) -> BackgroundJob:
         return BackgroundJob("recurring messages", EVERY_SECONDS, self._run, sooner=self.seconds_to_next)
@@ -100,7 +102,10 @@ class Schedules:
             if not self._entries and not rows.filter(_REQUESTED | Q(enabled=True, next_at__isnull=False)).exists():
                 self._soon.clear()
                 return 0
-            now = self._at = self._now()
+            now = self._now()
+            if self._at == _NEVER:
+                _correct_next_times(rows, now)
+            self._at = now
             found = {(row.name, row.message_type): row for row in rows.filter(_REQUESTED | Q(enabled=True, next_at__lte=now))}
         self._soon = {key: following for key, following in self._soon.items() if following > now}
         # A schedule of the settings hides one of the database.
@@ -161,8 +166,7 @@ class Schedules:
         except Exception as error:  # noqa: BLE001 - one failing schedule must not stop the others
             self._report_failure(entry, request.run_requested_at, error, now)
             return False
-        text = "%s sent by schedule %s, run by hand"
-        logger.info(text, entry.send, entry.name, extra={"event": "schedule_sent"})
+        logger.info("%s sent by schedule %s, run by hand", entry.send, entry.name, extra={"event": "schedule_sent"})
         return True
 
     def _report_failure(self, entry: _Entry, at: datetime | None, error: Exception, now: datetime) -> None:
@@ -231,7 +235,7 @@ class _Entry:
         self.done: datetime | None = None
         self._times = ScheduleTimes(zone, cron=schedule.cron)
         # An interval without unfinished ticks.
-        self._without = (datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC))
+        self._without = (datetime.max.replace(tzinfo=UTC), _NEVER)
 
     def begin(self, alias: str, now: datetime) -> None:
         """Read up to when the schedule is done; one that no worker has seen before is done up to now."""
@@ -257,11 +261,7 @@ class _Entry:
 
     def is_skipped(self, alias: str, tick: datetime) -> bool:
         """Whether a tick is skipped: the schedule is disabled, or it was until after the tick. One statement."""
-        state = _rows(alias, *self.key).values_list("enabled", "changed_at").first()
-        if state is None:
-            return False
-        enabled, changed_at = state
-        return not enabled or (changed_at is not None and tick <= changed_at)
+        return _rows(alias, *self.key).filter(Q(enabled=False) | Q(changed_at__gte=tick)).exists()
 
     def claim(self, alias: str, now: datetime) -> bool:
         """Whether this process sends the tick, whose row decides; in the transaction of the message."""
@@ -338,6 +338,14 @@ class _StoredEntry(_Entry):
         return first if self.row.enabled and first is not None and first <= now else None
 
 
+def _correct_next_times(rows: QuerySet[Schedule], now: datetime) -> None:
+    """Replace next times that their crontab lines no longer have: TIME_ZONE or rules of time zones have changed, by a restart."""
+    for row in rows.filter(enabled=True, kind=ScheduleKind.CRON, next_at__gt=now):
+        times, known = _times_or_none(row), row.next_at
+        if times is not None and known is not None and times.next_after(known - timedelta(microseconds=1)) != known:
+            rows.filter(pk=row.pk, next_at=known).update(next_at=times.next_after(now))
+
+
 _MAX_ERROR_LENGTH: Final = 2_000
 _REQUESTED: Final = Q(run_requested_at__isnull=False)
 
@@ -401,15 +409,8 @@ def take_run(alias: str, request: Schedule, now: datetime, *, message_id: str, e
 def note_failure(alias: str, key: Key, error: Exception, now: datetime) -> None:
     """Store for operators why a message could not be sent. Never raises database errors, since the log has all the facts."""
     values = {"failed_at": now, "error": f"{type(error).__name__}: {error}".replace("\0", "")[:_MAX_ERROR_LENGTH]}
-    rows = _rows(alias, *key)
-    try:
-        with transaction.atomic(using=alias):
-            if not rows.update(**values):
-                rows.create(name=key[0], message_type=key[1], **values)
-    except IntegrityError:
-        pass  # another process inserted it first
-    except DjangoError:
-        return
+    with suppress(DjangoError):
+        Schedule.objects.using(alias).update_or_create(name=key[0], message_type=key[1], defaults=values)
 
 
 _NEXT_TICKS: Final = 3

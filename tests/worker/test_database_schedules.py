@@ -181,6 +181,26 @@ def test_deployment_does_not_forget_a_missed_tick(bench: Bench, clock: Clock) ->
     assert scheduled_for(bench) == ["2026-11-21 12:00"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "wanted"),
+    [
+        ("America/New_York", "Europe/Berlin", ["2026-11-22 01:00", "2026-11-23 01:00"]),
+        ("Europe/Berlin", "America/New_York", ["2026-11-22 07:00"]),
+    ],
+)
+def test_restart_in_another_time_zone_loses_no_tick(
+    bench: Bench, clock: Clock, settings: Any, before: str, after: str, wanted: list[str]
+) -> None:
+    settings.TIME_ZONE = before
+    hourly(cron="0 2 * * *")
+    settings.TIME_ZONE = after
+    worker = schedules_of(clock)
+    for hours in range(40):
+        clock.now = NOON + hours * HOUR
+        worker.send_due()
+    assert scheduled_for(bench) == wanted
+
+
 def test_jumping_clock_sends_nothing_twice(bench: Bench, clock: Clock) -> None:
     hourly()
     workers = [schedules_of(clock), schedules_of(clock)]

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import Page
+from pytest_django import Settings
 
 from sqlqueue_app.models import QueueSample
 from tests.browser.conftest import Site
@@ -70,6 +71,18 @@ def test_pointer_and_keys_show_the_same_values(sampled: QueueDatabase, site: Sit
     window.keyboard.press("Escape")
     assert reading(window) == []
     assert site.complaints == []
+
+
+def test_labels_of_the_scale_are_beside_the_plot_in_arabic(sampled: QueueDatabase, site: Site, settings: Settings) -> None:
+    settings.LANGUAGE_CODE = "ar"
+    window = site.window("viewer")
+    window.goto(SALES)
+
+    assert window.locator("html").get_attribute("dir") == "rtl"
+    labels = "texts => texts.map(text => [text.textContent, text.getBBox().x + text.getBBox().width])"
+    ends = dict(window.eval_on_selector_all(f"{PLOT} >> [text-anchor=end]", labels))
+    assert len(ends) == 3
+    assert all(end <= 0 for end in ends.values()), ends
 
 
 def test_refresh_keeps_the_cursor_and_the_focus(sampled: QueueDatabase, site: Site) -> None:

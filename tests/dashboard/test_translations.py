@@ -13,6 +13,8 @@ import pytest
 from django.utils import translation
 
 import sqlqueue_app
+from sqlqueue_app.models import NotificationKind, NotificationRule
+from sqlqueue_app.monitoring.notifying import describe_condition
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install, instance
 from tests.support.pages import OVERVIEW, Markup, client_of
@@ -72,6 +74,14 @@ def test_placeholders_and_spaces_are_kept(language: str) -> None:
 def test_catalog_contains_each_text_of_the_code(language: str) -> None:
     known = {entry.msgid for entry in catalog(language)}
     assert [(file, text) for file, text in texts_in_code() if text not in known] == []
+
+
+def test_german_uses_one_word_for_each_term() -> None:
+    other_words = re.compile("lebende|lebt|Datensee|abgeschaltet|abschalten|aktivieren|ungelöst|Operation")
+    assert [text for entry in catalog("de") for _original, text in texts_of(entry) if other_words.search(text)] == []
+    with translation.override("de"):
+        condition = describe_condition(NotificationRule(kind=NotificationKind.INSTANCES_BELOW))
+    assert condition == "weniger aktive Instanzen als der Mindestwert des Endpunkts"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

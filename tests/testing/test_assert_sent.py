@@ -58,6 +58,34 @@ def test_values_are_compared_in_wire_format(bench: Bench) -> None:
     assert "body['flag'] is true, expected 1" in failure("Test.Any", {"flag": 1})
 
 
+@dataclass
+class Line:
+    sku: str
+
+
+@message_type("Test.Sent.Delivery")
+@dataclass
+class Delivery:
+    lines: list[Line]
+    labels: dict[str, int]
+    weight: Decimal
+    note: str | None = None
+
+
+def test_xml_of_a_class_is_compared_by_its_values(bench: Bench) -> None:
+    bench.database.configure(SERIALIZER="xml")
+    send(Delivery([Line("a")], {"k": 1}, Decimal("1.50"), "fragile"))
+    assert_sent(Delivery, {"lines": [{"sku": "a"}], "labels": {"k": 1}, "weight": Decimal("1.5")})
+    assert "body['labels']['k'] is 1, expected 2" in failure(Delivery, {"labels": {"k": 2}})
+    assert "body['note'] is \"fragile\", expected null" in failure(Delivery, {"note": None})
+
+
+def test_body_of_another_content_type_is_that_of_the_setting(bench: Bench) -> None:
+    bench.database.configure(SERIALIZER="xml")
+    send("Test.Any", {"id": "x"}, headers={"NServiceBus.ContentType": "application/vnd.shop"})
+    assert assert_sent("Test.Any", {"id": "x"}).body == {"id": "x"}
+
+
 def test_names_of_members_are_found_as_handlers_find_them(bench: Bench) -> None:
     send(PlaceBigOrder("1", Decimal(1), manager="M"))
     message = assert_sent(PlaceBigOrder, {"order_id": "1", "manager": "M"})

@@ -17,7 +17,7 @@ from django.db import transaction
 from django.utils.translation import gettext as _
 
 from sqlqueue_app.browsing.bodies import indent_xml
-from sqlqueue_app.conf import Settings
+from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.failures.operation_batches import (
     BatchOutcome,
     describe_reason,
@@ -153,16 +153,16 @@ def read_edited_headers(text: str) -> Headers:
 
 
 def check_body(text: str, content_type: str | None) -> None:
-    """Raise EditRefused for an empty body and for one that does not match its content type."""
+    """Raise EditRefused for an empty body and for one that does not match its content type; another one is that of SERIALIZER."""
     if not text.strip():
         raise EditRefused(_("The body is empty."))
+    kind = "XML" if is_xml(content_type, get_settings().serializer) else "JSON"
     try:
-        if is_xml(content_type):
+        if kind == "XML":
             indent_xml(text)
         else:
             json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:
-        kind = "XML" if is_xml(content_type) else "JSON"
         raise EditRefused(_("The body is not valid %(kind)s: %(error)s") % {"kind": kind, "error": error}) from error
 
 

@@ -164,6 +164,14 @@ def test_invalid_body_is_refused(shop: QueueDatabase, content_type: str, body: s
     assert statuses(failure) == ["UNRESOLVED"]
 
 
+@pytest.mark.parametrize("content_type", [None, "application/vnd.shop"])
+def test_body_of_another_content_type_is_that_of_the_setting(shop: QueueDatabase, content_type: str | None) -> None:
+    shop.configure(SERIALIZER="xml")
+    (failure,) = fail(shop, [failed_row(body=b"<PlaceOrder/>", more={names.CONTENT_TYPE: content_type} if content_type else None)])
+    send(failure, "<PlaceOrder><Order>2</Order></PlaceOrder>")
+    assert [row.body for row in table(shop, "Sales").peek(9)] == [b"<PlaceOrder><Order>2</Order></PlaceOrder>"]
+
+
 @pytest.mark.parametrize("body", [b"\xff\xfe{\x00}\x00", b"\x00\x01", b"", b"not json", b'{"a": "' + b"x" * 600_000 + b'"}'])
 def test_binary_and_large_bodies_cannot_be_edited(shop: QueueDatabase, body: bytes) -> None:
     failure = failed(shop, body)

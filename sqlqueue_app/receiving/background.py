@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.base import BaseScheduler
-from django.db import connections
+from django.db import InterfaceError, OperationalError, connections
 
 from sqlqueue_app.messages.errors import DatabaseError
 from sqlqueue_app.policies.polling import BUSY_PROBE_SECONDS, SLOW_TASK_TICK_SECONDS
@@ -163,7 +163,7 @@ def _run(job: BackgroundJob, kept: ConnectionPool) -> None:
         except Exception as error:
             extra = {"event": "background_job_failed", "job": job.name}
             # A database error needs only its text, a bug its traceback.
-            trace = None if isinstance(error, DatabaseError) else error
+            trace = None if isinstance(error, (DatabaseError, OperationalError, InterfaceError)) else error
             background_logger.error("background job %s failed: %s", job.name, error, extra=extra, exc_info=trace)
 
 

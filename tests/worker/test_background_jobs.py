@@ -10,7 +10,9 @@ import pytest
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.schedulers.base import BaseScheduler
+from django.db import OperationalError, ProgrammingError
 
+from sqlqueue_app.messages.errors import ConnectionLost
 from sqlqueue_app.receiving.background import BackgroundJob, BackgroundJobs
 from sqlqueue_app.receiving.stopping import StopSignal
 from tests.support.clocks import ProcessClock
@@ -107,3 +109,22 @@ def test_dead_timer_is_reported(monkeypatch: pytest.MonkeyPatch, events: Callabl
         jobs.stop()
     assert stop.has_failed
     assert "thread_died" in events()
+
+
+@pytest.mark.parametrize(
+    ("error", "traced"), [(OperationalError("gone"), False), (ConnectionLost("gone"), False), (ProgrammingError("bug"), True)]
+)
+def test_only_a_bug_of_a_job_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture, error: Exception, traced: bool) -> None:
+    called = threading.Event()
+
+    def fail() -> None:
+        called.set()
+        raise error
+
+    jobs = BackgroundJobs([BackgroundJob("operations", 60.0, fail)])
+    jobs.start()
+    assert called.wait(60)
+    jobs.stop()
+
+    (record,) = [record for record in caplog.records if getattr(record, "event", "") == "background_job_failed"]
+    assert bool(record.exc_info) is traced

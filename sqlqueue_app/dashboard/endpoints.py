@@ -17,7 +17,6 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
-from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy
@@ -30,7 +29,7 @@ from sqlqueue_app.dashboard.endpoint_actions import ENDPOINT_ACTIONS, SetMinimum
 from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_number, depth_number, duration, number, rate
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, HtmlTable, TableColumn, cell_html, link_html, table, text_html, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS, is_live
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, guarded, label_of_page, name_of_path, navigation, shared
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, label_of_page, name_of_path, navigation, shared
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
 from sqlqueue_app.messages.types import plain_name
@@ -338,13 +337,6 @@ class InstanceAdmin(ReadOnlyAdmin):
     # With an empty list of actions, Django's page would have an inline style, which a strict policy refuses.
     actions_on_top = True
     change_list_template = change_form_template = "admin/sqlqueue_app/instances.html"
-
-    def get_urls(self) -> list[URLPattern]:
-        """Django's pages; an unavailable database becomes an error page."""
-        urls: list[URLPattern] = super().get_urls()
-        for each in urls:
-            each.callback = guarded(self.admin_site, each.callback)
-        return urls
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Django's list, below our navigation; it refreshes itself."""

@@ -63,6 +63,13 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     has_add_permission = has_delete_permission = has_change_permission
 
+    def get_urls(self) -> list[URLPattern]:
+        """Django's pages; an unavailable database becomes an error page."""
+        urls: list[URLPattern] = super().get_urls()
+        for each in urls:
+            each.callback = guarded(self.admin_site, each.callback)
+        return urls
+
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Whether the menu shows the pages."""
         return bool(self.has_view_permission(request))
@@ -99,8 +106,7 @@ class PageAdmin(ReadOnlyAdmin):
 
     def _path(self, route: str, view: View, name: str, methods: list[str]) -> URLPattern:
         name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
-        pattern: URLPattern = path(route, self._protected(view, methods), name=name)
-        return pattern
+        return path(route, self._protected(view, methods), name=name)  # type: ignore[no-any-return]
 
     def url(self, name: str = "changelist", *args: object) -> str:
         """The URL of a page of this model."""

@@ -142,10 +142,9 @@ class MoveQueue(MoveAction):
     def find(self, **key: Any) -> None:
         super().find(**key)
         self.facts = ((_("Messages"), depth_number(self.table.depth()).text), (_("Table"), self.table.qualified))
-        warnings = [_("Messages that are being received stay, and so do those that arrive from now on.")]
+        self.warnings = warnings = [_("Messages that are being received stay, and so do those that arrive from now on.")]
         if self.queue.kind is QueueKind.ERROR:
             warnings.append(_("To have failed messages handled again, retry them: a move does not change them."))
-        self.warnings = warnings
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         scope = queue_scope(self.table, self.queue.name, messages.target_of(get_settings(), data["to"]))
@@ -347,8 +346,7 @@ class QueueAdmin(PageAdmin):
             return self._broken(request, read_queue(get_settings(), queue), error)
         if wanted_format(request):
             return export(request, queue.name, MESSAGE_COLUMNS, found.messages)
-        failures = _failures_of(queue, [each.row_version for each in found.messages])
-        period = period_of(request)
+        failures, period = _failures_of(queue, [each.row_version for each in found.messages]), period_of(request)
         return self.page(
             request,
             "messages",

@@ -7,8 +7,9 @@ from typing import Any, Final
 from django.contrib.admin import AdminSite
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest
 from django.utils.functional import cached_property
+from django.utils.translation import gettext as _
 
 from sqlqueue_app import models
 from sqlqueue_app.dashboard.analytics import AnalyticsAdmin, PipelineAdmin
@@ -31,6 +32,7 @@ from sqlqueue_app.dashboard.subscriptions import SubscriptionAdmin
 from sqlqueue_app.dashboard.tasks import TaskAdmin
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models.queues import queue_models
+from sqlqueue_app.tables.connections import optional_read
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
 
 ADMINS: Final = (
@@ -87,8 +89,12 @@ class QueueMessageAdmin(ReadOnlyAdmin):
     list_per_page = 50
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Without bodies, which may be large."""
-        return super().get_queryset(request).defer("body")
+        """Without bodies, which may be large. Http404 if the table is missing or cannot be read."""
+        found: QuerySet[Any] = super().get_queryset(request).defer("body")
+        with optional_read(found.db, "read the queue"):
+            found.exists()
+            return found
+        raise Http404(_("The messages of this queue cannot be shown."))
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
         """Not by body: the number of matches would reveal bodies letter by letter."""

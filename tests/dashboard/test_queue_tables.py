@@ -11,8 +11,10 @@ from django.urls import URLResolver, clear_url_caches, path
 from sqlqueue_app import send_many
 from sqlqueue_app.dashboard import registration as queue_model_admin
 from sqlqueue_app.dashboard.registration import QueueMessageAdmin, register_tables
+from sqlqueue_app.messages.errors import ConnectionLost
 from sqlqueue_app.models import queue_model
 from tests.support.databases import QueueDatabase
+from tests.support.filling import table
 
 site = AdminSite(name="tables")
 urlpatterns: list[URLResolver] = []
@@ -69,6 +71,28 @@ def test_tables_are_read_only_and_need_the_permission(filled: QueueDatabase) -> 
         assert not made.has_add_permission(request)
         assert not made.has_change_permission(request)
         assert not made.has_delete_permission(request)
+
+
+def test_missing_table_is_not_found(filled: QueueDatabase) -> None:
+    client = client_of(User.objects.create_superuser("root"))
+    filled.connection.cursor().execute(f"DROP TABLE {table(filled, 'Sales').qualified}")
+
+    assert client.get("/tables/sqlqueue_queues/sales/").status_code == 404
+    assert client.get("/tables/sqlqueue_queues/sales/1/change/").status_code == 404
+    assert client.get("/tables/sqlqueue_queues/error/").status_code == 200
+
+
+def test_unavailable_database_returns_503(filled: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = client_of(User.objects.create_superuser("root"))
+
+    def refused(*_: object) -> None:
+        raise ConnectionLost("the server is gone")
+
+    monkeypatch.setattr(QueueMessageAdmin, "get_queryset", refused)
+    for page in ("", "1/change/"):
+        answer = client.get(f"/tables/sqlqueue_queues/sales/{page}")
+        assert answer.status_code == 503
+        assert "The database cannot be reached" in answer.content.decode()
 
 
 def test_registration_by_a_project_takes_precedence(sqlite_database: QueueDatabase) -> None:

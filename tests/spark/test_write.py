@@ -101,6 +101,9 @@ def test_delayed_messages_wait_in_their_table(make_queue: Callable[[str], Queue]
 
 BAD_ROWS: list[tuple[str, tuple[Any, ...], str]] = [
     ("body STRING", ("{",), r"row 1 of a partition cannot be sent, so nothing was sent: body is not JSON .*b'\{'"),
+    ("body STRING", ('{"price": NaN}',), "body is not JSON of an object .*NaN is not JSON"),
+    ("body STRING", ("null",), "body is not JSON of an object .*the body is null"),
+    ("body STRING", ("[1]",), "body is not JSON of an object .*got an array of 1"),
     ("body STRING", (None,), "body is NULL: expected text or bytes"),
     ("id STRING, body STRING", ("7", "oops"), "the message '7' cannot be sent, so nothing was sent: body is not JSON"),
     ("id STRING, body STRING", (" ", "{}"), "id is ' ': expected text, or NULL"),

@@ -183,7 +183,11 @@ def _array(item: Reader, make: Callable[[list[Any]], Any]) -> Reader:
     def read(value: Any) -> Any:
         if type(value) is not list:
             value = _typed_array(value)
-        return make([at(f"[{index}]", item, entry) for index, entry in enumerate(value)])
+        found = [at(f"[{index}]", item, entry) for index, entry in enumerate(value)]
+        try:
+            return make(found)
+        except TypeError as error:  # an object in a set
+            raise ConversionError(f"the items do not fit a set: {error}") from None
 
     return read
 
@@ -221,9 +225,7 @@ def _mapping(key: Reader, item: Reader) -> Reader:
 
 
 def _key_reader(hint: Any) -> Reader:
-    if hint is int:
-        return _integer_key
-    return reader_for(hint, PASCAL)
+    return _from_text(int, "a whole number as key") if hint is int else reader_for(hint, PASCAL)
 
 
 def _union(args: tuple[Any, ...], names: str) -> Reader:
@@ -329,13 +331,6 @@ def _integer(value: Any) -> int:
     if type(value) is Decimal and value.adjusted() < _MAX_INTEGER_DIGITS and value == value.to_integral_value():
         return int(value)
     raise _expected("a whole number", value)
-
-
-def _integer_key(value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise _expected("a whole number as key", value) from None
 
 
 def _float(value: Any) -> float:

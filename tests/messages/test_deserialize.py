@@ -167,6 +167,8 @@ def test_conversion(hint: Any, value: Any, expected: Any) -> None:
         (tuple[int, str], [1], "expected an array of 2, got an array of 1"),
         (dict[str, int], {"a": "x"}, r"\[0\]\['a'\]: expected a whole number"),
         (dict[int, int], {"a": 1}, "expected a whole number as key, got 'a'"),
+        (set[Any], [{}], "the items do not fit a set: unhashable type: 'dict'"),
+        (frozenset[play.Ping] | int, [{}], "expected frozenset or int, got an array of 1"),
         (Options, [], "expected an object for Options, got an array of 0"),
         (Pair, [1, 2], "expected an object for Pair, got an array of 2"),
     ],

@@ -179,8 +179,7 @@ class SqlQueueCommand(BaseCommand):
         if given is None or given == action.default:
             return given
         if isinstance(action, ListAction):
-            given = given if isinstance(given, (list, tuple)) else [given]
-            return [self._read_value(action, each) for each in given]
+            return [self._read_value(action, each) for each in (given if isinstance(given, (list, tuple)) else [given])]
         return self._read_value(action, given)
 
     def _read_value(self, action: Action, given: Any) -> Any:

@@ -133,6 +133,11 @@ class PostgresReceiveTransaction(ReceiveTransaction):
 
     def _adopt(self, raw: psycopg.Connection[Any]) -> None:
         self._prepared = {}
+        if raw.prepare_threshold is not None:
+            # If psycopg has prepared statements, it deallocates all of the session after a rollback: now, and not ours later.
+            raw.prepare_threshold = None
+            _execute(raw, "BEGIN", _DONE)
+            raw.rollback()
         level = raw.isolation_level
         isolation = f" ISOLATION LEVEL {level.name.replace('_', ' ')}" if level is not None else ""
         self._begin_text = f"BEGIN{isolation}; {_BY_INDEX_ONLY}"

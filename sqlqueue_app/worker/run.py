@@ -167,10 +167,8 @@ def _jobs_for_all(
 
 
 def _connections_needed(endpoints: list[ReceivingEndpoint], queues: dict[str, list[ReceivingQueue]]) -> int:
-    def has_second(endpoint: ReceivingEndpoint) -> bool:
-        return endpoint.mode is TransactionMode.RECEIVE_ONLY or endpoint.type_limits is not None
-
-    return connections_needed((queue.maximum, has_second(each)) for each in endpoints for queue in queues[each.name])
+    has_second = {each.name: each.mode is TransactionMode.RECEIVE_ONLY or each.type_limits is not None for each in endpoints}
+    return connections_needed((queue.maximum, has_second[each.name]) for each in endpoints for queue in queues[each.name])
 
 
 def _receivers(
@@ -361,8 +359,7 @@ class PipelineSchedule:
     def _notice_end(self) -> bool:
         """Forget a process that has ended. Returns whether it ended in order before it read the last request."""
         child = self._child
-        code = None if child is None else child.poll()
-        if child is None or code is None:
+        if child is None or (code := child.poll()) is None:
             return False
         child.close_input()
         self._child = None

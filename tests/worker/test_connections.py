@@ -241,6 +241,27 @@ def test_pooler_without_prepared_statements_loses_no_message(
     assert "receive_failed" in events()
 
 
+def test_prepared_statements_of_psycopg_do_not_end_the_receive(
+    postgresql_bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]
+) -> None:
+    """psycopg deallocates every statement of the session after a rollback, if it has prepared any."""
+    bench = postgresql_bench
+    bench.configure(MAX_CONCURRENCY=1, IMMEDIATE_RETRIES=1)
+    set_on_alias(bench, monkeypatch, OPTIONS={"server_side_binding": True, "prepare_threshold": 0})
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        with context.connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        if calls.add((message["n"], context.attempt)) != 2:
+            raise LookupError
+
+    send_numbers(bench, 2)
+    bench.run()
+    assert sorted(calls.seen) == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert "receive_failed" not in events()
+
+
 def test_long_handler_keeps_its_row_and_the_heartbeat(
     postgresql_bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]
 ) -> None:

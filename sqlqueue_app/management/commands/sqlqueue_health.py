@@ -62,12 +62,10 @@ class Command(SqlQueueCommand):
             "--endpoint", metavar="E", action=ListAction, default=None, help="only these endpoints; may be repeated"
         )
         for name, metavar, words in _UPPER_LIMITS:
-            given = f"{metavar}[:{metavar}]"
-            known = bounds(whole=metavar == "N")
             parser.add_argument(
                 f"--max-{name}",
-                metavar=given,
-                type=known,
+                metavar=f"{metavar}[:{metavar}]",
+                type=bounds(whole=metavar == "N"),
                 help=f"at most this many {words}: a critical limit, or WARNING:CRITICAL",
             )
         parser.add_argument(

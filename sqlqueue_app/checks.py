@@ -340,12 +340,13 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[check
         woken = wake_up_tables(settings, dialect_of(alias))
         reason = why_not_woken(alias) if woken else None
         triggers = [] if reason else inspect_wake_up_triggers(alias, woken, found)
+        own = _own_tables(alias)
     except ConfigurationError:
         return []  # check_names reports it
     except (DatabaseError, DjangoDatabaseError) as error:
         message = f"the queue tables in the database {alias!r} cannot be inspected: {' '.join(str(error).split())}"
         return [checks.Warning(message, hint="start the database, or correct its entry in DATABASES", id=UNREACHABLE)]
-    return [*map(_message, [*findings, *triggers]), *([_not_woken(alias, reason)] if reason else [])]
+    return [*own, *map(_message, [*findings, *triggers]), *([_not_woken(alias, reason)] if reason else [])]
 
 
 def _not_woken(alias: str, reason: str) -> checks.CheckMessage:
@@ -358,6 +359,14 @@ def _migrated() -> bool:
     instance = apps.get_model("sqlqueue_app", "Instance")
     connection = connection_of(router.db_for_read(instance))
     return instance._meta.db_table in connection.introspection.table_names()
+
+
+def _own_tables(alias: str) -> list[checks.CheckMessage]:
+    """The warning that the app's own tables are missing, if this database is to hold them and `migrate` is not running."""
+    if sys.argv[1:2] == ["migrate"] or router.db_for_read(apps.get_model("sqlqueue_app", "Instance")) != alias or _migrated():
+        return []
+    message = f"the app's own tables do not exist in the database {alias!r}: a worker does not start"
+    return [checks.Warning(message, hint="run migrate, which creates the tables of sqlqueue_app", id=MISSING_TABLE)]
 
 
 def _never_migrated(alias: str, findings: Sequence[Finding]) -> checks.CheckMessage:

@@ -210,7 +210,7 @@ def _schedule_cells(each: ScheduleStatus) -> tuple[str, ...]:
 
 
 def _problem_lines(name: str, problem: QueueProblem) -> Iterator[str]:
-    yield f"{terminal_line(name)}: {terminal_line(problem.text)}"
+    yield f"{terminal_line(name)}: {terminal_line(' '.join(problem.text.split()))}"
     if problem.command:
         yield f"  fix it with: {problem.command}"
     if problem.sql:

@@ -18,6 +18,7 @@ from tests.commands.running import PEEK_KEYS, refused, run
 from tests.support.databases import ROOT, QueueDatabase
 from tests.support.filling import count, install, instance, message, now_of, table
 from tests.support.postgresql import ThrowAwayServer
+from tests.support.tables import execute
 
 QUEUE_KEYS = {
     "name", "table", "kind", "endpoints", "exists", "messages", "messages_exact", "expiring", "expired", "expiry_exact",
@@ -119,6 +120,16 @@ def test_missing_table_is_named_with_the_remedy(queue_database: QueueDatabase) -
     assert sales["problem"]["command"] == "python manage.py sqlqueue_install"
     assert "CREATE TABLE" in sales["problem"]["sql"]
     assert "fix it with: python manage.py sqlqueue_install" in text()
+
+
+def test_missing_own_table_is_one_line_with_the_remedy(postgresql_database: QueueDatabase) -> None:
+    install(postgresql_database)
+    execute(postgresql_database, "DROP TABLE sqlqueue_app_instance")
+
+    (line,) = [line for line in text().splitlines() if line.startswith("instances: ")]
+
+    assert "\\n" not in line
+    assert "fix it with: python manage.py migrate" in text()
 
 
 def test_the_text_lists_queues_and_instances(sqlite_database: QueueDatabase) -> None:

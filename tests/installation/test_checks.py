@@ -11,6 +11,7 @@ from django.core import checks
 from django.core.management import call_command
 from pytest_django import Settings
 
+from sqlqueue_app import checks as sqlqueue_checks
 from sqlqueue_app.checks import check_names, check_router, check_tables
 from sqlqueue_app.dialects.dialect import TableShape, dialect
 from sqlqueue_app.tables import installation
@@ -46,6 +47,16 @@ def test_one_warning_lists_all_missing_tables_before_the_first_migrate(queue_dat
     assert message.hint == "run migrate; sqlqueue_install --sql prints the SQL"
 
 
+def test_missing_own_tables_are_a_warning_when_the_queues_exist(queue_database: QueueDatabase) -> None:
+    queue_database.configure(ENDPOINTS=ENDPOINTS)
+    call_command("sqlqueue_install", stdout=StringIO())
+    execute(queue_database, "DROP TABLE sqlqueue_app_instance")
+    (message,) = [each for each in check_tables(databases=[queue_database.alias]) if each.level > checks.INFO]
+    assert message.id == "sqlqueue.W031"
+    assert "the app's own tables do not exist" in message.msg
+    assert message.hint == "run migrate, which creates the tables of sqlqueue_app"
+
+
 def test_only_named_databases_are_checked(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS=ENDPOINTS)
     queue_database.connection.close()
@@ -74,6 +85,7 @@ def test_findings_on_sql_server_are_reported(settings: Settings, monkeypatch: py
     names = ("Id", "CorrelationId", "ReplyToAddress", "Recoverable", "Expires", "Headers", "Body", "RowVersion")
     seen = TableShape(tuple((name, "varchar") for name in names), (("RowVersion", "CLUSTERED"),))
     monkeypatch.setattr(installation, "shape_of_table", lambda *_: seen)
+    monkeypatch.setattr(sqlqueue_checks, "_migrated", lambda: True)
     with offline_connection("sqlserver"):
         settings.SQLQUEUE = {"DATABASE": "offline", "ENDPOINTS": {"error2": {"CALLBACKS": False}}, "TABLE_LAYOUT": layout}
         found = [message for message in check_tables(databases=["offline"]) if "[error2]" in message.msg]

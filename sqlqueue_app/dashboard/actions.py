@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
+from zlib import crc32
 
 from django import forms
 from django.contrib import messages
@@ -85,6 +86,8 @@ class Action:
     typed: str = ""
     # Why the action is impossible now.
     blocked: str = ""
+    # Of the stored values that the form starts from, posted back.
+    version: str = ""
 
     def __init_subclass__(cls) -> None:
         if hasattr(cls, "name"):
@@ -105,6 +108,10 @@ class Action:
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         """Perform the action with the cleaned data of the form. SqlQueueError and ValueError are shown and recorded as failed."""
         raise NotImplementedError
+
+    def start_with(self, **stored: object) -> None:
+        """Start the form with these values. If another operator changes them before it is confirmed, the user is told."""
+        self.initial, self.version = stored, f"{crc32(repr(stored).encode()):x}"
 
     @classmethod
     def button(
@@ -132,10 +139,15 @@ class Action:
         """
         self.check_permission()
         form = self.make_form()
+        stored, self.version = self.version, self.request.POST.get("version", self.version)
         if not self.is_confirmed:
             return self.show(form)
         if self.blocked:
             return self.show(form, status=409)
+        if stored != self.version:
+            self.version = stored
+            text = _("It was changed after you opened this page. Confirm again to replace these changes, or cancel to see them.")
+            return self.show(form, [text], status=409)
         if not form.is_valid():
             return self.show(form, status=400)
         try:

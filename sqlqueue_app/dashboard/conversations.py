@@ -65,16 +65,10 @@ class ConversationAdmin(PageAdmin):
         if wanted_format(request):
             return export(request, f"conversation {conversation}"[:100], COLUMNS, (each.message for each in whole.branches))
         return self.page(
-            request,
-            "conversation",
-            title=_("Conversation %(id)s") % {"id": conversation},
-            crumbs=(Crumb(conversation),),
-            read=read,
-            extent=read.extent,
-            longer=list(read.extent.longer.items()),
-            max_messages=conversations.MAX_MESSAGES,
+            request, "conversation", title=_("Conversation %(id)s") % {"id": conversation}, crumbs=(Crumb(conversation),),
+            read=read, extent=read.extent, longer=list(read.extent.longer.items()), max_messages=conversations.MAX_MESSAGES,
             **(self._drawn(request, whole) if read.messages else {}),
-        )
+        )  # fmt: skip
 
     def _drawn(self, request: HttpRequest, whole: Forest) -> dict[str, Any]:
         urgent = [place for place, each in enumerate(whole.branches) if each.message.outcome not in _OVER]

@@ -56,7 +56,7 @@ class EndpointAction(Action):
 
     def start_from(self, field: str, present: int) -> None:
         """Show the present value in the form, and name the change in the audit log."""
-        self.initial = {field: present or ""}
+        self.start_with(**{field: present or ""})
         self.target += f": {present} → {self.request.POST.get(field, str(present))[:20] or 0}"
 
 

@@ -370,7 +370,8 @@ class WriteNote(Action):
     def find(self, **key: Any) -> None:
         self.group = group = found_group(key["unique"])
         self.target, self.back_url = f"group {group.pk} “{group.title}”", self.pages.url("group", group.pk)
-        self.facts, self.initial = ((_("Group"), group.title),), {"note": group.note}
+        self.facts = ((_("Group"), group.title),)
+        self.start_with(note=group.note)
         self.crumbs = (Crumb(group.title, self.back_url),)
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:

@@ -101,7 +101,7 @@ class EditRule(RuleAction):
     def find(self, **key: Any) -> None:
         super().find(**key)
         threshold = "" if self.rule.threshold is None else f"{self.rule.threshold:.15g}"
-        self.initial = {**model_to_dict(self.rule, RuleForm.base_fields), "threshold": threshold}
+        self.start_with(**{**model_to_dict(self.rule, RuleForm.base_fields, ["secret"]), "threshold": threshold})
         self.target, self.facts, self.keeps_secret = self.rule.name, (), bool(self.rule.secret)
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:

@@ -76,10 +76,9 @@ class CancelOperation(Action):
         self.crumbs = (Crumb(_kind(operation), self.back_url),)
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        operation = self.operation
-        if not cancel_operation(operation.pk):
+        if not cancel_operation(self.operation.pk):
             raise ConfigurationError(_("The operation has ended: there is nothing to cancel."))
-        left = max(0, operation.total - operation.processed)
+        left = max(0, self.operation.total - self.operation.processed)
         return ActionOutcome(_("The operation will stop before its next batch."), self.back_url, left)
 
 

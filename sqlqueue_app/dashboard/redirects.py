@@ -92,7 +92,7 @@ class ChangeRedirect(RedirectAction):
 
     def find(self, **key: Any) -> None:
         super().find(**key)
-        self.initial = {"to": self.redirect.to_address}
+        self.start_with(to=self.redirect.to_address)
         self.target = f"{self.redirect.from_address} → {self.request.POST.get('to', self.redirect.to_address).strip()}"
         self.facts = ((_("Queue in which messages failed"), self.redirect.from_address),)
 

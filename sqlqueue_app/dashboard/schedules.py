@@ -170,6 +170,7 @@ class ChangeSchedule(MakeSchedule):
     def find(self, **key: Any) -> None:
         ScheduleAction.find(self, **key)
         self.row, self.facts = self.schedule.state or Schedule(), ()
+        self.start_with(**{name: getattr(self.row, name) for name in ScheduleForm.base_fields})
         self.blocked = _undefinable(self.schedule)
 
 

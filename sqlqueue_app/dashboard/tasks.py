@@ -74,13 +74,6 @@ class TaskAdmin(ListAdmin[TaskResult]):
         values = {_("Arguments"): task.args, _("Keyword arguments"): task.kwargs, _("Return value"): task.return_value}
         texts = [(label, json.dumps(value, indent=2, ensure_ascii=False)) for label, value in values.items()]
         return self.page(
-            request,
-            "task",
-            crumbs=(Crumb(task.task),),
-            task=task,
-            state=task_state(task),
-            values=[] if refused else texts,
-            refused=refused,
-            search_text=task.pk,
-            live_seconds=None if task.finished_at else self.live_seconds,
-        )
+            request, "task", crumbs=(Crumb(task.task),), task=task, state=task_state(task), values=[] if refused else texts,
+            refused=refused, search_text=task.pk, live_seconds=None if task.finished_at else self.live_seconds,
+        )  # fmt: skip

@@ -93,6 +93,25 @@ def test_schedule_is_created_changed_and_deleted(installed: QueueDatabase) -> No
     ]
 
 
+def test_change_of_another_operator_is_not_overwritten_unseen(installed: QueueDatabase) -> None:
+    post(MAKE)
+    (opened,) = page(f"{NIGHTLY}change/", "admin").find("input", name="version")
+    version = {"version": str(opened["value"])}
+    assert post(f"{NIGHTLY}change/", cron="0 3 * * *", **version)[0] == 200, "the other operator"
+
+    status, text = post(f"{NIGHTLY}change/", button="preview", body="{}", **version)
+    assert (status, "It was changed" in text) == (200, False)
+    answer = client_of("admin").post(f"{NIGHTLY}change/", {**FIELDS, "body": "{}", "confirmed": "1", **version})
+    shown = Markup(answer.content.decode())
+    assert answer.status_code == 409
+    assert "It was changed after you opened this page. Confirm again to replace these changes" in shown.text()
+    assert (row().cron, row().body) == ("0 3 * * *", {"book": True})
+
+    (now,) = shown.find("input", name="version")
+    assert post(f"{NIGHTLY}change/", body="{}", version=str(now["value"]))[0] == 200
+    assert (row().cron, row().body) == ("0 2 * * *", {})
+
+
 @pytest.mark.parametrize("use_tz", [True, False])
 def test_one_off_is_at_its_time_in_its_zone(installed: QueueDatabase, settings: Any, use_tz: bool) -> None:
     settings.USE_TZ = use_tz

@@ -294,12 +294,19 @@ def test_note_has_an_author_and_can_be_removed(filled: QueueDatabase) -> None:
     for path in ("?by=type", f"group/{GROUP}/", f"{ONE}/"):
         assert "known: see #7" in page(path).text()
 
+    opened = {"version": page(f"group/{GROUP}/note/", "admin").find("input", name="version")[0]["value"]}
+    assert admin.post(address, {"note": "first", "confirmed": "1", **opened}).status_code == 302
+    second = admin.post(address, {"note": "second", "confirmed": "1", **opened})
+    assert (second.status_code, "It was changed after you opened" in second.content.decode()) == (409, True)
+    group.refresh_from_db()
+    assert group.note == "first"
+
     assert admin.post(address, {"note": "x" * 5_000, "confirmed": "1"}).status_code == 400
     assert admin.post(address, {"note": " ", "confirmed": "1"}).status_code == 302
     group.refresh_from_db()
     assert (group.note, group.noted_by, group.noted_at) == ("", "", None)
     results = OperatorAction.objects.using(filled.alias).values_list("action", "result")
-    assert list(results) == [("note", "done"), ("note", "done")]
+    assert list(results) == [("note", "done")] * 3
 
 
 @pytest.mark.parametrize("kind", ["viewer", "reader", "writer"])

@@ -192,6 +192,19 @@ def test_disallowed_host_is_refused(sqlite_database: QueueDatabase, admin: Clien
     assert problems(answer) == ["The setting WEBHOOK_HOSTS does not allow this host, only: *.internal.example.com."]
 
 
+def test_rule_that_another_operator_has_changed_is_not_overwritten(admin: Client) -> None:
+    made = webhook_rule()
+    edit, form = f"{RULES}{made.pk}/edit/", {**FORM, "channel": "webhook", "target": HOOK}
+    (opened,) = Markup(admin.get(edit).content.decode()).find("input", name="version")
+    assert admin.post(edit, {**form, "threshold": "6", "version": str(opened["value"])}).status_code == 302
+
+    answer = admin.post(edit, {**form, "threshold": "7", "version": str(opened["value"])})
+
+    assert (answer.status_code, "It was changed after you opened" in answer.content.decode()) == (409, True)
+    made.refresh_from_db()
+    assert made.threshold == 6
+
+
 def test_rule_with_a_new_condition_is_reset(admin: Client) -> None:
     made = webhook_rule()
     NotificationRule.objects.update(raised={"Sales": {}}, pending={"changes": [{}]})

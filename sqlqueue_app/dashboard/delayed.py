@@ -176,18 +176,11 @@ class DelayedAdmin(PageAdmin):
         if lists.wanted_format(request):
             return lists.export(request, known.name, _file_columns(known.endpoint), delayed_messages.read_from_page(delayed, found))
         return self.page(
-            request,
-            "delayed_messages",
-            live_seconds=LIVE_SECONDS,
-            title=_("Delayed messages of %(endpoint)s") % {"endpoint": known.endpoint},
-            crumbs=(Crumb(known.name),),
-            known=known,
-            qualified=delayed.qualified,
+            request, "delayed_messages", title=_("Delayed messages of %(endpoint)s") % {"endpoint": known.endpoint},
+            crumbs=(Crumb(known.name),), live_seconds=LIVE_SECONDS, known=known, qualified=delayed.qualified,
             table=self._table(known, found.messages) if found.messages else None,
-            chosen=self._buttons(request, known) if found.messages else [],
-            is_first=after is None,
-            next=found.next,
-        )
+            chosen=self._buttons(request, known) if found.messages else [], is_first=after is None, next=found.next,
+        )  # fmt: skip
 
     def _table(self, known: KnownDelayed, messages: Sequence[delayed_messages.DelayedEntry]) -> lists.HtmlTable:
         def message(each: delayed_messages.DelayedEntry) -> SafeString:
@@ -220,17 +213,12 @@ class DelayedAdmin(PageAdmin):
         refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
         save = Button(_("Save the body as a file"), self.url("body", path_of(known.name), entry.key), refused)
         return self.page(
-            request,
-            "delayed_message",
-            title=_("Delayed message in %(table)s") % {"table": known.name},
-            crumbs=(Crumb(known.name, self.table_url(known)), Crumb(entry.key)),
-            known=known,
-            entry=entry,
+            request, "delayed_message", title=_("Delayed message in %(table)s") % {"table": known.name},
+            crumbs=(Crumb(known.name, self.table_url(known)), Crumb(entry.key)), known=known, entry=entry, due=due_html(entry),
             destination=queue_name_at(entry.destination) or known.endpoint,
-            due=due_html(entry),
             buttons=[save, *self._buttons(request, known, urlencode({"ids": entry.key}))],
             **message_page_context(self, request, detail),
-        )
+        )  # fmt: skip
 
     def _broken(self, request: HttpRequest, known: KnownDelayed, error: DatabaseError) -> HttpResponse:
         """The error page of a table that cannot be read."""

@@ -23,6 +23,7 @@ from sqlqueue_app.messages.type_hints import (
     MAPPINGS,
     PASCAL,
     Member,
+    alternatives,
     bare,
     camel,
     construct,
@@ -31,6 +32,7 @@ from sqlqueue_app.messages.type_hints import (
     folded,
     is_mappable,
     is_model,
+    is_optional,
     mapped_class,
     member_names,
     members_of,
@@ -106,7 +108,7 @@ def _reader_of_class(cls: type, names: str) -> Reader:
 
 def _reader_of_generic(hint: Any, origin: Any, args: tuple[Any, ...], names: str) -> Reader:
     if origin in (typing.Union, types.UnionType):
-        return _union(args, names)
+        return _union(hint, names)
     if origin is typing.Literal:
         return _literal(args)
     if origin is tuple:
@@ -228,10 +230,9 @@ def _key_reader(hint: Any) -> Reader:
     return _from_text(int, "a whole number as key") if hint is int else reader_for(hint, PASCAL)
 
 
-def _union(args: tuple[Any, ...], names: str) -> Reader:
-    kinds = tuple(bare(arg) for arg in args if arg is not type(None))
-    nullable = len(kinds) < len(args)
-    expected = " or ".join(_named(arg) for arg in args)
+def _union(hint: Any, names: str) -> Reader:
+    kinds, nullable = alternatives(hint), is_optional(hint)
+    expected = " or ".join(map(_named, typing.get_args(hint)))
     choose = alternative_reader(kinds, names, expected)
     only = reader_for(kinds[0], names) if len(kinds) == 1 else None
 

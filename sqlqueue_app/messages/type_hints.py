@@ -279,15 +279,16 @@ def bare(hint: Any) -> Any:
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
-    """The bare members of a union without None; for another hint, the hint itself."""
+    """The bare members of a union and of unions inside it, without None; for another hint, the hint itself."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return tuple(bare(arg) for arg in typing.get_args(hint) if arg is not type(None))
+        return tuple(kind for arg in typing.get_args(hint) if arg is not type(None) for kind in alternatives(bare(arg)))
     return (hint,)
 
 
 def is_optional(hint: Any) -> bool:
-    """Whether the hint is a union with None."""
-    return typing.get_origin(hint) in (typing.Union, types.UnionType) and type(None) in typing.get_args(hint)
+    """Whether the hint is a union with None, or with another such union."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return is_union and any(arg is type(None) or is_optional(bare(arg)) for arg in typing.get_args(hint))
 
 
 def exact_first(kinds: tuple[Any, ...]) -> Callable[[Any], Sequence[int]]:

@@ -569,8 +569,9 @@ def _as_declared(value: Any, hint: Any) -> Any:
 def _text_of(value: Any) -> str | None:
     """The escaped text of a single value; None for a composite one."""
     if isinstance(value, Enum):
-        # .NET identifies enum members by name; an enum with text values is not an enum there.
-        return _escaped(value.value if isinstance(value.value, str) else (value.name or str(value.value)).replace("|", ", "))
+        # .NET identifies enum members by name, flags with an unnamed bit by number; an enum with text values is not an enum there.
+        name = value.name if value.name and not value.name.rpartition("|")[2].isdigit() else str(value.value)
+        return _escaped(value.value if isinstance(value.value, str) else name.replace("|", ", "))
     write = _WRITTEN_SCALARS.get(type(value)) or next(
         (write for kind, write in _WRITTEN_SCALARS.items() if isinstance(value, kind)), None
     )

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from uuid import UUID
 
 import pytest
@@ -111,6 +111,33 @@ def test_null_reference_without_default_is_read(message: Nullable, names: str) -
     body = serialize(message, names, XML_CONTENT_TYPE, ["Shop.Nullable"])
     assert "iddle" not in body.decode()
     assert deserialize(body, XML_CONTENT_TYPE, Nullable, names) == message
+
+
+Price = Annotated[Decimal | None, "in euros"]
+
+
+@dataclass
+class Priced:
+    price: Price | None
+    number_or_price: Price | int | None
+
+
+@pytest.mark.parametrize("message", [Priced(Decimal("9.90"), 5), Priced(None, None), Priced(Decimal(1), Decimal("0.5"))])
+@pytest.mark.parametrize("content_type", [XML_CONTENT_TYPE, "application/json"])
+def test_union_in_a_named_hint_is_read(message: Priced, content_type: str) -> None:
+    body = serialize(message, content_type=content_type, types=["Shop.Priced"])
+    assert deserialize(body, content_type, Priced) == message
+
+
+class Rights(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+
+
+@pytest.mark.parametrize(("rights", "text"), [(3, "READ, WRITE"), (0, "0"), (5, "5"), (8, "8")])
+def test_flags_are_written_by_name_unless_a_bit_has_none(rights: int, text: str) -> None:
+    assert written({"a": Rights(rights)}) == f"<a>{text}</a>"
+    assert read(f"<H><value>{text}</value></H>", make_dataclass("H", [("value", Rights)])).value == Rights(rights)
 
 
 def test_missing_value_without_default_is_refused() -> None:

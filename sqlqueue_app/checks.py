@@ -294,10 +294,7 @@ def check_router(**_: Any) -> list[checks.CheckMessage]:
 def check_deduplication(**_: Any) -> list[checks.CheckMessage]:
     """Report endpoints with DEDUPLICATE_FOR if the managed tables are not in the database of the queues."""
     settings = usable_settings()
-    if settings is None:
-        return []
-    alias = router.db_for_write(apps.get_model("sqlqueue_app", "HandledMessage"))
-    if alias == settings.database:
+    if settings is None or (alias := router.db_for_write(apps.get_model("sqlqueue_app", "HandledMessage"))) == settings.database:
         return []
     hint = 'add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS, or remove DEDUPLICATE_FOR'
     return [
@@ -310,10 +307,7 @@ def check_deduplication(**_: Any) -> list[checks.CheckMessage]:
 def check_rate_limits(**_: Any) -> list[checks.CheckMessage]:
     """Report endpoints with rate limits, in the settings or of their handlers, if the managed tables are in another database."""
     settings = usable_settings()
-    if settings is None:
-        return []
-    alias = router.db_for_write(apps.get_model("sqlqueue_app", "RateReservation"))
-    if alias == settings.database:
+    if settings is None or (alias := router.db_for_write(apps.get_model("sqlqueue_app", "RateReservation"))) == settings.database:
         return []
     hint = 'add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS, or remove the rate limits'
     return [

@@ -17,10 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from inspect import iscoroutinefunction
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
 import django
+from asgiref.sync import async_to_sync
 from django.apps import apps
 from django.conf import settings as django_settings
 from django.core import checks
@@ -35,6 +38,8 @@ from sqlqueue_app.messages.headers import TASK_RESULT
 from sqlqueue_app.messages.types import has_half_pair
 from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.receiving.context import MessageContext
+from sqlqueue_app.receiving.handlers import with_timeout
+from sqlqueue_app.receiving.time_limits import end_watching
 from sqlqueue_app.sending.composer import SendOptions
 from sqlqueue_app.sending.sender import current_handling, sender
 from sqlqueue_app.tables.queue import all_or_none
@@ -61,9 +66,6 @@ if TYPE_CHECKING:
     from sqlqueue_app.models import TaskResult as Row
 
 
-DEFAULT_PRIORITY = 0
-
-
 class SqlQueueBackend(BaseTaskBackend):
     """Sends tasks as messages, which `run_sqlqueue_worker` runs. Importing and creating it uses no database.
 
@@ -80,7 +82,7 @@ class SqlQueueBackend(BaseTaskBackend):
     def validate_task(self, task: Task[..., Any]) -> None:
         """Raise InvalidTask for a task that this backend cannot run."""
         super().validate_task(task)
-        if task.priority != DEFAULT_PRIORITY and (reason := self._priority_refused(task)):
+        if task.priority and (reason := self._priority_refused(task)):
             raise InvalidTask(
                 f"Backend does not support setting priority of tasks. {task.module_path} has {task.priority!r}: {reason}, or put "
                 "urgent tasks into another queue with queue_name= and receive from it with a separate endpoint"
@@ -94,30 +96,15 @@ class SqlQueueBackend(BaseTaskBackend):
         """
         self.validate_task(task)
         place, now = self._place_of(task), timezone.now()
-        result: TaskResult[Any] = TaskResult(
-            task=task,
-            id=new_message_id(),
-            status=TaskResultStatus.READY,
-            enqueued_at=now,
-            started_at=None,
-            finished_at=None,
-            last_attempted_at=None,
-            args=list(args),
-            kwargs=dict(kwargs),
-            backend=self.alias,
-            errors=[],
-            worker_ids=[],
-        )
+        row = new_row(self.alias, task, args, kwargs, now)
+        result = result_of(row, task)
         run_after = task.run_after
         if run_after is not None and timezone.is_naive(run_after):
             run_after = timezone.make_aware(run_after)
         # Not `now`, which is naive without USE_TZ.
         waits = run_after is not None and run_after > datetime.now(UTC)
-        TaskPost(place).enqueue(
-            new_row(result, now),
-            lambda: task_enqueued.send(type(self), task_result=result),
-            deliver_at=run_after if waits else None,
-        )
+        signal = partial(task_enqueued.send, type(self), task_result=result)
+        TaskPost(place).enqueue(row, signal, deliver_at=run_after if waits else None)
         return result
 
     def get_result(self, result_id: str) -> TaskResult[Any]:
@@ -243,8 +230,14 @@ class Attempt:
             self._signal_finished(result)
 
     def _call(self, result: TaskResult[Any]) -> Any:
-        first = [TaskContext(task_result=result)] if result.task.takes_context else []
-        value = json_of(result.task.call(*first, *result.args, **result.kwargs))
+        task, first = result.task, [TaskContext(task_result=result)] if result.task.takes_context else []
+        if iscoroutinefunction(task.func):
+            # Cancelled at the soft time limit, as an `async def` handler is. An exception would leave its loop behind.
+            end_watching()
+            work = with_timeout(lambda _message, _context: task.func(*first, *result.args, **result.kwargs))
+            value = json_of(async_to_sync(work)(None, self._context))
+        else:
+            value = json_of(task.call(*first, *result.args, **result.kwargs))
         if self._context.connection is not None and transaction.get_rollback(using=self._alias):
             raise DoomedTransaction(
                 "the task's work cannot be committed: a database error inside of it was caught outside of an atomic() block, "
@@ -283,8 +276,7 @@ class Attempt:
         )
 
     def _finish(self, status: TaskResultStatus) -> None:
-        self._row.status = status.value
-        self._row.finished_at = timezone.now()
+        self._row.status, self._row.finished_at = status.value, timezone.now()
         self._save()
 
     def _save(self) -> None:
@@ -293,7 +285,7 @@ class Attempt:
 
     def _signal_finished(self, result: TaskResult[Any]) -> None:
         """Signal the current result. Called while an exception is handled, so that receivers can log it."""
-        fresh = result_of(self._row)
+        fresh = result_of(self._row, result.task)
         for name in ("status", "errors", "finished_at", "_return_value"):
             object.__setattr__(result, name, getattr(fresh, name))
         task_finished.send(self._backend, task_result=result)
@@ -350,31 +342,31 @@ def rows() -> QuerySet[Row]:
     return model.objects.using(get_settings().database)
 
 
-def new_row(result: TaskResult[Any], enqueued_at: datetime) -> Row:
-    """An unsaved row for a new result. ValueError for arguments that JSON cannot hold."""
-    run_after = result.task.run_after
+def new_row(alias: str, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], enqueued_at: datetime) -> Row:
+    """An unsaved row for a new result of the backend `alias`. TypeError or ValueError for arguments that JSON cannot hold."""
+    run_after = task.run_after
     if run_after is not None and timezone.is_aware(run_after) and not django_settings.USE_TZ:
         run_after = timezone.make_naive(run_after)
     return rows().model(
-        id=result.id,
-        backend=result.backend,
-        task=result.task.module_path,
-        queue_name=result.task.queue_name,
-        priority=result.task.priority,
+        id=new_message_id(),
+        backend=alias,
+        task=task.module_path,
+        queue_name=task.queue_name,
+        priority=task.priority,
         run_after=run_after,
-        args=result.args,
-        kwargs=json_of(result.kwargs),
-        status=result.status.value,
+        args=json_of(list(args)),
+        kwargs=json_of(dict(kwargs)),
+        status=TaskResultStatus.READY.value,
         enqueued_at=enqueued_at,
         errors=[],
         worker_ids=[],
     )
 
 
-def result_of(row: Row) -> TaskResult[Any]:
-    """The result of a row. ImportError or InvalidTask if its task no longer exists."""
+def result_of(row: Row, task: Task[..., Any] | None = None) -> TaskResult[Any]:
+    """The result of a row, whose task is imported if it is not given. ImportError or InvalidTask if it no longer exists."""
     result: TaskResult[Any] = TaskResult(
-        task=task_of(row),
+        task=task or task_of(row),
         id=row.id,
         status=TaskResultStatus[row.status],
         enqueued_at=row.enqueued_at,

@@ -154,7 +154,7 @@ class TimeLimits:
         with ExitStack() as wrapped:
             for connection in connections.all(initialized_only=True):
                 wrapped.enter_context(connection.execute_wrapper(call.around_statement))
-            self._calls[call.thread] = call
+            self._calls[call.thread] = _watched.call = call
             try:
                 return run()
             finally:
@@ -165,7 +165,17 @@ class TimeLimits:
                     call.end()
                     raise
                 finally:
-                    del self._calls[call.thread]
+                    del self._calls[call.thread], _watched.call
+
+
+# The call of the thread that is watched.
+_watched = threading.local()
+
+
+def end_watching() -> None:
+    """End the watch of this thread's call, if there is one: the caller enforces its soft limit, as for a coroutine."""
+    if (call := getattr(_watched, "call", None)) is not None:
+        call.end()
 
 
 def _raise_in(thread: int, exception: type[BaseException] | None) -> None:

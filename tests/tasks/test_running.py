@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from pytest_django import Settings
 
 from sqlqueue_app import MessageState, RevokeResult, message_status, revoke
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.messages.errors import TaskRevoked
+from sqlqueue_app.messages.errors import SoftTimeLimitExceeded, TaskRevoked
 from sqlqueue_app.models import TaskResult
 from sqlqueue_app.receiving.endpoint import endpoints_of
 from sqlqueue_app.tables.delayed import DelayedTable
@@ -205,6 +206,19 @@ def test_failing_signal_receiver_causes_a_retry(office: Office) -> None:
     result.refresh()
     assert raised == [result.id]
     assert (result.status, result.attempts, office.written()) == (TaskResultStatus.SUCCESSFUL, 1, ["kept"])
+
+
+def test_asynchronous_task_is_cancelled_at_its_soft_limit(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("django.tasks", "django_tasks"):
+        # pytest would keep the log record and thus the loop
+        monkeypatch.setattr(logging.getLogger(name), "propagate", False)
+    office.endpoints(default={"SOFT_TIME_LIMIT": 0.1})
+    result = work.linger.enqueue()
+    office.run()
+
+    result.refresh()
+    assert [error.exception_class for error in result.errors] == [SoftTimeLimitExceeded]
+    assert office.rows("error") == []
 
 
 def test_tasks_share_a_batch_and_only_the_failed_one_is_undone(office: Office) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from django.db import transaction
@@ -90,6 +91,14 @@ async def akeep(name: str, fails: bool = False) -> None:
     await Claim.objects.using(get_settings().database).acreate(name=WRITTEN + name, until=Now())
     if fails:
         raise ValueError(name)
+
+
+@task
+async def linger() -> None:
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await Claim.objects.using(get_settings().database).aexists()
 
 
 @task

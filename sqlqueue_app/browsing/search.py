@@ -85,13 +85,7 @@ class SearchResult:
 
 
 def search_messages(
-    settings: Settings,
-    text: str,
-    *,
-    bodies: bool,
-    queue: str = "",
-    before: int = LAST_ROW_VERSION,
-    clock: Clock = time.monotonic,
+    settings: Settings, text: str, *, bodies: bool, queue: str = "", before: int = LAST_ROW_VERSION, clock: Clock = time.monotonic
 ) -> SearchResult:
     """Search everything, or one queue from the RowVersion `before` back. Bodies are read only with `bodies`.
 

@@ -13,8 +13,5 @@ class Migration(migrations.Migration):
             "operation",
             models.UUIDField("operation", null=True, blank=True, help_text="the last bulk operation that changed its status"),
         ),
-        migrations.AddIndex(
-            "failedmessage",
-            models.Index(fields=["operation", "status"], name="sqlqueue_failure_operation"),
-        ),
+        migrations.AddIndex("failedmessage", models.Index(fields=["operation", "status"], name="sqlqueue_failure_operation")),
     ]

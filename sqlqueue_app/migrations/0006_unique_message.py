@@ -20,10 +20,6 @@ class Migration(migrations.Migration):
                 ("sent_at", UtcInstantField("sent at", help_text="by the clock of the database")),
                 ("unique_until", UtcInstantField("unique until", db_index=True, help_text="and for as long as the message waits")),
             ],
-            options={
-                "verbose_name": "unique message",
-                "verbose_name_plural": "unique messages",
-                "default_permissions": (),
-            },
+            options={"verbose_name": "unique message", "verbose_name_plural": "unique messages", "default_permissions": ()},
         ),
     ]

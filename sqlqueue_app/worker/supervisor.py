@@ -84,8 +84,21 @@ def main() -> None:
         from django.utils.log import configure_logging as configure_by_django  # noqa: PLC0415
 
         configure_by_django(settings.LOGGING_CONFIG, settings.LOGGING)
+        logger.callHandlers = _without_apps(logger.callHandlers)  # type: ignore[assignment,method-assign]
     configure_logging(log_format, level=int(log_level))
     sys.exit(supervise([sys.executable, *command], int(processes)))
+
+
+def _without_apps(call_handlers: Callable[[logging.LogRecord], None]) -> Callable[[logging.LogRecord], None]:
+    """Write a line to stderr if a handler fails: that of a project may need its apps, which are not loaded here."""
+
+    def call(record: logging.LogRecord) -> None:
+        try:
+            call_handlers(record)
+        except Exception as error:  # noqa: BLE001 - whatever a handler of the project raises
+            sys.stderr.write(f"{record.getMessage()} (the LOGGING of the project failed here: {error!r})\n")
+
+    return call
 
 
 def supervise(command: list[str], processes: int) -> int:

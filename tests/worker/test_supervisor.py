@@ -132,6 +132,18 @@ def test_supervisor_keeps_neither_django_nor_the_project_in_memory(sqlite_bench:
         assert megabytes(process.pid) < 25 < megabytes(child)
 
 
+def test_supervisor_survives_a_log_handler_that_needs_the_apps(sqlite_bench: Bench, tmp_path: Path) -> None:
+    bench = sqlite_bench
+    prepare(bench, HANDLERS=[BREAKING])
+    send("Break.Message", {"number": 1}, to=address(bench, "Sales"))
+    own = {"DJANGO_SETTINGS_MODULE": "tests.worker.logging_to_a_model"}
+    with worker_process(bench, "--processes", "1", "--until-empty", BREAK_ONCE=str(tmp_path / "once"), **own) as process:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert "it was handling nothing (the LOGGING of the project failed here: AppRegistryNotReady(" in errors
+    assert bench.rows("Sales") == []
+
+
 def test_supervisor_logs_as_the_project_says(sqlite_bench: Bench, tmp_path: Path) -> None:
     bench = sqlite_bench
     prepare(bench, HANDLERS=[BREAKING])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from datetime import timedelta
+from urllib.parse import quote
 
 import pytest
 
@@ -12,11 +13,13 @@ from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import PermissionDenied
 from sqlqueue_app.models import Instance, Operation, OperatorAction
 from sqlqueue_app.status import instances
+from sqlqueue_app.status.texts import path_of
 from sqlqueue_app.tables.installation import drop_queue
 from sqlqueue_app.tables.queue import Depth, QueueTable
 from tests.support.databases import QueueDatabase
 from tests.support.filling import count, install, instance, message, row, table
 from tests.support.pages import OVERVIEW, Markup, client_of
+from tests.support.tables import make_table
 
 SALES = f"{OVERVIEW}Sales/"
 CONFIRMED = {"confirmed": "1"}
@@ -56,6 +59,17 @@ def test_page_of_an_action_on_a_missing_table_is_not_found(filled: QueueDatabase
     answer = client_of("admin").get(f"{SALES}{page}/")
     assert (answer.status_code, recorded()) == (404, [])
     assert "Sales" in Markup(answer.content.decode()).text()
+
+
+@pytest.mark.parametrize(("name", "typed"), [("two  spaces ", "two spaces"), (" line\nend", "lineend")])
+def test_name_with_spaces_can_be_typed(sqlite_database: QueueDatabase, name: str, typed: str) -> None:
+    install(sqlite_database)
+    make_table(sqlite_database, name=name).send([message()])
+    purge = f"{OVERVIEW}{quote(path_of(name))}/purge/"
+
+    assert client_of("admin").post(purge, {**CONFIRMED, "typed": typed.replace("e", "", 1)}).status_code == 400
+    assert client_of("admin").post(purge, {**CONFIRMED, "typed": typed}).status_code == 302
+    assert table(sqlite_database, name).depth().waiting == 0
 
 
 def test_only_expired_messages_are_purged(filled: QueueDatabase) -> None:

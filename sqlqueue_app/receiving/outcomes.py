@@ -70,7 +70,7 @@ class Outcomes:
             )
         return partial(self.ready.extend, entries)
 
-    def moved(self, row: ReceivedRow, failure: Failure, error: BaseException, error_queue: str) -> Callable[[], None]:
+    def moved(self, row: ReceivedRow, failure: Failure, error: BaseException | None, error_queue: str) -> Callable[[], None]:
         """A function to call when the move of a row, which may be unreadable, is committed."""
         if not message_moved_to_error.receivers:
             return _nothing

@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -253,7 +253,9 @@ class MessageProcessor:
             return self.give_up(batch, delivery, gives_up, failure_of(died, unrecoverable=True))
         if not config.failures.is_empty and (remembered := config.failures.recall(row)) is not None:
             delivery.attempt, failure = remembered
-            action = self.recovery.decide(delivery, failure)
+            action = self._decide(batch, delivery, failure, None)
+            if action is None:
+                return RowOutcome.ROLLED_BACK
             if not self._retries_now(delivery, action, failure):
                 return self.give_up(batch, delivery, action, failure)
         elif config.type_limits is not None and config.type_limits.postpones(config, self.transaction, delivery):
@@ -275,11 +277,10 @@ class MessageProcessor:
                 return RowOutcome.ROLLED_BACK
             except BaseException as error:  # noqa: BLE001 - any error of a handler fails the message; Ctrl-C is raised elsewhere
                 failure = self._note_failure(delivery, error)
-                if not self._undo(batch, delivery, failure, error):
-                    self.outcomes.failed(delivery, failure, error, None)
-                    return RowOutcome.ROLLED_BACK
-                action = self.recovery.decide(delivery, failure, error)
+                action = self._decide(batch, delivery, failure, error)
                 self.outcomes.failed(delivery, failure, error, action)
+                if action is None:
+                    return RowOutcome.ROLLED_BACK
                 if not self._retries_now(delivery, action, failure):
                     return self.give_up(batch, delivery, action, failure)
             else:
@@ -463,7 +464,19 @@ class MessageProcessor:
         self.config.measures.failed(delivery.incoming.headers)
         return failure_of(error, unrecoverable=isinstance(error, UNRECOVERABLE), facts=facts_of(delivery))
 
-    def _undo(self, batch: ReceivedBatch, delivery: Delivery, failure: Failure, error: BaseException) -> bool:
+    def _decide(self, batch: ReceivedBatch, delivery: Delivery, failure: Failure, error: BaseException | None) -> Action | None:
+        """Undo the attempt and decide, by the default policy if another breaks the transaction. None if `_undo` returns False."""
+        if not self._undo(batch, delivery, failure, error):
+            return None
+        action = self.recovery.decide(delivery, failure, error)
+        try:
+            self.transaction.check_usable()
+        except DoomedTransaction:
+            failure = replace(failure, policy_failed=True)
+            return self.recovery.decide(delivery, failure, error) if self._undo(batch, delivery, failure, error) else None
+        return action
+
+    def _undo(self, batch: ReceivedBatch, delivery: Delivery, failure: Failure, error: BaseException | None) -> bool:
         """Undo the attempt. Returns False if the whole transaction is lost: the row is in its queue, the failure remembered."""
         row, attempt = delivery.row, delivery.attempt
         try:
@@ -484,8 +497,8 @@ class MessageProcessor:
             return False
         return True
 
-    def _rescue(self, batch: ReceivedBatch, delivery: Delivery, failure: Failure, error: BaseException) -> None:
-        """Recover after a handler ended the transaction past Django. A ROLLBACK leaves the rows in their queue, a COMMIT in none.
+    def _rescue(self, batch: ReceivedBatch, delivery: Delivery, failure: Failure, error: BaseException | None) -> None:
+        """Recover after user code ended the transaction past Django. A ROLLBACK leaves the rows in their queue, a COMMIT in none.
 
         After a COMMIT, write unhandled rows to the error queue, and send the outgoing messages of those handled before them.
         """
@@ -506,7 +519,7 @@ class MessageProcessor:
         for each in missing:
             self.outcomes.moved(each, failure, error, self.config.recoverability.error_queue)()
         logger.error(
-            "a handler ended the receive transaction with its own COMMIT or ROLLBACK; %s of %s moved to the error queue: %s",
+            "a handler or policy ended the receive transaction with a COMMIT or ROLLBACK; %s of %s moved to the error queue: %s",
             len(missing),
             counted(len(batch.rows), "message"),
             failure.message,

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
-from sqlqueue_app.messages.errors import AddressError, DatabaseError, QueueNotFound, TableMismatch
+from sqlqueue_app.messages.errors import AddressError, DatabaseError, DoomedTransaction, QueueNotFound, TableMismatch
 from sqlqueue_app.messages.times import deliver_at_header, format_time
 from sqlqueue_app.policies.polling import WAIT_SECONDS, ConsecutiveFailures
 from sqlqueue_app.policies.recoverability import (
@@ -62,6 +62,8 @@ class Recovery:
         context = self._context(delivery, failure, error)
         settings = self._settings(delivery)
         try:
+            if failure.policy_failed:
+                raise DoomedTransaction("it has broken or ended the receive transaction: a policy must not use the database")
             action: Any = self._config.policy(settings, context)
             if action is RetryNow or action is Discard:
                 # The policy returned the class: it takes no arguments.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import DatabaseError, connections, transaction
 
 from sqlqueue_app import Discard, MoveToError, RetryLater, RetryNow, Unrecoverable, default_policy, handles
 from sqlqueue_app.conf import get_settings
@@ -15,6 +17,7 @@ from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.messages.times import parse_time
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.processing import MessageProcessor, ProcessorConfig
+from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.signals import message_moved_to_error
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from tests.support.bench import Bench, Calls
@@ -198,6 +201,58 @@ def test_default_policy_replaces_a_broken_one(
     (level,) = {record.levelname for record in caplog.records if getattr(record, "event", "") == "recoverability_failed"}
     assert level == "CRITICAL"
     assert expected in caplog.text
+
+
+def swallows_an_error(alias: str) -> None:
+    with suppress(DatabaseError), connections[alias].cursor() as cursor:
+        cursor.execute("SELECT * FROM no_such_table")
+
+
+def runs(statement: str) -> Callable[[str], None]:
+    def run(alias: str) -> None:
+        with connections[alias].cursor() as cursor:
+            cursor.execute(statement)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param(swallows_an_error, id="swallowed error"),
+        pytest.param(runs("COMMIT"), id="COMMIT"),
+        pytest.param(runs("ROLLBACK"), id="ROLLBACK"),
+        pytest.param(lambda alias: transaction.set_rollback(True, using=alias), id="set_rollback"),
+        pytest.param(lambda alias: transaction.atomic(using=alias).__enter__(), id="atomic left open"),
+        pytest.param(lambda alias: connections[alias].close(), id="closed connection"),
+    ],
+)
+@pytest.mark.parametrize("action", [Discard(), MoveToError("error")], ids=["discard", "error"])
+@pytest.mark.parametrize("size", [1, 10])
+def test_default_policy_replaces_one_that_breaks_the_transaction(
+    bench: Bench, policy: Any, failing: Calls, use: Callable[[str], None], action: Any, size: int
+) -> None:
+    """On PostgreSQL such messages were received forever, and one copy after the other went to the error queue."""
+    decisions: list[int] = []
+    stop = StopSignal()
+
+    def using_the_database(config: Any, context: Any) -> Any:
+        decisions.append(context.failed_attempts)
+        if len(decisions) > 20:
+            stop.set()
+        use(bench.database.alias)
+        return action
+
+    policy(using_the_database, BATCH_SIZE=size, IMMEDIATE_RETRIES=1)
+    for number in (1, 2):
+        bench.put_message_of(number, "Test.Message")
+    bench.run(stop)
+
+    assert len(decisions) <= 20
+    assert bench.rows("Sales") == []
+    if use is not swallows_an_error or bench.database.vendor == "postgresql":
+        # A failed statement breaks no transaction elsewhere.
+        assert len(bench.rows("error")) == 2
 
 
 def test_policy_may_retry_an_unrecoverable_error(bench: Bench, policy: Any, calls: Calls) -> None:

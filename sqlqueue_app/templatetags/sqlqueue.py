@@ -89,10 +89,3 @@ def zone_offset() -> int:
     """The offset of the current time zone from UTC in seconds, for the clock of live.js."""
     offset = datetime.now(timezone.get_current_timezone()).utcoffset()
     return 0 if offset is None else round(offset.total_seconds())
-
-
-@register.filter
-def bounded_count(counted: tuple[int, bool]) -> str:
-    """A count and whether it is exact; a lower bound is marked."""
-    value, exact = counted
-    return formats.bounded_number(value, exact=exact).text

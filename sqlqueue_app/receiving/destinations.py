@@ -209,7 +209,7 @@ class AllowedDestinations:
             return False
         if read.schema is None and read.catalog is None:
             return _matches(read.table, destination.table) and destination in self._defaults(destination.table)
-        if read.schema is not None and _ANY in read.schema and _is_bare(pattern, self.book.dialect):
+        if read.schema is not None and _ANY in read.schema and self.book.dialect == "postgresql" and '"' not in pattern:
             return False  # such as *.Billing on PostgreSQL, which means names
         whole = self.book.resolve(read)
         # A setting for the queue determines its schema, whatever the address names.
@@ -219,10 +219,6 @@ class AllowedDestinations:
             and _matches(schema, destination.schema)
             and _matches(read.catalog or whole.catalog, destination.catalog)
         )
-
-
-def _is_bare(pattern: str, dialect: str) -> bool:
-    return dialect == "postgresql" and '"' not in pattern
 
 
 def _matches(pattern: str | None, value: str | None) -> bool:

@@ -474,7 +474,8 @@ def endpoints_of(
 
     Raises ConfigurationError if there is none. Arguments of None keep the values of the settings.
     """
-    receiving = [name for name in settings.endpoints if not _only_sends(settings, name)]
+    # An endpoint with HANDLERS empty may exist only for processes that send as it: messages to it are kept.
+    receiving = [name for name in settings.endpoints if name != settings.send_as or not settings.is_send_only(name)]
     chosen = list(dict.fromkeys(names or receiving or settings.endpoints))
     if not chosen:
         raise ConfigurationError(
@@ -485,11 +486,6 @@ def endpoints_of(
     return [
         ReceivingEndpoint(settings, name, max_concurrency=max_concurrency, model=model, batch_size=batch_size) for name in chosen
     ]
-
-
-def _only_sends(settings: Settings, name: str) -> bool:
-    """Whether an endpoint exists only for processes that send as it, with HANDLERS empty: messages to it are kept."""
-    return name == settings.send_as and settings.is_send_only(name)
 
 
 def participants_of(log: TransactionLog, mode: TransactionMode, queue: str) -> TwoPhaseParticipants | None:

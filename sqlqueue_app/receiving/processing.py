@@ -396,7 +396,7 @@ class MessageProcessor:
     def _commit(self) -> Hooks:
         if self.may_receive_ahead is None or are_observed() or not self.may_receive_ahead():
             return self.transaction.commit()
-        return self.transaction.commit(then_receive=_one if self._size is None else self._size.next)
+        return self.transaction.commit(then_receive=self._size.next if self._size is not None else lambda: 1)
 
     def _commit_batch(self, batch: ReceivedBatch) -> bool:
         """Write all outgoing messages, with one statement for each queue, and commit. Returns True if the batch was lost."""
@@ -571,10 +571,6 @@ def _when_committed(batch: ReceivedBatch, call: Callable[[], None]) -> None:
         batch.after_commit.append(call)
     else:
         call()
-
-
-def _one() -> int:
-    return 1
 
 
 class NonTransactionalProcessor(MessageProcessor):

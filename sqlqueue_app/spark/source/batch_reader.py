@@ -163,15 +163,11 @@ def conform_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Ite
 
 def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if field.name == HEADER_MAP:
-        return _header_maps(batch.column("Headers"), field.type)
+        return pa.array([_pairs(text) for text in batch.column("Headers").to_pylist()], field.type)
     if field.name not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
     column = batch.column(field.name)
     return column if column.type == field.type else column.cast(field.type)
-
-
-def _header_maps(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    return pa.array([_pairs(text) for text in texts.to_pylist()], kind)
 
 
 def _pairs(text: str | None) -> list[tuple[str, str | None]] | None:

@@ -186,7 +186,7 @@ def prepare(connection: BaseDatabaseWrapper, branch: BranchId) -> None:
             command = cursor.statusmessage
     except Exception as error:
         if _code(error) == _WRONG_STATE:
-            why = "allows no prepared transactions (max_prepared_transactions = 0)"
+            why = "allows no prepared transactions (raise max_prepared_transactions, which is 0)"
             raise CannotPrepare(cannot_prepare(alias, why)) from error
         raise
     if command != "PREPARE TRANSACTION":
@@ -200,7 +200,7 @@ def cannot_prepare(alias: str, why: str) -> str:
     """The error text for an alias that cannot take part."""
     return (
         f"the database {alias!r} {why}, so a handler's writes there cannot be committed together with its message; "
-        "nothing was committed. Enable them, use TRANSACTION_MODE 'sends_atomic_with_receive' (those writes then commit "
+        "nothing was committed. Use TRANSACTION_MODE 'sends_atomic_with_receive' (those writes then commit "
         "on their own, before the message), or handle the message in an endpoint whose queues are in that database"
     )
 

@@ -307,4 +307,5 @@ def test_database_without_prepare_is_read_only(postgresql_bench: Bench, calls: C
     assert (calls.seen, written(bench), bench.rows("Sales")) == ([0, 0], [], [])
     (reason,) = reasons(bench)
     assert "'default' (SQLite) cannot prepare a transaction" in reason
+    assert "Enable" not in reason
     assert "sends_atomic_with_receive" in reason

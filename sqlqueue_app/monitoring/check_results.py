@@ -46,7 +46,14 @@ from sqlqueue_app.status.events import EventKind, NewEvent, fitting_subject, rec
 from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.status.queues import utc_now
 from sqlqueue_app.status.samples import one_transaction, start_of
-from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, guarded_read
+from sqlqueue_app.tables.connections import (
+    connection_of,
+    database_errors,
+    database_now,
+    dialect_of_connection,
+    guarded_read,
+    leave_no_transaction,
+)
 
 _LOCK: Final = "results of checks are written"
 # A subject without reports for this time no longer exists: another project on this database would report it.
@@ -458,6 +465,8 @@ def run_check(check: HealthCheck, extra: Mapping[str, str] | None = None) -> str
         # The check may have left its connections unusable.
         connections.close_all()
         return f"{type(error).__name__}: {error}"[:MAX_TEXT_LENGTH]
+    for connection in connections.all(initialized_only=True):
+        leave_no_transaction(connection)
     if found is None or (isinstance(found, str) and not found.strip()):
         return ""
     if not isinstance(found, str):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 
 from sqlqueue_app import health_check
 from sqlqueue_app.conf import get_settings
@@ -19,6 +19,7 @@ from sqlqueue_app.models import CheckResult, Event
 from sqlqueue_app.monitoring.check_results import MAX_TEXT_LENGTH, ProjectChecks, custom_check_jobs, run_check
 from sqlqueue_app.monitoring.health import Level, read_health
 from sqlqueue_app.monitoring.metrics import read_metrics
+from sqlqueue_app.tables.connections import ConnectionPool
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install, instance
 from tests.support.waiting import run_in_threads
@@ -131,6 +132,29 @@ def test_check_that_breaks_its_connection_stops_no_other(queue_database: QueueDa
     assert checks.run_due() == ["broken", "other"]
     assert other.calls == 1
     assert CheckResult.objects.get(name="broken").failing
+
+
+@pytest.mark.parametrize(
+    "leave", [lambda alias: transaction.atomic(alias).__enter__(), lambda alias: transaction.set_autocommit(False, alias)]
+)
+def test_check_that_leaves_a_transaction_open_has_its_result(
+    queue_database: QueueDatabase, leave: Callable[[str], object]
+) -> None:
+    def careless() -> str:
+        leave(queue_database.alias)
+        CheckResult.objects.count()
+        return "bad"
+
+    def in_a_worker() -> None:
+        with pool.checkout():
+            checks.run_due()
+
+    pool = ConnectionPool()
+    checks, _ = watching(queue_database, HealthCheck("careless", 10, careless))
+    run_in_threads(in_a_worker, 1)
+    pool.close()
+
+    assert [(row.name, row.failing) for row in CheckResult.objects.all()] == [("careless", True)]
 
 
 def test_failing_check_is_in_health_and_metrics_unless_muted(queue_database: QueueDatabase) -> None:

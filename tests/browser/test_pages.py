@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 import pytest
 from playwright.sync_api import Page
 
-from sqlqueue_app.models import ConversationEdge, LakeBatch, QueueSample
+from sqlqueue_app.models import ConversationEdge, FailureGroup, LakeBatch, QueueSample
 from sqlqueue_app.status.samples import MINUTE
 from sqlqueue_app.status.traffic import GROWN_IN
 from tests.browser.conftest import Site
@@ -279,6 +279,14 @@ def test_long_names_without_dots_fit_the_page(filled: QueueDatabase, site: Site)
     window.goto(f"{ADMIN}queue/")
     state = window.locator(f'tr:has(th:has-text("{name}")) td[data-label="State"] .sq-state').first
     assert state.evaluate("each => each.getBoundingClientRect().right <= each.closest('.sq-scroll').getBoundingClientRect().right")
+
+
+def test_note_of_a_user_with_a_long_name_fits_a_phone(filled: QueueDatabase, site: Site) -> None:
+    FailureGroup.objects.filter(pk=GROUP).update(noted_by="anna" * 35)
+    window = site.window("writer", phone=True)
+    window.goto(f"{ADMIN}failedmessage/group/{GROUP}/")
+    assert "annaanna" in (window.text_content("#content") or "")
+    assert window.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
 
 
 # Phones, the widths with the narrowest content beside the sidebar of the admin, and a desktop.

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from sqlqueue_app.messages.errors import json_text, terminal_line, terminal_text
 
-FIELDS = ("event", "endpoint", "queue", "message_id", "attempt", "delay_seconds", "job")
+FIELDS = ("event", "endpoint", "queue", "message_id", "attempt", "delay_seconds", "due", "job")
 
 _before: dict[logging.Handler, tuple[int, bool]] = {}  # what `remove_logging` brings back
 

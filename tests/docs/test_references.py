@@ -59,6 +59,7 @@ OWN_TABLES = [
     UsageDay,
 ]
 REFERENCE = ROOT / "docs" / "reference"
+FIELD = re.compile(r"log_extra\(\"\w+\", [^=\n]*?(?:(\w+)=[^=\n]*?)(?:, (\w+)=[^=\n]*)?\)\n")
 EVENT = re.compile(r"(?:\"event\": |_extra\()\"(\w+)\"")
 
 
@@ -78,6 +79,14 @@ def test_log_events_match_the_code() -> None:
 
 def test_log_fields_match_the_code() -> None:
     assert first_cells((REFERENCE / "logging.md").read_text("utf-8"), "Fields") == list(FIELDS)
+
+
+def test_fields_of_a_message_are_logged() -> None:
+    code = {
+        name for path in (ROOT / "sqlqueue_app").rglob("*.py") for found in FIELD.findall(path.read_text("utf-8")) for name in found
+    }
+
+    assert {"attempt", "delay_seconds"} < code - {""} <= set(FIELDS)
 
 
 def test_public_names_match_the_package() -> None:

@@ -137,9 +137,7 @@ def test_check_that_breaks_its_connection_stops_no_other(queue_database: QueueDa
 @pytest.mark.parametrize(
     "leave", [lambda alias: transaction.atomic(alias).__enter__(), lambda alias: transaction.set_autocommit(False, alias)]
 )
-def test_check_that_leaves_a_transaction_open_has_its_result(
-    queue_database: QueueDatabase, leave: Callable[[str], object]
-) -> None:
+def test_check_that_leaves_a_transaction_open_has_its_result(queue_database: QueueDatabase, leave: Callable[[str], object]) -> None:
     def careless() -> str:
         leave(queue_database.alias)
         CheckResult.objects.count()

@@ -266,7 +266,7 @@ def _decode(body: bytes) -> Any:
 
 # --- The check before a body is written: a handler with the same class can read it back -----------------------------------------
 
-Check = Callable[[Any], None]
+Check = Callable[[Any], object]
 """Raises :class:`ConversionError` for a value that does not fit its hint."""
 
 
@@ -320,14 +320,14 @@ def _check_for(hint: Any, as_xml: bool) -> Check:
         return _naming(hint, _union_check(hint, as_xml))
     cls = mapped_class(hint)
     instances = () if cls is None or typing.is_typeddict(cls) else (cls,)
-    leaf, check_items = _leaf(hint, as_xml), _items_check(hint, as_xml)
+    leaf, check_items, is_array = _leaf(hint, as_xml), _items_check(hint, as_xml), array_items(hint) is not None
 
     def check(value: Any) -> None:
         if type(value) is leaf:
             return
         if isinstance(value, instances):
             _object_check(hint, as_xml)(value)
-        elif check_items is not None and type(value) is list:
+        elif check_items is not None and is_array and type(value) is list:
             check_items(value)
         else:
             found = read(decoded(write_json(value, AS_IS)))
@@ -337,6 +337,8 @@ def _check_for(hint: Any, as_xml: bool) -> Check:
                 raise _ChangedError(
                     f"{value} is read back as {found}, which is written as the same value: change one of the values"
                 )
+            if check_items is not None and isinstance(value, (tuple, Mapping)):
+                check_items(value)
 
     return _naming(hint, check)
 
@@ -363,7 +365,7 @@ def _is_read_back(cls: type[Enum], as_xml: bool) -> bool:
 def _naming(hint: Any, check: Check) -> Check:
     """The check with an error that names the hint, unless the value does not fit further inside."""
 
-    def check_and_name(value: Any) -> None:
+    def check_and_name(value: Any) -> object:
         try:
             return check(value)
         except ConversionError as mismatch:
@@ -380,7 +382,10 @@ def _named_hint(hint: Any) -> str:
 
 
 def _items_check(hint: Any, as_xml: bool) -> Check | None:
-    """The check of a list item by item; None for a hint without items."""
+    """The check of a list, tuple or dictionary item by item; None for a hint without items."""
+    if (pair := mapping_items(hint)) is not None:
+        leaf, check_value = _leaf(bare(pair[1]), as_xml), _check_for(pair[1], as_xml)
+        return lambda values: [at(f"[{key!r}]", check_value, item) for key, item in values.items() if type(item) is not leaf]
     items = array_items(hint)
     if items is None:
         return None

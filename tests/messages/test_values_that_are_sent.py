@@ -386,6 +386,18 @@ def test_value_of_a_union_that_is_read_as_another_is_refused(hint: Any, value: A
     assert f"cannot be written: by: {text}" in refusal(choice_of(hint)(value))
 
 
+def test_value_inside_a_dictionary_or_tuple_that_is_read_as_another_is_refused() -> None:
+    assert "written: by['a']: UUID is read back as str" in refusal(choice_of(dict[str, str | UUID])({"a": UUID(int=1)}))
+    assert "written: by[1]: UUID is read back as str" in refusal(choice_of(tuple[int, str | UUID])((1, UUID(int=1))))
+    assert "written: by: expected dict[str, int], got list" in refusal(choice_of(dict[str, int])([1]))
+    listed = choice_of(dict[str, list[str] | str])
+    assert deserialize(serialize(listed({"a": "x"})), None, listed).by == {"a": "x"}
+    # XML has no form that tells a text from a list: a reader would get [].
+    assert "written: by['a']: str is read back as list[str]" in refusal(
+        listed({"a": "x"}), content_type="text/xml", types=["Shop.Choice"]
+    )
+
+
 def test_convertible_value_of_a_union_is_sent() -> None:
     for hint, value in [
         (int | Decimal, Decimal(5)),

@@ -196,9 +196,9 @@ def _fail(problem: str, found: list[tuple[SentMessage, list[str]]]) -> NoReturn:
 MAX_ROWS = 10_000
 _WHOLE_BODY = 2**31 - 1
 
-# Per transaction: messages that drains have taken, and ids of messages that the test has put in.
+# Per transaction: messages that drains have taken, and ids and queues of messages that the test has put in.
 _taken: WeakKeyDictionary[Atomic, list[SentMessage]] = WeakKeyDictionary()
-_left_out: WeakKeyDictionary[Atomic, set[str]] = WeakKeyDictionary()
+_left_out: WeakKeyDictionary[Atomic, set[tuple[str | None, str]]] = WeakKeyDictionary()
 
 
 def sent(message: type | str | None = None, *, to: str | None = None) -> list[SentMessage]:
@@ -213,7 +213,7 @@ def sent(message: type | str | None = None, *, to: str | None = None) -> list[Se
     taken = [each for block in connection.atomic_blocks for each in _taken.get(block, ())]
     found = _unique([*taken, *_waiting(settings, book)])
     put_in = {each for block in connection.atomic_blocks for each in _left_out.get(block, ())}
-    found = [each for each in found if each.message_id not in put_in]
+    found = [each for each in found if (each.message_id, each.queue) not in put_in]
     if message is not None:
         name = type_name(message)
         found = [each for each in found if name in each.message_types]
@@ -229,9 +229,9 @@ def failed() -> list[SentMessage]:
     return [message for address in errors for message in _messages(queue_table(settings.database, address))]
 
 
-def exclude(connection: BaseDatabaseWrapper, message_id: str) -> None:
-    """Do not list a message that the test itself puts in."""
-    _left_out.setdefault(_block_of_test(connection), set()).add(message_id)
+def exclude(connection: BaseDatabaseWrapper, message_id: str, queue: str) -> None:
+    """Do not list a message that the test itself puts into a queue."""
+    _left_out.setdefault(_block_of_test(connection), set()).add((message_id, queue))
 
 
 def type_name(message: type | str) -> str:

@@ -107,8 +107,8 @@ class InMemoryEndpoint:
         The message itself is not listed as sent. If a handler raises, its message is removed, so that it is not handled again
         by the next call. `reply_to` is the address for replies; its queue must exist.
         """
-        given = {} if reply_to is None else {"NServiceBus.ReplyToAddress": reply_to}
-        exclude(connection_of(ALIAS), send(message, body, to=self.name, headers={**given, **(headers or {})}))  # type: ignore[call-overload]
+        given = {**({} if reply_to is None else {names.REPLY_TO_ADDRESS: reply_to}), **(headers or {})}
+        exclude(connection_of(ALIAS), send(message, body, to=self.name, headers=given), self.name)  # type: ignore[call-overload]
         return drain_without_failed(self.name, raise_errors=raise_errors)
 
     def drain(self, **options: Any) -> Drained:

@@ -42,6 +42,13 @@ def sales() -> Iterator[InMemoryEndpoint]:
         yield opened
 
 
+def test_forwarded_message_is_visible(sales: InMemoryEndpoint) -> None:
+    handles(Order)(lambda message, context: context.forward("Billing"))
+    sales.handle(Order(1))
+    assert_sent(Order, to="Billing")
+    assert_not_sent(Order, to="Sales")
+
+
 def test_handler_is_called_and_its_sends_are_visible(sales: InMemoryEndpoint, calls: Calls) -> None:
     @handles(Order)
     def place(message: Order, context: Any) -> None:

@@ -142,6 +142,8 @@ def shown_at(value: object, at: KeyPath) -> str:
     keys = [str(key) for key in at.keys[-1:]]
     # Only its place marks a text as secret; a list or a dictionary may itself have such keys.
     hidden = any(map(_SECRET.search, keys if isinstance(value, str) else [*keys, repr(value)]))
+    # The token itself in place of the dictionary with it.
+    hidden = hidden or (isinstance(value, str) and keys == ["METRICS"])
     return f"a value of {type(value).__name__}" if hidden else shown(value)
 
 

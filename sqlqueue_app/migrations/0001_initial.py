@@ -140,10 +140,7 @@ class Migration(migrations.Migration):
                 ("name", models.CharField(max_length=100, unique=True, verbose_name="name")),
                 ("until", sqlqueue_app.models.fields.UtcInstantField(verbose_name="until")),
             ],
-            options={
-                "verbose_name": "claim",
-                "verbose_name_plural": "claims",
-            },
+            options={"verbose_name": "claim", "verbose_name_plural": "claims"},
         ),
         migrations.CreateModel(
             name="DistributedTransaction",
@@ -247,11 +244,7 @@ class Migration(migrations.Migration):
                 ("changed_by", models.CharField(blank=True, default="", max_length=255, verbose_name="changed by")),
                 ("changed_at", sqlqueue_app.models.fields.UtcInstantField(verbose_name="changed at")),
             ],
-            options={
-                "verbose_name": "notification",
-                "verbose_name_plural": "notifications",
-                "default_permissions": (),
-            },
+            options={"verbose_name": "notification", "verbose_name_plural": "notifications", "default_permissions": ()},
         ),
         migrations.CreateModel(
             name="Redirect",
@@ -273,11 +266,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={
-                "verbose_name": "redirect",
-                "verbose_name_plural": "redirects",
-                "default_permissions": (),
-            },
+            options={"verbose_name": "redirect", "verbose_name_plural": "redirects", "default_permissions": ()},
         ),
         migrations.CreateModel(
             name="TwoPhaseCoordinator",
@@ -285,11 +274,7 @@ class Migration(migrations.Migration):
                 ("number", models.PositiveSmallIntegerField(primary_key=True, serialize=False, verbose_name="number")),
                 ("id", models.UUIDField(verbose_name="id")),
             ],
-            options={
-                "verbose_name": "coordinator",
-                "verbose_name_plural": "coordinators",
-                "default_permissions": (),
-            },
+            options={"verbose_name": "coordinator", "verbose_name_plural": "coordinators", "default_permissions": ()},
         ),
         migrations.CreateModel(
             name="CheckResult",

@@ -119,6 +119,7 @@ WRONG: list[tuple[object, str, str]] = [
     ({"PIPELINE": {"CRON": "0 25 * * *"}}, "E011", "SQLQUEUE[\"PIPELINE\"][\"CRON\"] is '0 25 * * *', expected 0 to 23 for the hour, not '25'"),
     ({"PIPELINE": {"SPARK": {"spark.ui.enabled": True}}}, "E003", 'SQLQUEUE["PIPELINE"]["SPARK"]["spark.ui.enabled"] is True, expected a string that is not blank'),
     ({"METRICS": True}, "E003", 'SQLQUEUE["METRICS"] is True, expected a dictionary'),
+    ({"METRICS": "s3cret"}, "E003", 'SQLQUEUE["METRICS"] is a value of str, expected a dictionary'),
     ({"METRICS": {"TOKEN": b"s3cret"}}, "E003", 'SQLQUEUE["METRICS"]["TOKEN"] is a value of bytes, expected an ASCII string without blanks, or None'),
     ({"METRICS": {"TOKEN": "s3 cret"}}, "E007", 'SQLQUEUE["METRICS"]["TOKEN"] is blank, or has blanks or characters other than ASCII in it, expected an ASCII string without blanks, or None'),
     ({"METRICS": {"TOKEN": "s\u00e9cret"}}, "E007", 'SQLQUEUE["METRICS"]["TOKEN"] is blank, or has blanks or characters other than ASCII in it, expected an ASCII string without blanks, or None'),

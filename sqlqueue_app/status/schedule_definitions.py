@@ -20,7 +20,7 @@ from sqlqueue_app.conf.crontab import cron_fault
 from sqlqueue_app.conf.schedule_times import FIRST, LAST, ScheduleTimes
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError, MessageBodyError
 from sqlqueue_app.messages.serializers import serialize
-from sqlqueue_app.messages.types import full_name, plain_name
+from sqlqueue_app.messages.types import full_name, name_fault, plain_name
 from sqlqueue_app.models import Schedule, ScheduleKind, ScheduleTick
 from sqlqueue_app.receiving.handlers import Handler, handlers_of, takes_tasks
 from sqlqueue_app.receiving.instances import managed_alias
@@ -72,6 +72,8 @@ def clean_definition(row: Schedule) -> Iterator[tuple[str, str]]:
             serialize(row.body)
         except MessageBodyError as error:
             yield "body", str(error)
+    if row.message_type and (fault := name_fault(row.message_type)):
+        yield "message_type", f"the message type {row.message_type!r} {fault}"
     if any(each.name == row.name for each in get_settings().schedules.values()):
         yield "name", _("The settings have a schedule of this name.")
     if row.destination:
@@ -126,8 +128,7 @@ def save_definition(row: Schedule, now: datetime) -> bool:
     for name in _INSTANTS:
         if (instant := getattr(row, name)) is not None:
             setattr(row, name, instant.replace(microsecond=0))
-    changed = [name for name in _DEFINITION if before is None or getattr(before, name) != getattr(row, name)]
-    if not changed:
+    if not (changed := [name for name in _DEFINITION if before is None or getattr(before, name) != getattr(row, name)]):
         return False
     if before is None or not set(changed).isdisjoint(_TIMING):
         row.next_at = times_of(row).next_after(now)

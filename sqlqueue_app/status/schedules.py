@@ -297,8 +297,7 @@ class _StoredEntry(_Entry):
 
     def due(self, now: datetime) -> datetime | None:
         """The last time up to now that is not too late."""
-        first = self._first(now)
-        if first is None:
+        if (first := self._first(now)) is None:
             return None
         after = first - timedelta(microseconds=1)
         if self.row.missed == MissedPolicy.SKIP:

@@ -160,6 +160,7 @@ def test_preview_shows_ten_times_and_stores_nothing(installed: QueueDatabase) ->
         ({"body": "[1]"}, "Expected a JSON object"),
         ({"body": "{"}, "Enter a valid JSON."),
         ({"message_type": "Nobody.Knows"}, "No route leads to a queue for this type"),
+        ({"message_type": "Sales.One;Sales.Two", "destination": "Sales"}, "'Sales.One;Sales.Two' names several types"),
         ({"name": "of the settings"}, "The settings have a schedule of this name."),
     ],
 )

@@ -137,8 +137,8 @@ class MakeSchedule(ScheduleAction):
     previewed: HtmlTable | None = None
 
     def find(self, **key: Any) -> None:
-        posted = self.request.POST
-        name, message_type = posted.get("name", ""), posted.get("message_type", "")
+        # PostgreSQL refuses NUL, which the form reports.
+        name, message_type = (self.request.POST.get(each, "").replace("\0", "") for each in ("name", "message_type"))
         self.row = adoptable_row(name, message_type) or Schedule()
         self.target, self.back_url = f"{name} ({message_type})", self.pages.url()
 

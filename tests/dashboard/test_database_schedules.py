@@ -175,6 +175,12 @@ def test_wrong_form_names_the_mistake(sqlite_database: QueueDatabase, fields: di
     assert not Schedule.objects.exists()
 
 
+def test_nul_is_refused_by_the_form(installed: QueueDatabase) -> None:
+    for name in ("name", "message_type", "destination", "cron"):
+        status, text = post(MAKE, **{name: "a\0b"})
+        assert (status, "Null characters are not allowed." in text) == (400, True), name
+
+
 def test_name_is_unique(installed: QueueDatabase) -> None:
     post(MAKE)
     status, text = post(MAKE, message_type="Sales.Other")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sysconfig
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
@@ -34,6 +34,11 @@ class _ProjectFiles(StatReloader):
                 self.watch_dir(folder, "**/*.py")
         # Apps add what else they read, such as templates and translations.
         autoreload_started.send(sender=self)
+
+    def watched_files(self, include_globs: bool = True) -> Iterator[Path]:
+        """The files; a folder that is removed during the look ends it, and the next look finds the others."""
+        with suppress(OSError):
+            yield from super().watched_files(include_globs)
 
     def notify_file_changed(self, path: str | os.PathLike[str]) -> None:
         """Remember the file. Django's method would end this process."""

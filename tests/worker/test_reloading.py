@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import modify_settings
+from django.utils.autoreload import StatReloader
 
 from sqlqueue_app import send
 from sqlqueue_app.receiving.stopping import StopSignal
@@ -150,6 +151,24 @@ def test_new_file_in_an_app_is_watched(tmp_path: Path, monkeypatch: pytest.Monke
             stop.set()
     assert {Path(str(path)).resolve() for path in seen} == {new.resolve()}
     sys.modules.pop("watched_app", None)
+
+
+def test_folder_that_is_removed_during_a_look_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[object] = []
+
+    def vanishing(self: object, include_globs: bool = True) -> Iterator[Path]:
+        looks.append(self)
+        yield Path(__file__)
+        raise FileNotFoundError("a folder")
+
+    monkeypatch.setattr("sqlqueue_app.worker.reloading.POLL_SECONDS", 0.01)
+    monkeypatch.setattr(StatReloader, "watched_files", vanishing)
+    stop = StopSignal()
+    with watching_files(stop, lambda _: None):
+        try:
+            poll_until(lambda: len(looks) > 2, what="the files are looked at again")
+        finally:
+            stop.set()
 
 
 def test_restart_ends_the_pause_after_a_death(events: Callable[[], list[str]]) -> None:

@@ -96,7 +96,8 @@ def _without_apps(call_handlers: Callable[[logging.LogRecord], None]) -> Callabl
         try:
             call_handlers(record)
         except Exception as error:  # noqa: BLE001 - whatever a handler of the project raises
-            sys.stderr.write(f"{record.getMessage()} (the LOGGING of the project failed here: {error!r})\n")
+            with contextlib.suppress(OSError):
+                sys.stderr.write(f"{record.getMessage()} (the LOGGING of the project failed here: {error!r})\n")
 
     return call
 

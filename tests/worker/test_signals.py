@@ -85,6 +85,19 @@ def test_second_signal_aborts(numbers: list[signal.Signals], survived: int) -> N
     assert ended.stderr == "second signal: aborting, messages in progress return to their queues\n"
 
 
+def test_second_signal_aborts_without_a_reader_of_stderr() -> None:
+    """Ctrl-C ends tee, too, in `run_sqlqueue_worker 2>&1 | tee worker.log`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", REPEATS, *(str(int(each)) for each in (signal.SIGINT, signal.SIGTERM))]
+    try:
+        ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=writer, timeout=30)
+    finally:
+        os.close(writer)
+
+    assert ended.returncode == 128 + signal.SIGTERM
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_signal_to_a_forked_child_ends_only_the_child() -> None:
     stop = StopSignal()

@@ -29,6 +29,7 @@ from sqlqueue_app.dashboard.page import PageAdmin, query_of
 from sqlqueue_app.models.fields import UtcInstantField
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.texts import csv_lines, json_lines, values_of
+from sqlqueue_app.tables.rows import without_nul
 
 _Row = TypeVar("_Row")
 _Model = TypeVar("_Model", bound=Model)
@@ -207,7 +208,7 @@ def keyset_page(
     first and the next page, None if there is none.
     """
     found = found.order_by(f"-{instant}", "-pk")
-    last = _row(found, request.GET.get("before", ""))
+    last = _row(found, without_nul(request.GET.get("before", "")))
     if last is not None:
         at = getattr(last, instant)
         found = found.filter(Q(**{f"{instant}__lt": at}) | Q(**{instant: at}, pk__lt=last.pk))

@@ -41,6 +41,7 @@ from sqlqueue_app.status.schedules import (
 )  # fmt: skip
 from sqlqueue_app.status.texts import in_units, two_units
 from sqlqueue_app.tables.connections import database_now
+from sqlqueue_app.tables.rows import without_nul
 
 _ONE = "<str:name>/<str:message_type>/"
 _NEXT_SHOWN: Final = 10
@@ -138,7 +139,7 @@ class MakeSchedule(ScheduleAction):
 
     def find(self, **key: Any) -> None:
         # PostgreSQL refuses NUL, which the form reports.
-        name, message_type = (self.request.POST.get(each, "").replace("\0", "") for each in ("name", "message_type"))
+        name, message_type = (without_nul(self.request.POST.get(each, "")) for each in ("name", "message_type"))
         self.row = adoptable_row(name, message_type) or Schedule()
         self.target, self.back_url = f"{name} ({message_type})", self.pages.url()
 

@@ -14,6 +14,7 @@ from sqlqueue_app.dashboard.formats import Grade, State
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, DaysFilter, ListAdmin, TableColumn, choices, link_html, with_notes
 from sqlqueue_app.dashboard.page import Crumb, found_or_404
 from sqlqueue_app.models import TaskResult
+from sqlqueue_app.tables.rows import without_nul
 
 # By the values of Django's TaskResultStatus.
 TASK_STATES: Final = {
@@ -69,7 +70,7 @@ class TaskAdmin(ListAdmin[TaskResult]):
     def task_view(self, request: HttpRequest, task_id: str) -> HttpResponse:
         """One task: its times, attempts, arguments and result. Http404 if its result is no longer stored."""
         text = _("There is no such task: its result was deleted, or it was never enqueued here.")
-        task = found_or_404(self.rows().filter(pk=task_id[:64]), text)
+        task = found_or_404(self.rows().filter(pk=without_nul(task_id)[:64]), text)
         refused = refusal(request, Permission.VIEW_BODY)
         values = {_("Arguments"): task.args, _("Keyword arguments"): task.kwargs, _("Return value"): task.return_value}
         texts = [(label, json.dumps(value, indent=2, ensure_ascii=False)) for label, value in values.items()]

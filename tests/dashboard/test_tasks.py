@@ -71,3 +71,8 @@ def test_arguments_and_results_need_the_permission_for_bodies(tasks: dict[str, T
 def test_unknown_task_returns_404(queue_database: QueueDatabase) -> None:
     install(queue_database)
     assert client_of("viewer").get(f"{TASKS}{uuid.uuid4()}/").status_code == 404
+    assert client_of("viewer").get(f"{TASKS}a%00b/").status_code == 404
+
+
+def test_list_behind_an_impossible_task_is_the_first_page(tasks: dict[str, TaskResult]) -> None:
+    assert len(listed("?before=a%00b")) == len(tasks)

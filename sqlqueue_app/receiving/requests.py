@@ -25,7 +25,7 @@ from sqlqueue_app.sending.sender import current_handling, sender_as
 T = TypeVar("T")
 
 # The headers that match a reply with its request.
-_OURS = (names.REPLY_TO_ADDRESS, names.CORRELATION_ID, names.CALLBACK_QUEUE)
+_OURS = (names.REPLY_TO_ADDRESS, names.CORRELATION_ID, names.CALLBACK_QUEUE, names.MESSAGE_ID)
 
 
 @overload

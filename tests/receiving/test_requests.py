@@ -317,6 +317,7 @@ def test_missing_prerequisite_is_named(asking: Asking, changes: dict[str, Any], 
     ("arguments", "error"),
     [
         ({"headers": {"NServiceBus.ReplyToAddress": "Sales"}}, "names 'NServiceBus.ReplyToAddress', which identifies the reply"),
+        ({"headers": {"NServiceBus.MessageId": "mine"}}, "names 'NServiceBus.MessageId', which identifies the reply"),
         ({"returns": "int"}, "returns='int' is not a class"),
         # a class on some versions of Python, a function on others
         ({"returns": threading.Lock}, "returns="),

@@ -512,7 +512,10 @@ def check_prepared_transactions(databases: Sequence[str] | None = None, **_: Any
     wanted = [alias for alias in aliases_beside(settings.database) if alias in (databases or ())]
     found: list[checks.CheckMessage] = []
     for alias in wanted:
-        if connections[alias].vendor not in CAN_PREPARE or _max_prepared(alias) != 0:
+        try:
+            if connections[alias].vendor not in CAN_PREPARE or max_prepared_transactions(alias) != 0:
+                continue
+        except DatabaseError:
             continue
         message = (
             f"the server of the database {alias!r} allows no prepared transactions (max_prepared_transactions = 0): "
@@ -525,10 +528,3 @@ def check_prepared_transactions(databases: Sequence[str] | None = None, **_: Any
 
 def _in_scope(settings: Settings) -> str:
     return ", ".join(sorted(name for name, each in settings.endpoints.items() if each.transaction_mode == _MODE))
-
-
-def _max_prepared(alias: str) -> int | None:
-    try:
-        return max_prepared_transactions(alias)
-    except DatabaseError:
-        return None

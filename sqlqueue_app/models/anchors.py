@@ -12,8 +12,18 @@ from sqlqueue_app.conf.settings import check_installed
 check_installed()  # otherwise Django only reports that a model has no app_label
 
 
+class NoRows(models.Manager["Anchor"]):
+    """Finds nothing, without a query: `dumpdata` reads every model, and these have no tables."""
+
+    def get_queryset(self) -> models.QuerySet[Anchor]:
+        """An empty set."""
+        return super().get_queryset().none()
+
+
 class Anchor(models.Model):
     """A model without a table and, unless it names some, without permissions."""
+
+    objects = NoRows()
 
     class Meta:
         abstract = True
@@ -50,8 +60,7 @@ class Dashboard(Anchor):
     """The overview."""
 
     class Meta(Anchor.Meta):
-        verbose_name = _("overview")
-        verbose_name_plural = _("overview")
+        verbose_name = verbose_name_plural = _("overview")
 
 
 class Endpoint(Anchor):
@@ -82,8 +91,7 @@ class Search(Anchor):
     """The page that searches messages everywhere."""
 
     class Meta(Anchor.Meta):
-        verbose_name = _("search")
-        verbose_name_plural = _("search")
+        verbose_name = verbose_name_plural = _("search")
 
 
 class Conversation(Anchor):
@@ -98,8 +106,7 @@ class Analytics(Anchor):
     """The pages of rollups by the pipeline."""
 
     class Meta(Anchor.Meta):
-        verbose_name = _("analytics")
-        verbose_name_plural = _("analytics")
+        verbose_name = verbose_name_plural = _("analytics")
 
 
 class LakeSearch(Anchor):

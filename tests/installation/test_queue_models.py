@@ -148,6 +148,12 @@ def test_names_of_classes_are_safe_and_differ(sqlite_database: QueueDatabase) ->
         assert checks.run_checks(app_configs=[apps.get_app_config("sqlqueue_queues")]) == []
 
 
+def test_dumpdata_leaves_out_models_without_a_table(queue_database: QueueDatabase) -> None:
+    out = StringIO()
+    call_command("dumpdata", "sqlqueue_app", database=queue_database.alias, stdout=out)
+    assert "sqlqueue_app.queue" not in {each["model"] for each in json.loads(out.getvalue())}
+
+
 def test_every_queue_of_the_settings_has_its_model(settings: Settings) -> None:
     settings.SQLQUEUE = {"ENDPOINTS": {"Sales": {"SATELLITES": {"Sales.Priority": {}}, "AUDIT_QUEUE": "audit"}}}
     assert [model._meta.verbose_name for model in queue_models()] == ["Sales", "Sales.Priority", "error", "audit"]

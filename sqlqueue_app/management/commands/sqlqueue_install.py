@@ -49,12 +49,8 @@ class Command(SqlQueueCommand):
 
     help = _DESCRIPTION
 
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        kwargs.setdefault("epilog", _EPILOG)
-        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        return super().create_parser(prog_name, subcommand, **kwargs)
-
     def add_arguments(self, parser: CommandParser) -> None:
+        parser.epilog, parser.formatter_class = _EPILOG, argparse.RawDescriptionHelpFormatter
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--sql", action="store_true", help="print the script that creates the tables; change nothing")
         what.add_argument("--check", action="store_true", help="list what is missing or different; change nothing")

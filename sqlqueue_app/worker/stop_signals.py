@@ -52,8 +52,7 @@ def stop_on_signals(
             if first is None:
                 first = got[0], now
             elif got[0] != first[0] or now - first[1] >= REPEAT_SECONDS:
-                # The first Ctrl-C may have ended the reader of a pipe, such as tee.
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # the first Ctrl-C may have ended the reader, such as tee
                     os.write(2, b"second signal: aborting, messages in progress return to their queues\n")
                 abort()
                 os._exit(128 + got[0])

@@ -123,8 +123,11 @@ class InFlightRegistry:
 def end_child() -> NoReturn:
     """End the child process of a handler that has forked."""
     # The child of a handler that forked: it has one thread, and a connection in the middle of the parent's transaction.
-    os.write(2, b"a handler forked and its child came back: the child ends here; end it in the handler, by os._exit()\n")
-    os._exit(1)
+    try:
+        os.write(2, b"a handler forked and its child came back: the child ends here; end it in the handler, by os._exit()\n")
+    finally:
+        # Also if nobody reads stderr any more.
+        os._exit(1)
 
 
 def describe_exit(exit_code: int) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -272,3 +274,15 @@ def test_unlinked_file_replaces_missing_memfd(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_exit_code_is_described_in_words(exit_code: int, description: str) -> None:
     assert describe_exit(exit_code) == description
+
+
+def test_child_of_a_handler_ends_without_a_reader_of_stderr() -> None:
+    program = (
+        "import os; from sqlqueue_app.receiving.in_flight import end_child\ntry: end_child()\nexcept BaseException: os._exit(7)"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        assert subprocess.run([sys.executable, "-c", program], stderr=writer, timeout=60, check=False).returncode == 1
+    finally:
+        os.close(writer)

@@ -18,6 +18,7 @@ from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils import timezone
+from django.utils.encoding import escape_uri_path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator, capfirst
@@ -105,7 +106,7 @@ class FailureAdmin(PageAdmin):
             rows = queries.read_all_groups(selection, by, now=now, also=also)
             return lists.export(request, f"failure groups by {by} {also}", GROUP_COLUMNS, rows)
         found = queries.read_groups(selection, by, now=now, after=list_request.after, also=also)
-        back = f"{request.path}?{query_of(request)}"
+        back = f"{escape_uri_path(request.path)}?{query_of(request)}"
         return self._page(
             request,
             "failed_groups",
@@ -205,7 +206,7 @@ class FailureAdmin(PageAdmin):
         # A selection cannot express that headers are unreadable.
         actions = failure_actions.failure_buttons(request, self, selection) if found.messages else []
         is_selected = request.GET.get("select") == "page"
-        back = f"{request.path}?{query_of(request, select=None)}"
+        back = f"{escape_uri_path(request.path)}?{query_of(request, select=None)}"
         return self._page(
             request,
             "failed_messages",

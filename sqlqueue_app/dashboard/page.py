@@ -358,7 +358,7 @@ def _groups(site: AdminSite, request: HttpRequest) -> list[TabGroup]:
         ]
 
     groups = [TabGroup(str(label), tabs(pages)) for label, pages in NAVIGATION]
-    found = [tab for group in groups for tab in group.tabs if request.path.startswith(tab.url)]
+    found = [tab for group in groups for tab in group.tabs if request.get_full_path().startswith(tab.url)]
     for tab in found:
         # The URL of a list is the prefix of its other pages.
         tab.is_here = len(tab.url) == max(len(each.url) for each in found)
@@ -421,7 +421,7 @@ def _parts(site: AdminSite, request: HttpRequest, app: dict[str, Any]) -> list[d
 
 def _menu_entry(request: HttpRequest, entry: dict[str, Any], tab: Tab) -> dict[str, Any]:
     # Django's template marks each entry whose URL the path contains; with a query string, an entry is never marked.
-    is_above = request.path.startswith(tab.url) and not tab.is_here
+    is_above = request.get_full_path().startswith(tab.url) and not tab.is_here
     return {**entry, "name": tab.label, "admin_url": tab.url + "?" * is_above, "add_url": None, "view_only": True}
 
 

@@ -6,14 +6,19 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.test import Client
+from django.urls import path
+from pytest_django import Settings
 
 from sqlqueue_app.models import CheckResult, FailedMessage, FailureStatus
 from tests.support.databases import QueueDatabase
 from tests.support.failing import fail, failed_row
 from tests.support.filling import install, instance, message, table
 from tests.support.pages import Markup, client_of
+
+urlpatterns = [path("übersicht/", admin.site.urls)]
 
 ADMIN = "/admin/sqlqueue_app/"
 GROUPS = ["Now", "Failures", "Messages", "Insight", "Settings & log"]
@@ -48,6 +53,22 @@ def test_navigation_has_five_groups_and_marks_the_present_page(sqlite_database: 
     assert Markup(navigation(html)).find("a", **{"aria-current": "true"})[0]["href"] == page
     menu = html.partition('id="nav-sidebar"')[2].partition("</nav>")[0]
     assert [each["href"] for each in Markup(menu).find("a", **{"aria-current": "page"})] == [page]
+
+
+def test_admin_below_a_path_with_an_umlaut(sqlite_database: QueueDatabase, settings: Settings) -> None:
+    settings.ROOT_URLCONF = __name__
+    install(sqlite_database)
+    (found,) = fail(sqlite_database, [failed_row("m-1")])
+    messages = "/%C3%BCbersicht/sqlqueue_app/failedmessage/messages/"
+
+    html = client_of("superuser").get(messages).content.decode()
+
+    assert Markup(navigation(html)).find("a", **{"aria-current": "true"})[0]["href"] == messages
+    (back,) = Markup(html).find("input", name="back")
+    answer = client_of("superuser").post(
+        f"{messages[:-9]}archive/", {"confirmed": "1", "ids": str(found.pk), "back": str(back["value"])}
+    )
+    assert answer["Location"] == f"{messages}?"
 
 
 def test_every_link_of_the_navigation_works(sqlite_database: QueueDatabase) -> None:

@@ -152,10 +152,10 @@ def _body(value: Any, content_type: str) -> bytes:
     body = value.encode("utf-8") if isinstance(value, str) else bytes(value)
     if media_type(content_type) == JSON_CONTENT_TYPE:
         try:
-            # As a receiver reads it: json.loads() takes NaN, UTF-16, and values that are no object.
-            deserialize(body, content_type)
+            # As a receiver reads it: json.loads() also takes NaN and UTF-16.
+            deserialize(body, content_type, Any)
         except MessageBodyError as error:
-            raise WireFormatError(f"body is not JSON of an object ({error}): {body[:80]!r}; or set content_type") from None
+            raise WireFormatError(f"body is not JSON ({error}): {body[:80]!r}; or set content_type") from None
     return body
 
 

@@ -71,7 +71,7 @@ class Failure:
     facts: Mapping[str, str] = field(default_factory=dict)
     """Other facts about the attempt, such as its handler; written as entries of the exception's data."""
     policy_failed: bool = False
-    """Whether the endpoint's policy has broken the transaction when it was asked about this failure."""
+    """Whether the policy has ended the transaction when it was asked about this failure."""
 
 
 def failure_of(error: BaseException, *, unrecoverable: bool, facts: Mapping[str, str] | None = None) -> Failure:

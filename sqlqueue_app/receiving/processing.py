@@ -465,16 +465,12 @@ class MessageProcessor:
         return failure_of(error, unrecoverable=isinstance(error, UNRECOVERABLE), facts=facts_of(delivery))
 
     def _decide(self, batch: ReceivedBatch, delivery: Delivery, failure: Failure, error: BaseException | None) -> Action | None:
-        """Undo the attempt and decide, by the default policy if another breaks the transaction. None if `_undo` returns False."""
+        """Undo the attempt and decide. What the policy does in the database is undone, too. None if `_undo` returns False."""
         if not self._undo(batch, delivery, failure, error):
             return None
         action = self.recovery.decide(delivery, failure, error)
-        try:
-            self.transaction.check_usable()
-        except DoomedTransaction:
-            failure = replace(failure, policy_failed=True)
-            return self.recovery.decide(delivery, failure, error) if self._undo(batch, delivery, failure, error) else None
-        return action
+        # A policy that has ended the transaction is not asked again about this failure.
+        return action if self._undo(batch, delivery, replace(failure, policy_failed=True), error) else None
 
     def _undo(self, batch: ReceivedBatch, delivery: Delivery, failure: Failure, error: BaseException | None) -> bool:
         """Undo the attempt. Returns False if the whole transaction is lost: the row is in its queue, the failure remembered."""

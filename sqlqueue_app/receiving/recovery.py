@@ -63,7 +63,7 @@ class Recovery:
         settings = self._settings(delivery)
         try:
             if failure.policy_failed:
-                raise DoomedTransaction("it has broken or ended the receive transaction: a policy must not use the database")
+                raise DoomedTransaction("it has ended the receive transaction: a policy must not use the database")
             action: Any = self._config.policy(settings, context)
             if action is RetryNow or action is Discard:
                 # The policy returned the class: it takes no arguments.

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group
 from django.db import DatabaseError, connections, transaction
 
 from sqlqueue_app import Discard, MoveToError, RetryLater, RetryNow, Unrecoverable, default_policy, handles
@@ -217,22 +218,25 @@ def runs(statement: str) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize(
-    "use",
+    ("use", "ends"),
     [
-        pytest.param(swallows_an_error, id="swallowed error"),
-        pytest.param(runs("COMMIT"), id="COMMIT"),
-        pytest.param(runs("ROLLBACK"), id="ROLLBACK"),
-        pytest.param(lambda alias: transaction.set_rollback(True, using=alias), id="set_rollback"),
-        pytest.param(lambda alias: transaction.atomic(using=alias).__enter__(), id="atomic left open"),
-        pytest.param(lambda alias: connections[alias].close(), id="closed connection"),
+        pytest.param(swallows_an_error, False, id="swallowed error"),
+        pytest.param(lambda alias: transaction.set_rollback(True, using=alias), False, id="set_rollback"),
+        pytest.param(lambda alias: transaction.atomic(using=alias).__enter__(), False, id="atomic left open"),
+        pytest.param(runs("COMMIT"), True, id="COMMIT"),
+        pytest.param(runs("ROLLBACK"), True, id="ROLLBACK"),
+        pytest.param(lambda alias: connections[alias].close(), True, id="closed connection"),
     ],
 )
 @pytest.mark.parametrize("action", [Discard(), MoveToError("error")], ids=["discard", "error"])
 @pytest.mark.parametrize("size", [1, 10])
-def test_default_policy_replaces_one_that_breaks_the_transaction(
-    bench: Bench, policy: Any, failing: Calls, use: Callable[[str], None], action: Any, size: int
+def test_policy_cannot_break_the_transaction(
+    bench: Bench, policy: Any, failing: Calls, use: Callable[[str], None], ends: bool, action: Any, size: int
 ) -> None:
-    """On PostgreSQL such messages were received forever, and one copy after the other went to the error queue."""
+    """Such messages were received forever, and one copy after the other went to the error queue.
+
+    The decision stands if the transaction can be repaired; if it has ended, the default policy decides.
+    """
     decisions: list[int] = []
     stop = StopSignal()
 
@@ -250,9 +254,17 @@ def test_default_policy_replaces_one_that_breaks_the_transaction(
 
     assert len(decisions) <= 20
     assert bench.rows("Sales") == []
-    if use is not swallows_an_error or bench.database.vendor == "postgresql":
-        # A failed statement breaks no transaction elsewhere.
-        assert len(bench.rows("error")) == 2
+    assert len(bench.rows("error")) == (2 if ends or isinstance(action, MoveToError) else 0)
+
+
+def test_work_of_a_policy_in_the_database_is_undone(bench: Bench, policy: Any, failing: Calls) -> None:
+    groups = Group.objects.using(bench.database.alias)
+    policy(lambda config, context: groups.create(name="made by a policy") and MoveToError("error"))
+    bench.put_message("Test.Message")
+    bench.run()
+
+    assert len(bench.rows("error")) == 1
+    assert not groups.filter(name="made by a policy").exists()
 
 
 def test_policy_may_retry_an_unrecoverable_error(bench: Bench, policy: Any, calls: Calls) -> None:

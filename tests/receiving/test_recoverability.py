@@ -259,7 +259,12 @@ def test_policy_cannot_break_the_transaction(
 
 def test_work_of_a_policy_in_the_database_is_undone(bench: Bench, policy: Any, failing: Calls) -> None:
     groups = Group.objects.using(bench.database.alias)
-    policy(lambda config, context: groups.create(name="made by a policy") and MoveToError("error"))
+
+    def writing(config: Any, context: Any) -> Any:
+        groups.create(name="made by a policy")
+        return MoveToError("error")
+
+    policy(writing)
     bench.put_message("Test.Message")
     bench.run()
 

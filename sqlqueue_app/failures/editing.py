@@ -27,11 +27,11 @@ from sqlqueue_app.failures.operation_batches import (
     set_status,
 )
 from sqlqueue_app.failures.operation_kinds import error_queue_refusal
-from sqlqueue_app.failures.retrying import RetryTargets, Target, address_text, count_use, remove, row_id_for, without_failure
+from sqlqueue_app.failures.retrying import RetryTargets, Target, address_text, count_use, remove, row_to_send, without_failure
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.envelope import columns_of, new_message_id
+from sqlqueue_app.messages.envelope import new_message_id
 from sqlqueue_app.messages.errors import PoisonMessage, SqlQueueError
-from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
+from sqlqueue_app.messages.headers import Headers, read_headers
 from sqlqueue_app.messages.serializers import is_xml
 from sqlqueue_app.models import FailedMessage, FailureStatus
 from sqlqueue_app.receiving.error_queue import headers_of_copy
@@ -40,7 +40,6 @@ from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import TakenRow, take_rows
-from sqlqueue_app.tables.rows import NewRow
 
 # A form may send 2.5 MiB (DATA_UPLOAD_MAX_MEMORY_SIZE), and encoding multiplies the bytes of a character.
 MAX_BODY_BYTES: Final = 512 * 1024
@@ -220,9 +219,8 @@ def _send(settings: Settings, failure: FailedMessage, headers: Headers, body: st
         names.RETRY_UNIQUE_MESSAGE_ID: str(failure.pk),
         names.RETRY_ACKNOWLEDGEMENT_QUEUE: address_text(targets.book, source.address),
     }
-    row_id = row_id_for(queue_table(settings.database, target.address), edited)
-    # The columns of the row would undo an edited reply-to address.
-    new = NewRow(row_id, write_headers(edited), _bytes(body, row.body or b""), *columns_of(edited))
+    # The columns of the failed row would undo an edited reply-to address.
+    new = row_to_send(queue_table(settings.database, target.address), edited, _bytes(body, row.body or b""))
     dispatcher = Dispatcher(settings.database, targets.book)
     (row_id,) = dispatcher.dispatch_rows([(target.address, new)], begun=True)
     noted = FailedMessage.objects.using(managed_alias()).filter(pk=failure.pk)

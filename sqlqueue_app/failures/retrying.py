@@ -95,7 +95,12 @@ def address_text(book: AddressBook, address: QueueAddress) -> str:
         return str(address)
 
 
-def row_id_for(table: QueueTable, headers: Headers) -> str:
+def row_to_send(table: QueueTable, headers: Headers, body: bytes | None) -> NewRow:
+    """A row to send again, without an expiry; its columns repeat the headers."""
+    return NewRow(_row_id_for(table, headers), write_headers(headers), body or b"", *columns_of(headers))
+
+
+def _row_id_for(table: QueueTable, headers: Headers) -> str:
     """The row id for these headers: new on PostgreSQL, elsewhere the message id if that is a GUID."""
     try:
         if table.dialect.name != "postgresql":
@@ -203,9 +208,8 @@ class RetryBatch:
             acknowledgement_queue=address_text(book, each.source),
             failed_target=failed.text if isinstance(failed, Target) else each.headers.get(names.FAILED_QUEUE) or "",
         )
-        complete = headers_of_copy(row, headers)
-        row_id = row_id_for(queue_table(self._settings.database, each.target.address), complete)
-        return each.target.address, NewRow(row_id, write_headers(complete), row.body or b"", *columns_of(complete))
+        table = queue_table(self._settings.database, each.target.address)
+        return each.target.address, row_to_send(table, headers_of_copy(row, headers), row.body)
 
 
 @dataclass(frozen=True, slots=True)

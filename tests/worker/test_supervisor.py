@@ -132,26 +132,25 @@ def test_supervisor_keeps_neither_django_nor_the_project_in_memory(sqlite_bench:
         assert megabytes(process.pid) < 25 < megabytes(child)
 
 
-def test_supervisor_survives_a_log_handler_that_needs_the_apps(sqlite_bench: Bench, tmp_path: Path) -> None:
-    bench = sqlite_bench
+def errors_of_a_restart(bench: Bench, folder: Path, settings_module: str) -> str:
+    """The error output of a worker with these settings whose only process dies once and is restarted."""
     prepare(bench, HANDLERS=[BREAKING])
     send("Break.Message", {"number": 1}, to=address(bench, "Sales"))
-    own = {"DJANGO_SETTINGS_MODULE": "tests.worker.logging_to_a_model"}
-    with worker_process(bench, "--processes", "1", "--until-empty", BREAK_ONCE=str(tmp_path / "once"), **own) as process:
-        _, errors = process.communicate(timeout=120)
+    own = {"DJANGO_SETTINGS_MODULE": settings_module, "BREAK_ONCE": str(folder / "once")}
+    with worker_process(bench, "--processes", "1", "--until-empty", **own) as process:
+        errors: str = process.communicate(timeout=120)[1]
         assert process.returncode == 0, errors
+    return errors
+
+
+def test_supervisor_survives_a_log_handler_that_needs_the_apps(sqlite_bench: Bench, tmp_path: Path) -> None:
+    errors = errors_of_a_restart(sqlite_bench, tmp_path, "tests.worker.logging_to_a_model")
     assert "it was handling nothing (the LOGGING of the project failed here: AppRegistryNotReady(" in errors
-    assert bench.rows("Sales") == []
+    assert sqlite_bench.rows("Sales") == []
 
 
 def test_supervisor_logs_as_the_project_says(sqlite_bench: Bench, tmp_path: Path) -> None:
-    bench = sqlite_bench
-    prepare(bench, HANDLERS=[BREAKING])
-    send("Break.Message", {"number": 1}, to=address(bench, "Sales"))
-    own = {"DJANGO_SETTINGS_MODULE": "tests.worker.own_logging"}
-    with worker_process(bench, "--processes", "1", "--until-empty", BREAK_ONCE=str(tmp_path / "once"), **own) as process:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+    errors = errors_of_a_restart(sqlite_bench, tmp_path, "tests.worker.own_logging")
     assert "OWN sqlqueue.worker worker process 1" in errors
     # Python reports the end of the thread in parts, between which a line may begin.
     assert errors.count("OWN sqlqueue.worker ") == errors.count("sqlqueue.worker ")

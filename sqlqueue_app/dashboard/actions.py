@@ -110,7 +110,7 @@ class Action:
         raise NotImplementedError
 
     def start_with(self, **stored: object) -> None:
-        """Start the form with these values. If another operator changes them before it is confirmed, the user is told."""
+        """Start the form with these values. Confirming it warns the user if another operator has changed them since."""
         self.initial, self.version = stored, f"{crc32(repr(stored).encode()):x}"
 
     @classmethod

@@ -126,7 +126,7 @@ def end_child() -> NoReturn:
     try:
         os.write(2, b"a handler forked and its child came back: the child ends here; end it in the handler, by os._exit()\n")
     finally:
-        # Also if nobody reads stderr any more.
+        # Even if the reader of stderr is gone.
         os._exit(1)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -232,7 +233,10 @@ def read_failure(settings: Settings, unique: UUID, *, as_hex: bool = False) -> F
     named = {getattr(message, each.field): key for key, each in CLASSIFIERS.items()}
     groups = FailureGroup.objects.using(alias).filter(pk__in=[each for each in named if each is not None])
     queue = next((each for each in error_queues(settings) if each.name == message.queue), None)
-    table = queue_table(settings.database, queue.address) if queue is not None else None
+    table = None
+    # A queue that has left the settings still holds the row.
+    with suppress(AddressError):
+        table = queue_table(settings.database, queue.address if queue else address_book_of(settings).parse(message.queue))
     row, problem = (None, "") if table is None else _read_row(table, message, as_hex)
     if table is not None and row is None and not problem and message.row_version is not None:
         # The row was removed. The scan of the whole queue would find this only later.

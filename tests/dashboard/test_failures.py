@@ -182,6 +182,18 @@ def test_message_without_its_row_is_shown(filled: QueueDatabase) -> None:
     assert "m-1" in page("gone/").text()
 
 
+def test_message_of_an_error_queue_that_left_the_settings_is_shown(filled: QueueDatabase) -> None:
+    page()
+    install(filled, ENDPOINTS={"Sales": {"ERROR_QUEUE": "errors"}})
+
+    shown = page(f"{ONE}/")
+
+    assert "is no longer in the error queue" not in shown.text()
+    assert "secret" in shown.text()
+    table(filled, "error").purge()
+    assert "Gone from the error queue" in page(f"{ONE}/").text()
+
+
 @pytest.mark.parametrize("path", [f"{NOWHERE}/", f"group/{NOWHERE}/", f"group/{NOWHERE}/note/"])
 def test_unknown_objects_return_404(filled: QueueDatabase, path: str) -> None:
     page(path, status=404)

@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy as _
 from sqlqueue_app.browsing.messages import MessageDetail, detail_of
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.failures.index import FailureRecords, catch_up, error_queues, read_error_row
-from sqlqueue_app.failures.selection import MAX_IDS, FailureSelection
+from sqlqueue_app.failures.selection import MAX_IDS, FailureSelection, has_id
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import AddressError, DatabaseError, QueueNotFound
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
@@ -294,7 +294,7 @@ def read_operations(selection: FailureSelection, *, limit: int) -> list[Operatio
 
 def find_messages(text: str) -> list[UUID]:
     """The unique ids of failed messages with this message id or unique id. One statement."""
-    found = FailureSelection(message_id=text.strip()).queryset().order_by("-failed_at", "-pk")
+    found = FailedMessage.objects.using(managed_alias()).filter(has_id(text.strip())).order_by("-failed_at", "-pk")
     return list(found.values_list("pk", flat=True)[:MAX_IDS])
 
 

@@ -122,7 +122,7 @@ class FailureSelection:
             (self.queue, lambda: _of_queue(self.queue)),
             (self.exception, lambda: _matches("exception_type", self.exception, last_part=True)),
             (self.conversation, lambda: _matches("conversation_id", self.conversation)),
-            (self.message_id, lambda: _has_id(self.message_id)),
+            (self.message_id, lambda: _of_id(self.message_id)),
             (self.retried_to, lambda: _matches("retried_to", self.retried_to)),
             (self.text, lambda: _all_of(_contains(word) for word in _words(self.text))),
             (self.since, lambda: Q(failed_at__gte=self.since)),
@@ -257,7 +257,12 @@ def _of_queue(text: str) -> Q:
     return found if "*" in text else found | Q(failed_q=address_of_queue(text))
 
 
-def _has_id(text: str) -> Q:
+def _of_id(text: str) -> Q:
+    return _matches("message_id", text) if "*" in text else has_id(text)
+
+
+def has_id(text: str) -> Q:
+    """The condition for the messages with exactly this message id or unique id."""
     condition = Q(message_id=text)
     unique = failure_groups.guid_of(text)
     if unique is None:

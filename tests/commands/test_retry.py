@@ -69,6 +69,13 @@ def test_one_message_is_retried_by_either_id(shop: QueueDatabase) -> None:
     assert count(shop, "error") == 1
 
 
+def test_an_asterisk_in_an_id_stands_for_itself(shop: QueueDatabase) -> None:
+    table(shop, "error").send([failed_row("m*"), failed_row("m-1")])
+
+    assert retry_json("--message", "m*")["retried"] == 1
+    assert FailedMessage.objects.get(status=FailureStatus.UNRESOLVED).message_id == "m-1"
+
+
 def test_whole_group_is_retried(shop: QueueDatabase) -> None:
     other = failed_row(more={names.ENCLOSED_MESSAGE_TYPES: "Shop.Cancel"})
     first, *_ = fail(shop, [failed_row(), failed_row(), other])

@@ -70,6 +70,7 @@ def test_empty_selection_is_everything(queue_database: QueueDatabase) -> None:
         ({"exception": "LookupError"}, {"exception_type": "builtins.LookupError"}),
         ({"conversation": "c-1"}, {"conversation_id": "c-1"}),
         ({"message_id": "m-1"}, {"message_id": "m-1"}),
+        ({"message_id": "M-*"}, {"message_id": "m-1"}),
         ({"message_id": str(uuid.UUID(int=7))}, {"id": uuid.UUID(int=7)}),
         ({"message_id": uuid.UUID(int=7).hex.upper()}, {"message_id": str(uuid.UUID(int=7))}),
         ({"text": "COFFEE"}, {"exception_message": "no coffee left"}),
@@ -111,7 +112,9 @@ def test_queue_is_found_by_its_name_or_its_address(queue_database: QueueDatabase
         assert [found.pk for found in FailureSelection(queue=text).queryset()] == [expected.pk]
 
 
-@pytest.mark.parametrize("criteria", [{"text": '"'}, {"text": '""'}, {"endpoint": "*"}, {"endpoint": "**", "queue": "*"}])
+@pytest.mark.parametrize(
+    "criteria", [{"text": '"'}, {"text": '""'}, {"endpoint": "*"}, {"endpoint": "**", "queue": "*"}, {"message_id": "*"}]
+)
 def test_criteria_that_match_every_message_are_everything(criteria: dict[str, Any]) -> None:
     assert FailureSelection(statuses=(FailureStatus.UNRESOLVED,), **criteria).is_everything
 

@@ -103,6 +103,9 @@ def check_claim_checks(**_: Any) -> list[checks.CheckMessage]:
     defined: Mapping[str, Any] = storages.backends
     if (backend := defined.get(alias)) is None:
         return [checks.Error(unknown_storage(alias), hint="add it to STORAGES, or name another one", id=UNKNOWN_STORAGE)]
+    if not isinstance(backend, Mapping) or "BACKEND" not in backend or not isinstance(backend.get("OPTIONS", {}), Mapping):
+        message = f'STORAGES["{alias}"], which CLAIM_CHECK names, is not a dictionary with a "BACKEND" and a dictionary "OPTIONS"'
+        return [checks.Error(message, hint="add what is missing, or name another storage in CLAIM_CHECK", id=UNKNOWN_STORAGE)]
     location = backend.get("OPTIONS", {}).get("location")
     root = str(django_settings.MEDIA_ROOT)
     is_public = location is None or (root != "" and Path(location).is_relative_to(root))

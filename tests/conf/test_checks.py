@@ -78,9 +78,12 @@ FILES = "django.core.files.storage.FileSystemStorage"
         ({"BACKEND": FILES, "OPTIONS": {"location": "/srv/media/own"}}, "/srv/media", [("sqlqueue.W009", "MEDIA_ROOT")]),
         ({"BACKEND": FILES, "OPTIONS": {"location": Path("/srv/own")}}, "/srv/media", []),
         ({"BACKEND": "shop.storages.NotInstalled"}, "/srv/media", []),
+        (FILES, "", [("sqlqueue.E033", 'STORAGES["bodies"], which CLAIM_CHECK names, is not a dictionary with a "BACKEND"')]),
+        ({"LOCATION": "/srv/own"}, "", [("sqlqueue.E033", 'STORAGES["bodies"], which CLAIM_CHECK names')]),
+        ({"BACKEND": FILES, "OPTIONS": "/srv/own"}, "", [("sqlqueue.E033", 'STORAGES["bodies"], which CLAIM_CHECK names')]),
     ],
 )
-def test_storage_of_claim_checks(storage: dict[str, Any] | None, media: str, expected: list[tuple[str, str]]) -> None:
+def test_storage_of_claim_checks(storage: object, media: str, expected: list[tuple[str, str]]) -> None:
     storages = {**{name: {"BACKEND": FILES} for name in ("default", "staticfiles")}, **({"bodies": storage} if storage else {})}
     with override_settings(SQLQUEUE={"CLAIM_CHECK": {"STORAGE": "bodies"}}, STORAGES=storages, MEDIA_ROOT=media):
         found = run()

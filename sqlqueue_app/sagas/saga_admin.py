@@ -49,7 +49,8 @@ class StateFilter(admin.SimpleListFilter):
 class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """The list and the pages of one class of sagas, for users who may view its model. Nothing can be changed."""
 
-    list_display: Any = ("correlated", "state", "started_at", "updated_at", "next_timeout_at")
+    # Django shows a field of the model instead of a method of this class with the same name.
+    list_display: Any = ("saga_value", "saga_state", "started_at", "updated_at", "next_timeout_at")
     list_filter: ClassVar[Any] = (StateFilter, "started_at")
     ordering: ClassVar = ("-started_at",)
     show_full_result_count = False
@@ -74,9 +75,9 @@ class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         ours = [field.name for field in Saga._meta.get_fields() if field.name not in _HIDDEN]
         state = [field.name for field in self.model.own_fields()]
         return [
-            (None, {"fields": ["state", *state]}),
-            (_("Long-running process"), {"fields": [*ours, "conversation", "pending_timeouts"]}),
-            (_("History"), {"fields": ["messages"]}),
+            (None, {"fields": ["saga_state", *state]}),
+            (_("Long-running process"), {"fields": [*ours, "saga_conversation", "saga_timeouts"]}),
+            (_("History"), {"fields": ["saga_messages"]}),
         ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -84,12 +85,12 @@ class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return [name for _label, options in self.get_fieldsets(request, obj) for name in options["fields"]]
 
     @admin.display(description=gettext_lazy("Saga"))
-    def correlated(self, saga: Saga) -> str:
+    def saga_value(self, saga: Saga) -> str:
         """The value of the correlation field."""
         return str(saga.correlation)
 
     @admin.display(description=gettext_lazy("State"))
-    def state(self, saga: Saga) -> str:
+    def saga_state(self, saga: Saga) -> str:
         """Whether the saga runs, or its next timeout is overdue."""
         if saga.completed_at is not None:
             return _("Saga completed")
@@ -97,7 +98,7 @@ class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return _("Timeout overdue") if is_late else _("Running")
 
     @admin.display(description=gettext_lazy("Conversation"))
-    def conversation(self, saga: Saga) -> str:
+    def saga_conversation(self, saga: Saga) -> str:
         """The id of the conversation, with a link to its page for users of the dashboard."""
         if not saga.conversation_id:
             return "–"
@@ -109,13 +110,13 @@ class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return format_html('<a href="{}">{}</a>', url, saga.conversation_id)
 
     @admin.display(description=gettext_lazy("Waiting timeouts"))
-    def pending_timeouts(self, saga: Saga) -> str:
+    def saga_timeouts(self, saga: Saga) -> str:
         """The timeouts that were requested and have not arrived, those due first at the top."""
         rows = sorted((each["due"], each["type"], each["id"]) for each in saga.timeouts)
         return _table([_("Due"), _("Message type"), _("Message id")], [(_time(due), *others) for due, *others in rows])
 
     @admin.display(description=gettext_lazy("Messages"))
-    def messages(self, saga: Saga) -> str:
+    def saga_messages(self, saga: Saga) -> str:
         """The messages that the saga has handled, newest first."""
         rows = [
             (_time(each["at"]), _what(each), each["type"], each["id"], _changes(each.get("changed", {})))

@@ -82,6 +82,8 @@ class OrderSaga(Saga):
     correlate_by = "order_id"
     order_id = models.CharField(max_length=50, unique=True)
     paid = models.BooleanField(default=False)
+    state = models.CharField(max_length=20, default="new order")
+    messages = models.IntegerField(default=7)
 
     @starts(PlaceOrder)
     def place(self, message, context):
@@ -217,6 +219,10 @@ def test_pages_of_the_admin(project: Run) -> None:
     assert "Shop.PlaceOrder" in text["detail"]
     assert "Saga continued, Saga completed" in text["detail"]
     assert "paid: True" in text["detail"]
+    # The model has fields of these names.
+    assert '<td class="field-saga_state">Running</td>' in text["list"]
+    assert "new order" in text["detail"]
+    assert '<td class="field-saga_state">Saga completed</td>' in text["list"]
     # Rows are cards on a phone: Django's style cuts off a table that is wider than its fieldset.
     assert '<td data-label="Changes">' in text["detail"]
     assert "sqlqueue_app/dashboard.css" in text["detail"]

@@ -111,7 +111,8 @@ DELETE_BATCH: Final = 1_000
 def delete_in_chunks(rows: QuerySet[Any]) -> int:
     """Delete the rows of an ordered queryset, a thousand in each transaction, until none is left. Returns the number deleted."""
     deleted = 0
-    table = rows.model._default_manager.using(rows.db)
+    # The default manager of a project's model may not show these rows.
+    table = rows.model._base_manager.using(rows.db)
     while chosen := list(rows.values_list("pk", flat=True)[:DELETE_BATCH]):
         table.filter(pk__in=chosen).delete()
         deleted += len(chosen)

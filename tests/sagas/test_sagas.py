@@ -445,6 +445,36 @@ def test_old_completed_sagas_are_deleted(bench: Bench, orders: OrderSagas) -> No
     assert {each.order_id for each in orders.rows()} == {"42", "43"}
 
 
+class Running(models.Manager[Any]):
+    def get_queryset(self) -> models.QuerySet[Any]:
+        return super().get_queryset().filter(completed_at=None)
+
+
+def test_completed_saga_that_its_manager_hides_is_deleted(bench: Bench) -> None:
+    class Hidden(NumberedSaga):
+        objects = Running()
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None:
+            self.complete()
+
+    create_table(bench.database.alias, Hidden)
+    bench.put_message("Test.Begin", {"number": 1})
+    bench.run()
+    assert len(OrderSagas(bench).rows(Hidden)) == 1
+    delete_old_rows(bench.database.alias, datetime.now(UTC) + timedelta(days=31))
+    assert OrderSagas(bench).rows(Hidden) == []
+
+
+def test_longest_time_keeps_completed_sagas(bench: Bench, orders: OrderSagas, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OrderSaga, "keep_completed", timedelta.max)
+    orders.place("42")
+    bench.run()
+    OrderSaga._base_manager.using(bench.database.alias).update(completed_at=timezone.now())
+    delete_old_rows(bench.database.alias, datetime.now(UTC))
+    assert len(orders.rows()) == 1
+
+
 def test_history_is_bounded(bench: Bench, orders: OrderSagas, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OrderSaga, "history_limit", 2)
     for total in (1, 2, 3):

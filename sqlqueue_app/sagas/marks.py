@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from sqlqueue_app.messages.errors import HandlerError
+from sqlqueue_app.messages.types import plain_name
 from sqlqueue_app.policies.recoverability import Retry
 from sqlqueue_app.receiving.handlers import named_type, time_limits
 
@@ -131,7 +132,7 @@ def marked_methods(saga: type) -> dict[str, tuple[Callable[..., Any], list[SagaM
     known: dict[tuple[str, bool], str] = {}
     for name, (_, marks) in found.items():
         for mark in marks:
-            key = mark.message_type, mark.role is Role.TIMEOUT
+            key = plain_name(mark.message_type), mark.role is Role.TIMEOUT
             if (first := known.get(key)) == name:
                 twice = f"{saga.__qualname__}.{name} names {mark.message_type!r} twice"
                 raise HandlerError(f"{twice}: keep one; @starts also continues")

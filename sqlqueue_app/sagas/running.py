@@ -146,7 +146,7 @@ class SagaMethod:
         header = incoming_of(context).headers.get
         if not (text := header(names.SAGA_ID)) or incoming_of(context).intent is Intent.PUBLISH:
             return None
-        if plain_name(header(names.SAGA_TYPE) or "") != self._type:
+        if plain_name(header(names.SAGA_TYPE) or "") != plain_name(self._type):
             return None
         try:
             return uuid.UUID(text)

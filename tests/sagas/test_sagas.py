@@ -653,13 +653,13 @@ def test_one_method_that_names_a_message_twice_is_refused(bench: Bench) -> None:
 
 
 def test_two_methods_for_one_message_are_refused(bench: Bench) -> None:
-    with pytest.raises(HandlerError, match=r"two methods for 'Test\.Begin', begin and go"):
+    with pytest.raises(HandlerError, match=r"two methods for 'Test\.Begin, Shop\.Messages', begin and go"):
 
         class Double(NumberedSaga):
             @starts("Test.Begin")
             def begin(self, message: Any, context: Any) -> None: ...
 
-            @continues("Test.Begin")
+            @continues("Test.Begin, Shop.Messages")
             def go(self, message: Any, context: Any) -> None: ...
 
 

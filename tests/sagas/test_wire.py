@@ -79,6 +79,25 @@ def test_timeout_of_a_real_endpoint_arrives(bench: Bench, calls: Calls) -> None:
     assert OrderSagas(bench).rows(DeliverySaga)[0].completed_at is not None
 
 
+def test_type_of_the_saga_may_name_its_assembly_as_the_header_of_net_does(bench: Bench, calls: Calls) -> None:
+    class DeliverySaga(NumberedSaga):
+        saga_type = "Shop.DeliverySaga, Shop.Sales"
+
+        @starts("Test.Begin, Shop.Messages")
+        def begin(self, message: Any, context: Any) -> None:
+            self.request_timeout(context, "Test.Late, Shop.Messages", {}, delay=0)
+
+        @on_timeout("Test.Late")
+        def late(self, message: Any, context: Any) -> None:
+            calls.add(message)
+
+    create_table(bench.database.alias, DeliverySaga)
+    bench.put_message("Test.Begin", {"number": 1})
+    bench.run()
+    bench.run()
+    assert calls.seen == [{}]
+
+
 def test_everything_that_a_saga_sends_names_it(bench: Bench, orders: OrderSagas) -> None:
     out = address(bench, "out")
 

@@ -92,7 +92,7 @@ def _mark(
     where = f"@{role.value}"
     if not messages:
         raise HandlerError(f"{where}() names no message type: expected a class or a type name, as in {where}('Sales.PlaceOrder')")
-    if correlate is not None and not callable(correlate):
+    if inspect.iscoroutinefunction(correlate) or (correlate is not None and not callable(correlate)):
         raise HandlerError(f"{where}(…, correlate={correlate!r}): expected a function, as in correlate=lambda message: message.id")
     if retry is not None and not isinstance(retry, Retry):
         raise HandlerError(f"{where}(…, retry={retry!r}): expected a Retry, as in retry=Retry(delays=[10, 60])")

@@ -138,8 +138,7 @@ class SagaMethod:
                 extra = {"event": "saga_timeout_dropped", "endpoint": context.endpoint, "message_id": context.message_id}
                 logger.info(text, context.message_id, self.saga.__name__, saga_id, extra=extra)
                 return None
-            self.saga.not_found(message, context)
-        return None
+            return self.saga.not_found(message, context)
 
     def _id_in(self, context: MessageContext) -> uuid.UUID | None:
         """The saga that the headers name; None unless it is of this class. NServiceBus ignores them in events, and so do we."""

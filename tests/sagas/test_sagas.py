@@ -229,6 +229,21 @@ def test_not_found_decides(bench: Bench, calls: Calls) -> None:
     assert bench.rows("out") == []
 
 
+def test_coroutine_as_not_found_is_an_error(bench: Bench) -> None:
+    class Asynchronous(NumberedSaga):
+        @continues("Test.Go")
+        async def go(self, message: Any, context: Any) -> None: ...
+
+        @classmethod
+        async def not_found(cls, message: Any, context: Any) -> None: ...  # type: ignore[override]
+
+    create_table(bench.database.alias, Asynchronous)
+    bench.put_message("Test.Go", {"number": 7})
+    bench.run()
+    (headers,) = bench.headers("error")
+    assert "returned a coroutine" in headers["NServiceBus.ExceptionInfo.Message"]
+
+
 @pytest.mark.parametrize(
     ("body", "text"),
     [
@@ -635,6 +650,9 @@ def test_wrong_decorators_are_refused(decorate: Any) -> None:
         decorate("Test.Message", retry=3)
     with pytest.raises(HandlerError, match="a number of seconds above 0"):
         decorate("Test.Message", soft_time_limit=0)
+    if decorate is not on_timeout:
+        with pytest.raises(HandlerError, match="expected a function, as in correlate=lambda"):
+            decorate("Test.Message", correlate=asend)
 
     def generator(self: Any, message: Any, context: Any) -> Any:
         yield 1

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final
 
@@ -165,7 +166,8 @@ class SagaMethod:
         self, alias: str, mark: SagaMark, message: Any, context: MessageContext, saga_id: uuid.UUID | None
     ) -> tuple[Saga | None, Role]:
         """The saga of the message, its row locked, and whether the message has just started it; None if there is none."""
-        rows = self.saga._base_manager.using(alias)
+        # Not in the order of the model, which may join other tables, and lock their rows.
+        rows = self.saga._base_manager.using(alias).order_by()
         if saga_id is not None:
             # As in NServiceBus, such a message starts no saga.
             return rows.select_for_update().filter(pk=saga_id, completed_at=None).first(), _continuing(mark)
@@ -190,7 +192,9 @@ class SagaMethod:
 
     def _correlation_of(self, correlate: Correlate | None, message: Any, field: Any, alias: str) -> Any:
         """The value of the message for the correlation field. Unrecoverable for one that the field cannot hold."""
-        value = correlate(message) if correlate is not None else _member(message, dict.fromkeys((field.name, field.attname)))
+        value = self._value_of(correlate, message, field)
+        if isinstance(value, Enum):
+            value = value.value  # as in the body
         try:
             found = field.to_python(value)
             if found in field.empty_values:
@@ -206,6 +210,16 @@ class SagaMethod:
                 f"the message belongs to no {self.saga.__qualname__}: {field.name} is {value!r:.80}: {why}"
             ) from error
         return found
+
+    def _value_of(self, correlate: Correlate | None, message: Any, field: Any) -> Any:
+        if correlate is None:
+            return _member(message, dict.fromkeys((field.name, field.attname)))
+        try:
+            return correlate(message)
+        except (LookupError, AttributeError, TypeError) as error:
+            # Such as a member that the message does not have.
+            text = f"the message belongs to no {self.saga.__qualname__}: correlate raised {type(error).__name__}: {error}"
+            raise Unrecoverable(text) from error
 
     def _start(self, alias: str, attribute: str, value: Any, context: MessageContext) -> Saga:
         incoming, now = incoming_of(context), timezone.now()

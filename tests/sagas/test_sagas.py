@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -274,12 +275,12 @@ TEXT: Any = models.TextField(unique=True)
 WHOLE: Any = models.IntegerField(unique=True)
 
 
-def saga_found_by(field: Any, bench: Bench, calls: Calls) -> None:
+def saga_found_by(field: Any, bench: Bench, calls: Calls, message: Any = "Test.Begin") -> None:
     class Found(Saga):
         correlate_by = "mark"
         mark = field.clone()
 
-        @starts("Test.Begin")
+        @starts(message)
         def begin(self, message: Any, context: Any) -> None:
             calls.add(self.mark)
 
@@ -325,6 +326,74 @@ def test_value_of_another_type_that_the_field_holds_finds_the_saga(
     bench.put_message("Test.Begin", {"mark": value})
     bench.run()
     assert calls.seen == [found]
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+def test_member_of_an_enum_is_the_value_in_the_body(bench: Bench, calls: Calls) -> None:
+    @message_type("Test.Begin")
+    @dataclass
+    class Begin:
+        mark: Colour
+
+    try:
+        saga_found_by(TEXT, bench, calls, Begin)
+        bench.put_message("Test.Begin", {"mark": "red"})
+        bench.run()
+        assert calls.seen == ["red"]
+    finally:
+        found = message_types._by_name.pop("Test.Begin")
+        message_types._by_class.pop(found.cls)
+
+
+def test_message_without_what_correlate_reads_fails_at_once(bench: Bench, calls: Calls) -> None:
+    class Nested(NumberedSaga):
+        @starts("Test.Begin", correlate=lambda message: message["order"]["number"])
+        def begin(self, message: Any, context: Any) -> None:
+            calls.add(self.number)
+
+    create_table(bench.database.alias, Nested)
+    bench.configure(IMMEDIATE_RETRIES=3)
+    bodies: tuple[dict[str, Any], ...] = ({"order": {"number": 1}}, {"order": {}}, {"order": None})
+    for body in bodies:
+        bench.put_message("Test.Begin", body)
+        bench.run()
+    assert calls.seen == [1]
+    missing, null = bench.headers("error")
+    for headers in (missing, null):
+        assert headers["NServiceBus.ExceptionInfo.ExceptionType"].endswith("Unrecoverable")
+    assert "correlate raised KeyError: 'number'" in missing["NServiceBus.ExceptionInfo.Message"]
+
+
+def test_order_of_the_model_joins_no_other_table(bench: Bench, calls: Calls) -> None:
+    """PostgreSQL refuses to lock the optional side of a join, and would lock the rows of others in it."""
+
+    class Customer(models.Model):  # noqa: DJ008
+        name = models.TextField()
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = REGISTRY
+
+    class Ordered(NumberedSaga):
+        customer = models.ForeignKey(Customer, models.CASCADE, null=True)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = REGISTRY
+            ordering = ("customer__name",)
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None:
+            calls.add(self.number)
+
+    create_table(bench.database.alias, Customer)  # type: ignore[arg-type]
+    create_table(bench.database.alias, Ordered)
+    bench.put_message("Test.Begin", {"number": 1})
+    bench.run()
+    assert calls.seen == [1]
 
 
 def test_concurrent_starts_make_one_saga(bench: Bench, orders: OrderSagas) -> None:

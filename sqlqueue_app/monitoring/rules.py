@@ -89,7 +89,10 @@ def renew_secret(rule_id: int, secret: str, *, by: str = "", now: Clock = None) 
 
 
 def set_enabled(rule_id: int, enabled: bool, *, by: str = "", now: Clock = None) -> None:
-    """Enable or disable a rule. An enabled rule reports everything above its threshold. RuleRefused if it is gone."""
+    """Enable a rule, which then reports everything above its threshold, or disable it: waiting notifications are not sent.
+
+    RuleRefused if it is gone.
+    """
     alias = managed_alias()
     with transaction.atomic(using=alias):
         rule = _locked(alias, rule_id)
@@ -97,6 +100,8 @@ def set_enabled(rule_id: int, enabled: bool, *, by: str = "", now: Clock = None)
             rule.enabled, rule.changed_by, rule.changed_at = enabled, by[:255], _now(alias, now)
             _begin_again(rule)
             rule.save(using=alias)
+            if not enabled:
+                _give_up(_waiting(alias, rule).filter(is_test=False), "the rule was disabled", rule.changed_at)
 
 
 def remove_rule(rule_id: int, *, now: Clock = None) -> bool:
@@ -106,8 +111,7 @@ def remove_rule(rule_id: int, *, now: Clock = None) -> bool:
         rule = NotificationRule.objects.using(alias).filter(pk=rule_id).select_for_update().first()
         if rule is None:
             return False
-        given_up = {"state": DeliveryState.FAILED, "error": "the rule was deleted", "next_attempt_at": None}
-        _waiting(alias, rule).update(finished_at=_now(alias, now), **given_up)
+        _give_up(_waiting(alias, rule), "the rule was deleted", _now(alias, now))
         rule.delete(using=alias)
     return True
 
@@ -153,6 +157,10 @@ def _locked(alias: str, rule_id: int) -> NotificationRule:
 
 def _waiting(alias: str, rule: NotificationRule) -> QuerySet[NotificationDelivery]:
     return NotificationDelivery.objects.using(alias).filter(rule=rule, state=DeliveryState.WAITING)
+
+
+def _give_up(waiting: QuerySet[NotificationDelivery], error: str, at: datetime) -> None:
+    waiting.update(state=DeliveryState.FAILED, error=error, next_attempt_at=None, finished_at=at)
 
 
 def _name_is_taken(name: str) -> RuleRefused:

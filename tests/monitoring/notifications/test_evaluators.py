@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import Claim, NotificationDelivery, NotificationRule
 from sqlqueue_app.monitoring.notifying import Notifications
-from sqlqueue_app.monitoring.rules import Evaluator, RuleConditions, RuleValues, change_rule, remove_rule, set_enabled
+from sqlqueue_app.monitoring.rules import Evaluator, RuleConditions, RuleValues, change_rule, remove_rule, request_test, set_enabled
 from sqlqueue_app.receiving.stopping import StopSignal
 from tests.monitoring.notifications.rules import Clock, rule, sample, sent_changes, state
 from tests.support.databases import QueueDatabase
@@ -130,6 +130,16 @@ def test_waiting_deliveries_of_a_deleted_rule_fail(evaluator: Evaluator, clock: 
     assert not remove_rule(made.pk, now=clock)
     left = NotificationDelivery.objects.get()
     assert (left.rule, left.rule_name, left.state, left.error) == (None, "a rule", "failed", "the rule was deleted")
+
+
+def test_waiting_deliveries_of_a_disabled_rule_fail_except_tests(evaluator: Evaluator, clock: Clock) -> None:
+    made = rule(clock)
+    sample(clock, waiting=11)
+    evaluator.evaluate()
+    request_test(made.pk, now=clock)
+    set_enabled(made.pk, False, now=clock)
+    left = NotificationDelivery.objects.order_by("is_test").values_list("is_test", "state", "error", "finished_at")
+    assert list(left) == [(False, "failed", "the rule was disabled", clock.now), (True, "waiting", "", None)]
 
 
 def test_worker_without_rules_runs_one_query_every_second_time(queue_database: QueueDatabase, clock: Clock) -> None:

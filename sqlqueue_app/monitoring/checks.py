@@ -244,8 +244,10 @@ def _receivers(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
             details = {"waiting": waiting, "cause": cause, **_grown(snapshot, group)} if waiting else None
             now, since = {"count": waiting, "why": _WHY[cause]}, snapshot.waiting_since(group) if waiting else None
             yield ProbeOutcome(subject, details, now, subject if workers else "", endpoint, since=since, is_explained=is_explained)
-        if not workers:
-            yield from (ProbeOutcome(each.name, is_explained=True) for each in queues if each.name != endpoint)
+        for each in queues if not workers else ():
+            if each.name != endpoint:
+                waiting = snapshot.unreceived.get(each, 0)
+                yield ProbeOutcome(each.name, {"waiting": waiting} if waiting else None, is_explained=True)
 
 
 def is_growth_explained(snapshot: Snapshot, name: str) -> bool:

@@ -30,8 +30,10 @@ from sqlqueue_app.models import (
     QueueSample,
 )
 from sqlqueue_app.monitoring.check_results import is_muted
+from sqlqueue_app.monitoring.checks import CHECKS
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import DEAD_AFTER_SECONDS, claim, managed_alias
+from sqlqueue_app.status.events import fitting_subject
 from sqlqueue_app.status.queues import QueueKind, address_of_queue
 from sqlqueue_app.status.samples import start_of
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
@@ -283,7 +285,19 @@ class RuleConditions:
             for subject, each in found.items()
             if subject not in muted
         }
-        return Readings(readings, is_complete=True, muted=muted)
+        kept = {
+            subject: Reading(is_over=True)
+            for subject, entry in rule.raised.items()
+            if subject not in found and self._is_explained(entry)
+        }
+        return Readings({**readings, **kept}, is_complete=True, muted=muted)
+
+    def _is_explained(self, raised: Mapping[str, str]) -> bool:
+        """Whether a raised problem lasts, although its check no longer reports it because another check reports the cause."""
+        check = CHECKS.get(raised.get("check", ""))
+        outcomes = () if check is None or check.probe is None else check.probe(self._snapshot)
+        problems = (each for each in outcomes if each.is_explained and each.details is not None)
+        return any(fitting_subject(each.subject) == raised["check_of"] for each in problems)
 
     def _samples(self, rule: NotificationRule) -> Mapping[str, QueueSample]:
         """The newest samples: of the rule's queue, else of all queues with a backlog."""

@@ -299,3 +299,24 @@ def test_failing_check_triggers_the_rule(evaluator: Evaluator, clock: Clock) -> 
     clock.after(10)
     evaluator.evaluate()
     assert sent_changes()[4:] == [[("resolved", "mover: Sales")]] * 2
+
+
+def test_problem_explained_by_another_check_has_not_recovered(evaluator: Evaluator, clock: Clock) -> None:
+    name, subject = "sqlqueue.receivers", "Sales.Priority"
+    made = rule(clock, kind="check_failed", threshold=None, subject=name, throttle_seconds=0)
+    failing = CheckResult.objects.create(name=name, subject=subject, failing=True, checked_at=clock.now, since=clock.now)
+    evaluator.evaluate()
+    # A worker dies: the check of processes reports it instead.
+    failing.delete()
+    lost = instance(threads={"Sales": 1}, silent=timedelta(minutes=5))
+    for _ in range(6):
+        clock.after(10)
+        sample(clock, subject, 3)
+    evaluator.evaluate()
+    assert sent_changes() == [[("raised", f"{name}: {subject}")]]
+    assert list(state(made).raised) == [f"{name}: {subject}"]
+    lost.delete()
+    instance(threads={"Sales": 1, subject: 1})
+    clock.after(10)
+    evaluator.evaluate()
+    assert sent_changes()[1:] == [[("resolved", f"{name}: {subject}")]]

@@ -148,7 +148,7 @@ class FailureAdmin(PageAdmin):
             TableColumn(_("Last"), lambda row: ago_html(row.last)),
             TableColumn(_("Actions"), buttons),
         ]
-        caption = _("Groups of failures, newest failure first. First and last refer to the latest failure of each message.")
+        caption = _("Groups of failures, newest failure first. “Last 24 hours” counts only the latest failure of each message.")
         return table(caption, columns, rows, lambda row: f"{row.group.pk} {row.also.pk if row.also else ''}")
 
     def group_view(self, request: HttpRequest, unique: UUID) -> HttpResponseBase:

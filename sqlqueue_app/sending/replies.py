@@ -19,7 +19,7 @@ from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError, SqlQueueError, WireFormatError
 from sqlqueue_app.messages.headers import Intent, check_custom_headers
 from sqlqueue_app.messages.serializers import deserialize
-from sqlqueue_app.messages.type_hints import check_mappable
+from sqlqueue_app.messages.type_hints import check_mappable, find_member
 from sqlqueue_app.messages.types import registry
 
 NO_CODE: Final = -(2**31)
@@ -80,26 +80,17 @@ def _number(text: str) -> int | str:
         return text.strip()
 
 
-def _code(code: int | str, returns: type | None) -> Any:
+def _code(code: int | str, returns: Any) -> Any:
     if returns is None:
         return code
     if returns is int:
         if isinstance(code, int):
             return code
         raise WireFormatError(f"the return code is {code!r}; expected a number, for returns=int: name the Enum instead")
-    members: Mapping[str, enum.Enum] = returns.__members__  # type: ignore[attr-defined]
-    if isinstance(code, int):
-        found = next((member for member in members.values() if member.value == code), None)
-    else:
-        found = members.get(code) or next((member for name, member in members.items() if _folded(name) == _folded(code)), None)
-    if found is None:
-        known = ", ".join(f"{name} = {member.value!r}" for name, member in members.items())
+    if (found := find_member(returns, code)) is None:
+        known = ", ".join(f"{name} = {member.value!r}" for name, member in returns.__members__.items())
         raise WireFormatError(f"the return code is {code!r}; expected one of {returns.__qualname__}: {known}")
     return found
-
-
-def _folded(name: str) -> str:
-    return name.replace("_", "").casefold()
 
 
 def return_code_of(message: object, body: object = None) -> int | None:

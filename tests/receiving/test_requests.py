@@ -43,6 +43,11 @@ class Status(enum.Enum):
     ON_HOLD = 7
 
 
+class Right(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+
+
 @message_type("Test.Rated")
 @dataclass
 class Rated:
@@ -174,7 +179,15 @@ def test_reply_of_old_core_has_another_intent(asking: Asking) -> None:
     assert call.result(SECONDS) == {"n": 1}
 
 
-@pytest.mark.parametrize(("returns", "text", "expected"), [(None, "OnHold", "OnHold"), (Status, "OnHold", Status.ON_HOLD)])
+@pytest.mark.parametrize(
+    ("returns", "text", "expected"),
+    [
+        (None, "OnHold", "OnHold"),
+        (Status, "OnHold", Status.ON_HOLD),
+        (Right, "3", Right.READ | Right.WRITE),
+        (Right, "Read, Write", Right.READ | Right.WRITE),
+    ],
+)
 def test_enum_is_returned_by_its_name(asking: Asking, returns: Any, text: str, expected: object) -> None:
     call = request("Test.Ask", returns=returns)
     asking.answer(call.message_id, b"", {"NServiceBus.ReturnMessage.ErrorCode": text, "NServiceBus.ControlMessage": "True"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -83,8 +84,15 @@ class JsonTextField(_TextField):
         _pyi_private_get_type: Any
 
     def to_python(self, value: Any) -> Any:
-        """The value itself, when a row is checked: it is not text."""
+        """The value of a text in a fixture; when a row is checked, the value itself."""
+        if isinstance(value, str):
+            with suppress(ValueError):
+                return json.loads(value)
         return value
+
+    def value_to_string(self, obj: models.Model) -> Any:
+        """The text for a fixture, in any of its formats."""
+        return self.get_prep_value(self.value_from_object(obj))
 
     def get_prep_value(self, value: Any) -> Any:
         """The text. TypeError or ValueError for a value that is not JSON."""

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from pytest_django import Settings
 from sqlqueue_app.dashboard.access import Permission as DashboardPermission
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError
-from sqlqueue_app.models import Instance, Queue, queue_model, queue_models
+from sqlqueue_app.models import Instance, Queue, Schedule, queue_model, queue_models
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from tests.installation.offline import offline_connection
 from tests.support import urls
@@ -152,6 +153,18 @@ def test_dumpdata_leaves_out_models_without_a_table(queue_database: QueueDatabas
     out = StringIO()
     call_command("dumpdata", "sqlqueue_app", database=queue_database.alias, stdout=out)
     assert "sqlqueue_app.queue" not in {each["model"] for each in json.loads(out.getvalue())}
+
+
+@pytest.mark.parametrize("form", ["json", "xml"])
+def test_fixture_keeps_json(queue_database: QueueDatabase, tmp_path: Path, form: str) -> None:
+    alias, file = queue_database.alias, tmp_path / f"rows.{form}"
+    rows = Schedule.objects.using(alias)
+    bodies = [{"a": ["\0", 1.5, None]}, ["5"], "5", "five", 5, True, None]
+    rows.bulk_create(Schedule(name=str(number), body=body) for number, body in enumerate(bodies))
+    call_command("dumpdata", "sqlqueue_app.Schedule", database=alias, format=form, output=str(file))
+    rows.all().delete()
+    call_command("loaddata", str(file), database=alias, verbosity=0)
+    assert list(rows.order_by("name").values_list("body", flat=True)) == bodies
 
 
 def test_every_queue_of_the_settings_has_its_model(settings: Settings) -> None:

@@ -33,7 +33,6 @@ from sqlqueue_app.models import (
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 
-MINUTE: Final = 60
 HOUR: Final = 3_600
 DAY: Final = 86_400
 # Sketches merged per page: a few tenths of a second. Above this, quantiles use longer steps, which have fewer sketches.

@@ -112,121 +112,102 @@ FAILURES: Final = LakeTable("failures", _ROW + _MESSAGE + _FAILURE + _TAKING, (_
 UNREADABLE: Final = LakeTable("unreadable", _ROW + _PROBLEM + _TAKING, (_QUEUE, _DAY))
 """Rows of either kind of queue whose headers cannot be parsed, unchanged."""
 
+
+def _computed(name: str, columns: str) -> LakeTable:
+    return LakeTable(name, _columns(columns), (_DAY,))
+
+
 # Rollups: additive rows that each batch contributes.
-MINUTES: Final = LakeTable(
+MINUTES: Final = _computed(
     "minutes",
-    _columns(
-        """
-        STRING: endpoint, message_type
-        TIMESTAMP: at
-        BIGINT: processed, failed, retried, delayed_retries
-        BIGINT: processing_count
-        DOUBLE: processing_sum
-        SKETCH: processing_sketch
-        BIGINT: critical_count
-        DOUBLE: critical_sum
-        BIGINT: critical_negative
-        SKETCH: critical_sketch
-        BIGINT: body_bytes
-        """
-    ),
-    (_DAY,),
+    """
+    STRING: endpoint, message_type
+    TIMESTAMP: at
+    BIGINT: processed, failed, retried, delayed_retries
+    BIGINT: processing_count
+    DOUBLE: processing_sum
+    SKETCH: processing_sketch
+    BIGINT: critical_count
+    DOUBLE: critical_sum
+    BIGINT: critical_negative
+    SKETCH: critical_sketch
+    BIGINT: body_bytes
+    """,
 )
 """Throughput, failures and times per minute, endpoint and message type."""
 
-GROUPS: Final = LakeTable(
+GROUPS: Final = _computed(
     "groups",
-    _columns(
-        """
-        STRING: group_id, classifier, title
-        TIMESTAMP: at
-        BIGINT: count
-        TIMESTAMP: first_seen, last_seen
-        """
-    ),
-    (_DAY,),
+    """
+    STRING: group_id, classifier, title
+    TIMESTAMP: at
+    BIGINT: count
+    TIMESTAMP: first_seen, last_seen
+    """,
 )
 """Failures per hour and failure group."""
 
-EDGES: Final = LakeTable(
+EDGES: Final = _computed(
     "edges",
-    _columns(
-        """
-        STRING: sender, receiver, message_type
-        TIMESTAMP: at
-        BIGINT: count, critical_count
-        DOUBLE: critical_sum
-        SKETCH: critical_sketch
-        """
-    ),
-    (_DAY,),
+    """
+    STRING: sender, receiver, message_type
+    TIMESTAMP: at
+    BIGINT: count, critical_count
+    DOUBLE: critical_sum
+    SKETCH: critical_sketch
+    """,
 )
 """Messages per hour, sender, receiver and message type, with their critical time."""
 
-ENDPOINTS: Final = LakeTable(
+ENDPOINTS: Final = _computed(
     "endpoints",
-    _columns(
-        """
-        STRING: endpoint, machine, host_id, host
-        TIMESTAMP: first_seen, last_seen
-        BIGINT: messages
-        """
-    ),
-    (_DAY,),
+    """
+    STRING: endpoint, machine, host_id, host
+    TIMESTAMP: first_seen, last_seen
+    BIGINT: messages
+    """,
 )
 """Endpoint instances that handled messages on a day, successfully or not."""
 
-QUEUES: Final = LakeTable(
+QUEUES: Final = _computed(
     "queues",
-    _columns(
-        """
-        STRING: queue
-        BIGINT: taken, copied, expired, unreadable, bytes
-        """
-    ),
-    (_DAY,),
+    """
+    STRING: queue
+    BIGINT: taken, copied, expired, unreadable, bytes
+    """,
 )
 """Rows that the pipeline took or copied, per queue and day of the message."""
 
-NOTABLE: Final = LakeTable(
+NOTABLE: Final = _computed(
     "notable",
-    _columns(
-        """
-        STRING: kind
-        INT: rank
-        STRING: endpoint, message_type, message_id, conversation_id
-        DOUBLE: value
-        TIMESTAMP: at
-        """
-    ),
-    (_DAY,),
+    """
+    STRING: kind
+    INT: rank
+    STRING: endpoint, message_type, message_id, conversation_id
+    DOUBLE: value
+    TIMESTAMP: at
+    """,
 )
 """The slowest and the largest messages per batch and day."""
 
-USAGE: Final = LakeTable(
+USAGE: Final = _computed(
     "usage",
-    _columns(
-        """
-        STRING: endpoint
-        BIGINT: messages, failures, bytes
-        """
-    ),
-    (_DAY,),
+    """
+    STRING: endpoint
+    BIGINT: messages, failures, bytes
+    """,
 )
 """Messages that an endpoint handled on a day."""
 
-FATES: Final = LakeTable(
+FATES: Final = _computed(
     "fates",
-    _columns(
-        """
-        STRING: queue
-        BIGINT: row_version
-        STRING: native_id, message_id, unique_message_id, fate
-        TIMESTAMP: fate_at, copied_at
-        STRING: batch
-        """
-    ),
-    (_DAY,),
+    """
+    STRING: queue
+    BIGINT: row_version
+    STRING: native_id, message_id, unique_message_id, fate
+    TIMESTAMP: fate_at, copied_at
+    STRING: batch
+    """,
 )
 """Outcomes of the copied failed messages."""
 

@@ -210,15 +210,8 @@ def _end_task(message_id: str) -> bool:
     return True
 
 
-_STATE_OF: Final = {
-    MessageOutcome.WAITING: MessageState.WAITING,
-    MessageOutcome.DELAYED: MessageState.DELAYED,
-    MessageOutcome.FAILED: MessageState.FAILED,
-    MessageOutcome.HANDLED: MessageState.HANDLED,
-    MessageOutcome.RETRIED: MessageState.RETRIED,
-    MessageOutcome.ARCHIVED: MessageState.ARCHIVED,
-    MessageOutcome.GONE: MessageState.GONE,
-}
+# An outcome and its state have the same name.
+_STATE_OF: Final = {each: MessageState[each.name] for each in MessageOutcome}
 # Of several copies the first in this order is reported.
 _ORDER: Final = tuple(
     MessageState[name]

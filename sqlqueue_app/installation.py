@@ -61,10 +61,10 @@ def _once(tables: Iterable[PlannedTable], dialect: str) -> list[PlannedTable]:
     return list(found.values())
 
 
-def unusable_names(settings: Settings, dialect: str, catalog: str | None = None) -> list[str]:
+def unusable_names(settings: Settings, dialect: str) -> list[str]:
     """The problems with names of planned tables, one sentence each."""
     wrong: list[str] = []
-    for table in _tables(settings, settings.address_book(dialect, catalog), None):
+    for table in _tables(settings, settings.address_book(dialect), None):
         try:
             check_address(table.address, dialect)
         except AddressError as error:

@@ -118,10 +118,10 @@ def newest_run() -> PipelineRun | None:
     return None
 
 
-def known_endpoints(limit: int = 200) -> list[str]:
+def known_endpoints() -> list[str]:
     """The names of endpoints with rollups, sorted; one statement."""
     rows = MessageFigures.objects.using(managed_alias()).filter(seconds=DAY).exclude(endpoint="")
-    return list(rows.values_list("endpoint", flat=True).distinct().order_by("endpoint")[:limit])
+    return list(rows.values_list("endpoint", flat=True).distinct().order_by("endpoint")[:MAX_ROWS])
 
 
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

@@ -140,7 +140,7 @@ def read_page(table: QueueTable, query: PageQuery | None = None) -> MessagePage:
 
 
 def _read_back(table: QueueTable, query: PageQuery, before: int) -> MessagePage:
-    rows = table.peek_back(query.size + 1, before=before, body_limit=0)
+    rows = table.peek_back(query.size + 1, before=before)
     shown = list(reversed(rows[: query.size]))
     last = shown[-1].row_version if shown else before
     previous = shown[0].row_version - 1 if len(rows) > query.size else None
@@ -184,7 +184,7 @@ def read_message(table: QueueTable, row_version: int, *, as_hex: bool = False) -
         if not rows or rows[0].row_version != row_version:
             return None
         following = table.peek(1, after=row_version, body_limit=0)
-        before = table.peek_back(1, before=row_version - 1, body_limit=0)
+        before = table.peek_back(1, before=row_version - 1)
     previous = before[0].row_version if before else None
     return detail_of(rows[0], as_hex=as_hex, previous=previous, following=following[0].row_version if following else None)
 
@@ -213,10 +213,10 @@ def _with_claimed_body(row: PeekedRow, limit: int) -> PeekedRow:
     return row
 
 
-def read_details(table: QueueTable, *, limit: int, body_limit: int = PEEKED_BODY_BYTES) -> list[MessageDetail]:
+def read_details(table: QueueTable, *, limit: int) -> list[MessageDetail]:
     """Read the first messages in full."""
     with guarded_read(table.alias, f"read {table.qualified}"):
-        return [detail_of(row) for row in table.peek(limit, body_limit=body_limit)]
+        return [detail_of(row) for row in table.peek(limit)]
 
 
 # Messages per read for a file.
@@ -446,7 +446,7 @@ def _row_version(table: QueueTable, message_id: str) -> int | None:
 
 def _newest(table: QueueTable, message_id: str) -> int | None:
     """Search the headers of the last rows."""
-    rows = (summary_of(row) for row in table.peek_back(SEARCHED_ROWS, body_limit=0))
+    rows = (summary_of(row) for row in table.peek_back(SEARCHED_ROWS))
     return next((row.row_version for row in rows if row.message_id == message_id), None)
 
 

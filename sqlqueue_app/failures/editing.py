@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from django.db import transaction
@@ -172,7 +171,6 @@ def edit_and_retry(
     row_version: int,
     headers: Mapping[str, str | None],
     body: str,
-    now: Callable[[], datetime] | None = None,
 ) -> str:
     """Send an edited copy to where the message failed, or to the target of a redirect. Returns the new message id.
 
@@ -183,7 +181,7 @@ def edit_and_retry(
     if locked := sorted(filter(is_locked, headers)):
         raise EditRefused(_("These headers cannot be changed: %(names)s") % {"names": ", ".join(locked)})
     alias = managed_alias()
-    at = now() if now is not None else database_now(alias)
+    at = database_now(alias)
     dialect = dialect_of_connection(connection_of(alias))
     with database_errors(dialect, "edit a failed message"), transaction.atomic(using=alias):
         failure = next(iter(lock_failures([failure_id], FailureStatus, BatchOutcome())), None)

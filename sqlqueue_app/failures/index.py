@@ -126,12 +126,12 @@ def catch_up_for_page(settings: Settings, now: datetime | None = None, *, max_qu
     return catch_up(settings, limit=PAGE_ROWS, now=now or database_now(managed_alias()), max_queues=max_queues)
 
 
-def has_new_failures(settings: Settings, max_queues: int = PAGE_QUEUES) -> bool:
+def has_new_failures(settings: Settings) -> bool:
     """Whether an error queue has a row behind the last known one; two statements per queue, queues in rotation.
 
     Only a full update finds removed and late rows. A queue that cannot be read counts as unchanged. Raises TransientErrors.
     """
-    for queue in _in_turn(error_queues(settings), max_queues, _probes):
+    for queue in _in_turn(error_queues(settings), PAGE_QUEUES, _probes):
         known = FailedAttempt.objects.using(managed_alias()).filter(queue=queue.name, row_version__isnull=False)
         last = max(numbers_of(known.order_by("-row_version")[:1]), default=0)
         if _is_longer(settings, queue, last):

@@ -111,7 +111,7 @@ def queue_scope(table: QueueTable, name: str, target: QueueTable | None = None) 
     """The current messages of the queue. Raises ValueError if source and target are the same queue, and DatabaseErrors."""
     if target is not None and table_key(target.address) == table_key(table.address):
         raise ValueError(_("The messages are already in “%(queue)s”: choose another queue.") % {"queue": name})
-    newest = table.peek_back(1, body_limit=0)
+    newest = table.peek_back(1)
     return QueueScope(name, table.address, newest[0].row_version if newest else 0, None if target is None else target.address)
 
 

@@ -147,7 +147,7 @@ BATCH: Final = 1_000
 FIRST_BATCH: Final = 250
 _GROWTH: Final = 4
 # A batch takes about a second; a worker that is silent for this long was killed or has lost its database.
-LEASE_SECONDS: Final = 20.0
+LEASE: Final = timedelta(seconds=20)
 # Gives other writers a chance between two batches, also on SQLite.
 PAUSE_SECONDS: Final = 0.02
 _FOLLOW_POLL_SECONDS: Final = 1.0
@@ -166,24 +166,16 @@ class LeaseLost(SqlQueueError):
 class OperationRunner:
     """Runs operations as one worker. For one thread. `now` defaults to the clock of the managed tables' database."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        now: Callable[[], datetime] | None = None,
-        batch: int = BATCH,
-        lease: timedelta = timedelta(seconds=LEASE_SECONDS),
-    ) -> None:
+    def __init__(self, settings: Settings, *, now: Callable[[], datetime] | None = None, batch: int = BATCH) -> None:
         self.alias = managed_alias()
         self.worker = f"{platform.node() or 'unknown'} {os.getpid()} {uuid.uuid4().hex[:8]}"[-255:]
         self._settings = settings
         self.now = now or partial(database_now, self.alias)
         self._max_size, self._size = batch, min(batch, FIRST_BATCH)
-        self.lease = lease
 
     def lease_until(self) -> datetime:
         """The expiry of a lease taken now."""
-        return self.now() + self.lease
+        return self.now() + LEASE
 
     def claim(self, operation_id: uuid.UUID) -> bool:
         """Take the lease unless the operation has ended or another worker holds it. Waits while that worker runs a batch."""
@@ -191,7 +183,7 @@ class OperationRunner:
         free = Q(lease_until=None) | Q(lease_until__lt=now) | Q(worker=self.worker)
         taken = self._rows(operation_id).filter(free, state__in=OPEN)
         with self._errors("claim an operation"):
-            return taken.update(worker=self.worker, lease_until=now + self.lease, state=OperationState.RUNNING) == 1
+            return taken.update(worker=self.worker, lease_until=now + LEASE, state=OperationState.RUNNING) == 1
 
     def release(self, operation_id: uuid.UUID) -> None:
         """Give up the lease, so that another worker can continue."""
@@ -361,9 +353,9 @@ EVERY_SECONDS: Final = 5.0
 _MAX_OPERATIONS: Final = 20
 
 
-def bulk_operations_job(settings: Settings, stop: StopSignal, *, now: Callable[[], datetime] | None = None) -> BackgroundJob:
+def bulk_operations_job(settings: Settings, stop: StopSignal) -> BackgroundJob:
     """Check for open operations every five seconds; one indexed statement while there are none."""
-    runner = OperationRunner(settings, now=now)
+    runner = OperationRunner(settings)
 
     def run() -> None:
         # The database is unavailable, or (SQLite) locked by a long write: the next run retries.
@@ -392,15 +384,7 @@ def run_open_operations(runner: OperationRunner, stop: StopSignal) -> int:
 REQUEST_SECONDS: Final = 10.0
 
 
-def create_operation(
-    settings: Settings,
-    kind: str,
-    wanted: Scope,
-    *,
-    actor: Actor,
-    runner: OperationRunner,
-    now: Callable[[], datetime] | None = None,
-) -> Operation:
+def create_operation(settings: Settings, kind: str, wanted: Scope, *, actor: Actor, runner: OperationRunner) -> Operation:
     """Write the row of an operation, leased to the runner; nothing runs yet. Messages that fail from now on are left out.
 
     Raises OperationRefused if the scope is empty or invalid or the error queue belongs to another system, and DatabaseErrors.
@@ -426,7 +410,7 @@ def create_operation(
             total=total,
             user_key=actor.key,
             user_name=actor.name[:255],
-            requested_at=now() if now is not None else lease_until - runner.lease,
+            requested_at=lease_until - LEASE,
             lease_until=lease_until,
             worker=runner.worker,
         )
@@ -448,7 +432,7 @@ def request_operation(
     unavailable. Raises as `create_operation`.
     """
     runner = OperationRunner(settings, now=now, batch=batch)
-    operation = create_operation(settings, kind, wanted, actor=actor, runner=runner, now=now)
+    operation = create_operation(settings, kind, wanted, actor=actor, runner=runner)
     try:
         runner.claim(operation.pk)
         end = clock() + REQUEST_SECONDS
@@ -468,11 +452,10 @@ def run_operation(
     *,
     actor: Actor,
     progress: Callable[[Operation], None] | None = None,
-    now: Callable[[], datetime] | None = None,
 ) -> Operation:
     """Start an operation and run it here to its end; Control-C cancels it. Raises as `create_operation`."""
-    runner = OperationRunner(settings, now=now)
-    operation = create_operation(settings, kind, wanted, actor=actor, runner=runner, now=now)
+    runner = OperationRunner(settings)
+    operation = create_operation(settings, kind, wanted, actor=actor, runner=runner)
     pause = threading.Event()
     try:
         return runner.run(operation.pk, wait=pause.wait, progress=progress, follow=True) or operation

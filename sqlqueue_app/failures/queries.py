@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -277,10 +277,10 @@ def traces_of(row: MessageDetail) -> tuple[str, str]:
 _BATCH: Final = 10_000
 
 
-def read_all_failures(settings: Settings, *, now: Callable[[], datetime] | None = None) -> tuple[str, ...]:
+def read_all_failures(settings: Settings) -> tuple[str, ...]:
     """Index everything, for minutes in a long queue; returns the problems of unreadable queues. Raises DatabaseError."""
     while True:
-        state = catch_up(settings, limit=_BATCH, now=now() if now is not None else database_now(managed_alias()))
+        state = catch_up(settings, limit=_BATCH, now=database_now(managed_alias()))
         if not state.is_behind:
             return state.problems
 

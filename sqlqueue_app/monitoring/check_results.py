@@ -113,21 +113,20 @@ class CheckResults:
 class LiveAlerts:
     """The number of alerts on the last overview of this process that no worker ever writes, kept for ten minutes.
 
-    `clock` is in seconds. Safe from any thread.
+    Safe from any thread.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._found = (0, 0.0)
 
     def remember(self, checks: Iterable[str]) -> None:
         """Remember the alerts of an overview, by the names of their checks."""
         count = sum(name in CHECKS and name not in BUILT_IN for name in checks)
-        self._found = (count, self._clock() + _LIVE_KEPT_SECONDS)
+        self._found = (count, time.monotonic() + _LIVE_KEPT_SECONDS)
 
     def count(self) -> int:
         count, until = self._found
-        return count if self._clock() < until else 0
+        return count if time.monotonic() < until else 0
 
 
 live_alerts = LiveAlerts()

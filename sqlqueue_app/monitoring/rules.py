@@ -81,12 +81,12 @@ def change_rule(rule_id: int, values: RuleValues, secret: str = "", *, by: str =
         raise _name_is_taken(values.name) from error
 
 
-def renew_secret(rule_id: int, secret: str, *, by: str = "", now: Clock = None) -> None:
+def renew_secret(rule_id: int, secret: str, *, by: str) -> None:
     """Replace the secret for signatures from now on. RuleRefused if the rule is gone."""
     alias = managed_alias()
     with transaction.atomic(using=alias):
         rule = _locked(alias, rule_id)
-        rule.secret, rule.changed_by, rule.changed_at = secret, by[:255], _now(alias, now)
+        rule.secret, rule.changed_by, rule.changed_at = secret, by[:255], database_now(alias)
         rule.save(using=alias, update_fields=["secret", "changed_by", "changed_at"])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
@@ -82,12 +82,11 @@ class Snapshot:
         status: Status | None = None,
         minimums: Mapping[str, int] | None = None,
         in_doubt: InDoubt | None = None,
-        zone: tzinfo | None = None,
     ) -> None:
         self.settings = settings
         self.status = status
         self.now = now
-        self.zone = zone or timezone.get_default_timezone()
+        self.zone = timezone.get_default_timezone()
         self._alias = managed_alias()
         self._in_doubt = in_doubt
         if minimums is not None:

@@ -106,7 +106,7 @@ def batch_boundary(table: QueueTable, limit: int) -> tuple[int | None, bool]:
     found = table.row_version_at(limit - 1)
     if found is not None:
         return found, True
-    last = table.peek_back(1, body_limit=0)
+    last = table.peek_back(1)
     return (last[0].row_version, False) if last else (None, False)
 
 

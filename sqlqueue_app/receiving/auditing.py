@@ -33,13 +33,11 @@ class Auditing:
         *,
         acknowledges: bool = True,
         allowed: AllowedDestinations | None = None,
-        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._queue = queue
         self._composer = composer
         self._acknowledges = acknowledges
         self._allowed = allowed
-        self._now = now
 
     @property
     def copies_all(self) -> bool:
@@ -48,7 +46,7 @@ class Auditing:
 
     def begins(self) -> datetime | None:
         """The instant for `copies`, from before the handlers are called; None without an audit queue."""
-        return None if self._queue is None else self._now()
+        return None if self._queue is None else utc_now()
 
     def copies(self, row: ReceivedRow, incoming: IncomingMessage, began: datetime | None) -> list[OutgoingMessage]:
         """The messages to send for a handled message; usually none, without an audit queue.
@@ -69,7 +67,7 @@ class Auditing:
         identity = self._composer.identity
         headers = headers_of_copy(row, incoming.headers)
         headers[names.PROCESSING_STARTED] = format_time(began)
-        headers[names.PROCESSING_ENDED] = format_time(self._now())
+        headers[names.PROCESSING_ENDED] = format_time(utc_now())
         if acknowledged:
             headers[names.RETRY_ACKNOWLEDGEMENT_SENT] = "true"
         headers[names.HOST_ID] = identity.host_id.hex
@@ -83,7 +81,7 @@ class Auditing:
         destination = self._composer.destination(queue)
         if self._allowed is not None:
             self._allowed.check(destination, message_id=incoming.message_id, what="the acknowledgement of its retry")
-        now = format_time(self._now())
+        now = format_time(utc_now())
         headers: names.Headers = {
             names.RETRY_SUCCESSFUL: now,
             names.RETRY_UNIQUE_MESSAGE_ID: retry,

@@ -38,10 +38,9 @@ class LevelPoller(QueuePoller):
 class PriorityPoller:
     """Polls the queues of all priorities in one thread, as `PriorityTurns` orders them. A `Poller`."""
 
-    def __init__(self, levels: Sequence[LevelPoller], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, levels: Sequence[LevelPoller]) -> None:
         """`levels` in the order of PRIORITIES."""
         self._levels = tuple(levels)
-        self._clock = clock
         self._turns = PriorityTurns()
         self._level = 0
         self._found: bool | None = None
@@ -86,7 +85,7 @@ class PriorityPoller:
     def _note(self, found: bool) -> None:
         self._found = found
         if not found:
-            self._rests_until[self._level] = self._clock() + EMPTY_SECONDS
+            self._rests_until[self._level] = time.monotonic() + EMPTY_SECONDS
             return
         self._turns.took(self._level)
         if self._received is not None:
@@ -95,7 +94,7 @@ class PriorityPoller:
     def _order(self) -> Sequence[int]:
         if self._levels[self._level].has_rows:
             return (self._level,)
-        now, order = self._clock(), self._turns.order()
+        now, order = time.monotonic(), self._turns.order()
         rested = [level for level in order if self._rests_until[level] <= now]
         return [*rested, *(level for level in order if level not in rested)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -52,9 +52,8 @@ _RAISED_BY_POLICIES = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
 class Recovery:
     """Decides and acts for one queue. Has no state; used in the thread of its processor."""
 
-    def __init__(self, config: ProcessorConfig, *, now: Callable[[], datetime] = utc_now) -> None:
+    def __init__(self, config: ProcessorConfig) -> None:
         self._config = config
-        self._now = now
 
     def decide(self, delivery: Delivery, failure: Failure, error: BaseException | None = None) -> Action:
         """The policy's decision on a failed attempt. Never raises: if the policy fails, the default one decides."""
@@ -68,7 +67,7 @@ class Recovery:
             if action is RetryNow or action is Discard:
                 # The policy returned the class: it takes no arguments.
                 action = action()
-            _check(action, self._now())
+            _check(action, utc_now())
         except _RAISED_BY_POLICIES as broken:
             logger.critical(
                 "the recoverability policy failed (%s: %s), the default policy decides",
@@ -77,7 +76,7 @@ class Recovery:
                 extra=self._config.log_extra("recoverability_failed", incoming.message_id),
                 exc_info=broken,
             )
-            action = by_default(settings, context, self._now())
+            action = by_default(settings, context, utc_now())
         return self._possible(action, incoming)
 
     def write(self, action: Action, delivery: Delivery, failure: Failure) -> None:
@@ -121,7 +120,7 @@ class Recovery:
             unrecoverable=failure.unrecoverable,
             delayed_retries=retries_so_far(incoming.headers),
             last_delayed_retry_at=last_retry_at(incoming.headers),
-            now=self._now(),
+            now=utc_now(),
             endpoint=self._config.endpoint,
             queue=self._config.queue,
             message_id=incoming.message_id,
@@ -148,7 +147,7 @@ class Recovery:
         return MoveToError(self._config.recoverability.error_queue)
 
     def _delayed_copy(self, delay: timedelta, delivery: Delivery) -> OutgoingMessage:
-        headers = with_next_retry(headers_of_copy(delivery.row, delivery.incoming.headers), self._now())
+        headers = with_next_retry(headers_of_copy(delivery.row, delivery.incoming.headers), utc_now())
         return OutgoingMessage(self._config.address, headers, delivery.row.body or b"", delay=delay)
 
     def _error_queue(self, text: str) -> ErrorQueue:

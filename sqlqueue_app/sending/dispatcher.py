@@ -33,7 +33,7 @@ _SIGNALLED_TOGETHER = 500
 class Dispatcher:
     """Writes into the tables of one alias, on the calling thread's connection, inside its transaction if there is one.
 
-    Delayed messages go into the table of `endpoint`; without one they are refused. `now` computes the header with their due time.
+    Delayed messages go into the table of `endpoint`; without one they are refused.
     """
 
     def __init__(
@@ -43,12 +43,10 @@ class Dispatcher:
         *,
         endpoint: str | None = None,
         claim_checks: ClaimChecks | None = None,
-        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.alias = alias
         self.endpoint = endpoint
         self.book = book
-        self._now = now
         self._claim_checks = claim_checks
         # Mostly the same few queues; bounded, because reply-to addresses of other endpoints are resolved here too.
         self._resolve = lru_cache(maxsize=_REMEMBERED_ADDRESSES)(book.resolve)
@@ -113,7 +111,7 @@ class Dispatcher:
                 name = message.message_id or new_message_id()
                 unique[number, self._table(message.destination), name, message.delay, message.deliver_at] = message
         # Before anything is written: a time that no table can hold raises here.
-        now = self._now()
+        now = utc_now()
         waiting = {place: self._delayed_row(message, now) for place, message in unique.items() if message.is_delayed}
         return (
             (self._delayed, waiting[place]) if place in waiting else self._immediate(message) for place, message in unique.items()
@@ -163,7 +161,7 @@ class Dispatcher:
             yield self._delayed if row.is_delayed else self._table(destination), row
 
     def _write(self, rows: Iterable[tuple[Inserts, NewRow]], *, begun: bool) -> None:
-        soonest = _EarliestDue(self._now)
+        soonest = _EarliestDue()
         write_chunks(self.alias, chunks_by_table(soonest.of(rows)), begun=begun)
         if soonest.seconds is not None:
             notify_of_delay(self.alias, soonest.seconds)
@@ -234,8 +232,7 @@ def missing_queue_hint(queue: str) -> str:
 class _EarliestDue:
     """Records in how many seconds, by our clock, the first delayed row is due; None if there is none."""
 
-    def __init__(self, now: Callable[[], datetime]) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self.seconds: float | None = None
 
     def of(self, rows: Iterable[tuple[Inserts, NewRow]]) -> Iterator[tuple[Inserts, NewRow]]:
@@ -243,7 +240,7 @@ class _EarliestDue:
         for placed in rows:
             row = placed[1]
             if row.is_delayed:
-                wait = (row.delay_ms or 0) / 1000 if row.due is None else (row.due - self._now()).total_seconds()
+                wait = (row.delay_ms or 0) / 1000 if row.due is None else (row.due - utc_now()).total_seconds()
                 self.seconds = wait if self.seconds is None else min(wait, self.seconds)
             yield placed
 

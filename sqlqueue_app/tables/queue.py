@@ -137,9 +137,9 @@ class QueueTable(Table):
         """The first rows after a RowVersion, oldest first. Takes none, and does not wait for rows that are being received."""
         return self._peek(limit, after, body_limit, compared=">", order="ASC")
 
-    def peek_back(self, limit: int, *, before: int = LAST_ROW_VERSION, body_limit: int = PEEKED_BODY_BYTES) -> list[PeekedRow]:
-        """The last rows at or before a RowVersion, newest first; otherwise as `peek`."""
-        return self._peek(limit, before, body_limit, compared="<=", order="DESC")
+    def peek_back(self, limit: int, *, before: int = LAST_ROW_VERSION) -> list[PeekedRow]:
+        """The last rows at or before a RowVersion, newest first, without bodies; otherwise as `peek`."""
+        return self._peek(limit, before, 0, compared="<=", order="DESC")
 
     def _peek(self, limit: int, place: int, body_limit: int, **texts: str) -> list[PeekedRow]:
         statement = self.dialect.statement("peek", table=self.qualified, **texts, **self._correlation_columns())

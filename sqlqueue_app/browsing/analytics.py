@@ -165,17 +165,14 @@ class Rollup:
         """The `durations` from sending to the end of processing."""
         return durations(self.critical_count, self.critical_sum, self.critical)
 
-    def add(self, values: dict[str, Any]) -> None:
-        for name in _SUMS:
-            setattr(self, name, getattr(self, name) + (values[name] or 0))
-
     def add_sketches(self, processing: Any, critical: Any) -> None:
         _merge(self.processing, processing)
         _merge(self.critical, critical)
 
     def plus(self, other: Rollup) -> None:
         """Add another rollup, which is not changed."""
-        self.add({name: getattr(other, name) for name in _SUMS})
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.processing = merged(self.processing, other.processing)
         self.critical = merged(self.critical, other.critical)
 
@@ -200,12 +197,11 @@ def read_rollups(query: RollupQuery) -> RollupResult:
     """Run the query: at most six statements."""
     rows = _rows(query)
     over_time: dict[datetime, Rollup] = {}
-    for values in rows.values("at").annotate(**{f"sum_{name}": Sum(name) for name in _SUMS}).order_by("at"):
-        over_time[values["at"]] = _summed(values)
-    total = Rollup()
-    for each in over_time.values():
-        total.plus(each)
     sums = {f"sum_{name}": Sum(name) for name in _SUMS}
+    total = Rollup()
+    for values in rows.values("at").annotate(**sums).order_by("at"):
+        over_time[values["at"]] = _summed(values)
+        total.plus(over_time[values["at"]])
     kinds = rows.values("endpoint", "message_type").annotate(**sums).order_by("-sum_processed", "endpoint", "message_type")
     found = list(kinds[: MAX_KINDS + 1])
     by_kind = {(values["endpoint"], values["message_type"]): _summed(values) for values in found[:MAX_KINDS]}
@@ -231,9 +227,8 @@ def _rows(query: RollupQuery) -> QuerySet[MessageFigures]:
 
 
 def _summed(values: dict[str, Any]) -> Rollup:
-    found = Rollup()
-    found.add({name: values[f"sum_{name}"] for name in _SUMS})
-    return found
+    sums: dict[str, Any] = {name: values[f"sum_{name}"] or 0 for name in _SUMS}
+    return Rollup(**sums)
 
 
 def _quantiles(

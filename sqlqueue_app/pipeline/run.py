@@ -50,13 +50,10 @@ class PipelineOptions:
 
     def shown(self) -> dict[str, Any]:
         """The options stored with the run: no Spark settings, because they contain keys."""
-        return {
-            "continuous": self.continuous,
-            "peek_only": self.peek_only,
-            "keep_days": self.keep_days,
-            "compact": self.compact,
-            "batch_size": self.batch_size,
-        }
+        return {name: getattr(self, name) for name in ("continuous", "peek_only", "keep_days", "compact", "batch_size")}
+
+
+_OF_SETTINGS: Final = ("lake", "master", "peek_only", "keep_days", "batch_size", "every_seconds", "spark")
 
 
 def options_of(settings: Settings, **given: Any) -> PipelineOptions:
@@ -65,16 +62,8 @@ def options_of(settings: Settings, **given: Any) -> PipelineOptions:
     Raises ConfigurationError if no lake is configured or its URL contains a password.
     """
     configured = settings.pipeline or PipelineSettings()
-    chosen = {
-        "lake": configured.lake,
-        "master": configured.master,
-        "peek_only": configured.peek_only,
-        "keep_days": configured.keep_days,
-        "batch_size": configured.batch_size,
-        "every_seconds": configured.every_seconds,
-        "spark": dict(configured.spark),
-        **{name: value for name, value in given.items() if value is not None},
-    }
+    chosen: dict[str, Any] = {name: getattr(configured, name) for name in _OF_SETTINGS}
+    chosen |= {name: value for name, value in given.items() if value is not None}
     if not chosen["lake"]:
         raise ConfigurationError(
             'the lake is not named: give --lake PATH, or set SQLQUEUE["PIPELINE"]["LAKE"] to a folder or a URL'

@@ -64,12 +64,12 @@ class Counted:
         """Add the counts of another."""
         longest = [each for each in (self.critical_max, other.critical_max) if each is not None]
         slowest = max(self.processing_max, other.processing_max)
-        for field in fields(Counted):
-            if not field.name.endswith("_max"):
-                setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        for name in SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.processing_max, self.critical_max = slowest, max(longest, default=None)
 
 
+SUMS: Final = tuple(field.name for field in fields(Counted) if not field.name.endswith("_max"))
 _NOTHING: Final = Counted()
 
 

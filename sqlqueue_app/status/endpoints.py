@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -19,10 +19,11 @@ from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import EndpointExpectation, EndpointSample, FailedMessage, FailureStatus, Operation
 from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.receiving.measures import SUMS, Counted
 from sqlqueue_app.status.events import Actor
 from sqlqueue_app.status.instances import InstanceStatus, clock_of_rows, is_received, read_instances, works_on
 from sqlqueue_app.status.queues import QueueProblem, QueueStatus, known_queues, queue_name_at, read_queues, total_depth, utc_now
-from sqlqueue_app.status.samples import FINEST, RESOLUTIONS, SUMS, Resolution
+from sqlqueue_app.status.samples import FINEST, RESOLUTIONS, Resolution
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import Depth
 
@@ -97,7 +98,7 @@ def read_endpoints(settings: Settings, only: str | None = None) -> Endpoints:
             is_in_settings=name in settings.senders,
             queues=tuple(status for queue, status in statuses.items() if name in queue.endpoints),
             instances=tuple(each for each in instances if each.endpoint == name),
-            measured=None if measured is None else measured.get(name, Measured(60.0)),
+            measured=None if measured is None else measured.get(name, Measured(length=60.0)),
             failed=None if failed is None else failed.get(name),
             minimum=minimums.get(name, 0),
         )
@@ -143,21 +144,11 @@ RECENT: Final = timedelta(minutes=1)
 MAX_POINTS: Final = 1500
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+@dataclass(slots=True)
+class Measured(Counted):
     """Work done in `length` seconds. Times in seconds; None where no message has one. Means are weighted by message."""
 
-    length: float
-    handled: int = 0
-    failures: int = 0
-    immediate_retries: int = 0
-    delayed_retries: int = 0
-    moved_to_error: int = 0
-    processing_seconds: float = 0.0
-    processing_max: float = 0.0
-    critical_measured: int = 0
-    critical_seconds: float = 0.0
-    critical_max: float | None = None
+    length: float = field(kw_only=True)
 
     @property
     def throughput(self) -> float:
@@ -197,7 +188,7 @@ def recent_measures(alias: str, now: datetime) -> dict[str, Measured]:
     """The measures of each endpoint in the last minute. One statement."""
     end = FINEST.start_of(now)
     rows = _summed(_samples(alias, None, FINEST, end - RECENT, end).values("endpoint"))
-    return {row.pop("endpoint"): Measured(RECENT.total_seconds(), **row) for row in rows}
+    return {row.pop("endpoint"): Measured(length=RECENT.total_seconds(), **row) for row in rows}
 
 
 def measures_by_type_and_instance(
@@ -219,23 +210,9 @@ def measures_by_type_and_instance(
     by_instance: dict[str, Measured] = {}
     for row in rows:
         message_type, instance = row.pop("message_type"), row.pop("instance")
-        of_instance = Measured(lengths[instance], **row)
-        by_type[message_type] = _both(by_type.get(message_type), replace(of_instance, length=longest))
-        by_instance[instance] = _both(by_instance.get(instance), of_instance)
+        by_type.setdefault(message_type, Measured(length=longest)).add(Counted(**row))
+        by_instance.setdefault(instance, Measured(length=lengths[instance])).add(Counted(**row))
     return _busiest_first(by_type), _busiest_first(by_instance)
-
-
-def _both(first: Measured | None, second: Measured) -> Measured:
-    """Combine two measures of the same time."""
-    if first is None:
-        return second
-    longest = [each for each in (first.critical_max, second.critical_max) if each is not None]
-    return Measured(
-        first.length,
-        **{name: getattr(first, name) + getattr(second, name) for name in SUMS},
-        processing_max=max(first.processing_max, second.processing_max),
-        critical_max=max(longest, default=None),
-    )
 
 
 def _busiest_first(found: dict[str, Measured]) -> dict[str, Measured]:
@@ -252,8 +229,8 @@ def measures_over_time(alias: str, endpoint: str, period: timedelta, now: dateti
     end = resolution.start_of(now - late)
     begin = resolution.start_of(now - period) + timedelta(seconds=resolution.seconds)
     rows = _summed(_samples(alias, endpoint, resolution, begin, end).values("taken_at"))
-    found = {row.pop("taken_at"): Measured(resolution.seconds, **row) for row in rows}
-    nothing = Measured(resolution.seconds)
+    found = {row.pop("taken_at"): Measured(length=resolution.seconds, **row) for row in rows}
+    nothing = Measured(length=resolution.seconds)
     times = int((end - begin).total_seconds()) // resolution.seconds
     every = [begin + timedelta(seconds=resolution.seconds * number) for number in range(times)]
     return [(at, found.get(at, nothing)) for at in every]

@@ -25,7 +25,7 @@ from sqlqueue_app.messages.errors import DatabaseError, TransientError
 from sqlqueue_app.models import EndpointSample, EndpointTotal, Instance, QueueSample
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.instances import claim, forget_claims, is_dead, managed_alias
-from sqlqueue_app.receiving.measures import Counted, Measures
+from sqlqueue_app.receiving.measures import SUMS, Counted, Measures
 from sqlqueue_app.status.delayed import DelayedStatus, read_delayed
 from sqlqueue_app.status.instances import InstanceStatus
 from sqlqueue_app.status.overview import Status
@@ -170,10 +170,6 @@ def _of_endpoint(group: Sequence[EndpointSample]) -> dict[str, Any]:
     }
 
 
-SUMS: Final = (
-    "handled", "failures", "immediate_retries", "delayed_retries", "moved_to_error",
-    "processing_seconds", "critical_measured", "critical_seconds",
-)  # fmt: skip
 TABLES: Final = (
     SampleTable(QueueSample, ("queue",), _of_queue),
     SampleTable(EndpointSample, ("endpoint", "instance", "message_type"), _of_endpoint),

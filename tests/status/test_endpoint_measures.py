@@ -48,7 +48,7 @@ def test_means_are_weighted_by_message(queue_database: QueueDatabase) -> None:
     assert (by_type["A"].processing_mean, by_type["A"].critical_mean, by_type["A"].critical_max) == (1.0, 3.0, 7.0)
     assert (by_type["B"].critical_mean, by_type["B"].critical_max, by_type["B"].processing_max) == (None, None, 3.0)
     assert {name: (each.handled, each.failures) for name, each in by_instance.items()} == {"one": (10, 2), "two": (2, 0)}
-    assert Measured(60).processing_mean is None
+    assert Measured(length=60).processing_mean is None
 
 
 def test_measures_are_summed_by_type_and_instance(queue_database: QueueDatabase) -> None:

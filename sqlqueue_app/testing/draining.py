@@ -67,42 +67,31 @@ def drain(
     `with_delayed` handles every delayed message in order of its due time. `limit` is the most messages to handle. Raises
     AssertionError after 10,000 messages, because two handlers probably send to each other.
     """
-    return _drain(_NOTE, endpoint, with_delayed=with_delayed, after=after, raises=raise_errors, limit=limit)
+    return handle_waiting(endpoint, with_delayed=with_delayed, after=after, raise_errors=raise_errors, limit=limit)
 
 
-_NOTE = "raised while drain() handled {message}; drain(raise_errors=False) lets recoverability act"
-
-
-def drain_without_failed(endpoint: str, *, raise_errors: bool) -> Drained:
-    """`drain()` of an endpoint that removes the message whose handler has raised: the next drain does not meet it again."""
-    return _drain(_NOTE, endpoint, with_delayed=False, after=None, raises=raise_errors, limit=None, keeps_failed=False)
-
-
-def drain_all(note: str) -> Drained:
-    """`drain()` of all endpoints. `note` is added to an error, with `{message}` as the message that was being handled."""
-    return _drain(note, None, with_delayed=False, after=None, raises=True, limit=None)
-
-
-def _drain(
-    note: str,
-    endpoint: str | None,
+def handle_waiting(
+    endpoint: str | None = None,
     *,
-    with_delayed: bool,
-    after: timedelta | None,
-    raises: bool,
-    limit: int | None,
+    with_delayed: bool = False,
+    after: timedelta | None = None,
+    raise_errors: bool = True,
+    limit: int | None = None,
+    note: str = "raised while drain() handled {message}; drain(raise_errors=False) lets recoverability act",
     keeps_failed: bool = True,
 ) -> Drained:
+    """As `drain()`. `note` is added to an error, with `{message}` as the message that was being handled.
+
+    Without `keeps_failed`, the message whose handler has raised is removed: the next drain does not meet it again.
+    """
     settings = get_settings()
     drained = Drained()
-    drain = _Drain(settings, endpoint, drained, raises)
+    drain = _Drain(settings, endpoint, drained, raise_errors)
     failure: BaseException | None = None
     try:
         drain.run(with_delayed=with_delayed, after=after, limit=limit)
-    except FailedInTest as stop:
-        failure = stop.error
-    except PoisonMessage as poison:
-        failure = poison
+    except (FailedInTest, PoisonMessage) as stop:
+        failure = stop.error if isinstance(stop, FailedInTest) else stop
     finally:
         record(connection_of(settings.database), drained.messages)
     if failure is not None:
@@ -115,7 +104,6 @@ def _drain(
 
 class _Drain:
     def __init__(self, settings: Settings, endpoint: str | None, drained: Drained, raises: bool) -> None:
-        self._drained = drained
         self._sources = [
             _Source([_Queue(each, queue, drained, raises) for queue in queues])
             for each in endpoints_of(settings, None if endpoint is None else [endpoint])

@@ -9,7 +9,7 @@ from django.db import transaction
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.sending.subscribers import use_subscribers
 from sqlqueue_app.status.queues import address_book_of
-from sqlqueue_app.testing.draining import drain_all
+from sqlqueue_app.testing.draining import handle_waiting
 from sqlqueue_app.testing.memory import HandlerSubscribers
 
 
@@ -25,4 +25,4 @@ def write_and_handle(alias: str, write: Callable[[], object]) -> None:
     """
     with transaction.atomic(using=alias):
         write()
-        drain_all("raised while EAGER handled {message}: nothing was sent")
+        handle_waiting(note="raised while EAGER handled {message}: nothing was sent")

@@ -41,7 +41,7 @@ from sqlqueue_app.tables.connections import connection_of
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.subscriptions import SubscriptionRow
 from sqlqueue_app.testing.asserting import SentMessage, exclude, failed, sent
-from sqlqueue_app.testing.draining import Drained, drain, drain_without_failed
+from sqlqueue_app.testing.draining import Drained, drain, handle_waiting
 
 # Not available on SQLite, and features that need a running process.
 _NOT_IN_MEMORY = ("DEFAULT_SCHEMA", "SCHEMA_FOR_QUEUE", "SCHEMA_FOR_ENDPOINT", "CATALOG_FOR_QUEUE", "CATALOG_FOR_ENDPOINT")
@@ -109,7 +109,7 @@ class InMemoryEndpoint:
         """
         given = {**({} if reply_to is None else {names.REPLY_TO_ADDRESS: reply_to}), **(headers or {})}
         exclude(connection_of(ALIAS), send(message, body, to=self.name, headers=given), self.name)  # type: ignore[call-overload]
-        return drain_without_failed(self.name, raise_errors=raise_errors)
+        return handle_waiting(self.name, raise_errors=raise_errors, keeps_failed=False)
 
     def drain(self, **options: Any) -> Drained:
         """`drain()` of this endpoint."""

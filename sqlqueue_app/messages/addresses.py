@@ -83,6 +83,8 @@ def check_name(name: str, dialect: str, suffix_bytes: int = 0, *, part: str = "t
         raise AddressError(
             f"the table name {name!r} begins with '#', which makes it a temporary table on SQL Server: choose another name"
         )
+    if dialect == "sqlite" and part == "table" and name.lower().startswith("sqlite_"):
+        raise AddressError(f"the table name {name!r} begins with 'sqlite_', which SQLite reserves: choose another name")
     limit, unit, length = _measure(name, dialect, part)
     if limit is None or length + suffix_bytes <= limit:
         return

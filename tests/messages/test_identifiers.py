@@ -73,6 +73,7 @@ def test_name_that_the_database_supports_is_accepted(name: str, dialect: str, su
         ("x" * 56, "postgresql", 0, "table", "is 56 bytes long; postgresql allows 55 bytes"),
         ("é" * 28, "postgresql", 0, "table", "is 56 bytes long"),
         ("x" * 64, "postgresql", 0, "schema", "schema name .* is 64 bytes long; postgresql allows 63 bytes"),
+        ("SQLite_Sales", "sqlite", 0, "table", "begins with 'sqlite_', which SQLite reserves"),
         ("#Sales", "sqlserver", 0, "table", "begins with '#', which makes it a temporary table on SQL Server"),
         (" ", "sqlite", 0, "table", "is empty or white space"),
         ("a\0", "sqlite", 0, "table", "contains the character NUL"),

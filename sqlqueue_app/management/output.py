@@ -247,13 +247,13 @@ def health_lines(health: Health) -> Iterator[str]:
     """The level, then the findings."""
     yield f"{health.level.name}: {_summary(health)}" if not health.findings else health.level.name
     for each in health.findings:
-        yield terminal_line(f"{each.level.name.lower()}: {each.text}")
+        yield terminal_line(f"{each.level.name.lower()}: {' '.join(each.text.split())}")
 
 
 def nagios_line(health: Health) -> str:
     """One line in the format of Nagios and Icinga plugins: level, findings, and performance data."""
     text_of_findings = "; ".join(each.text for each in health.findings) or _summary(health)
-    text = " ".join(terminal_line(text_of_findings).replace("|", "/").split())
+    text = terminal_line(" ".join(text_of_findings.split())).replace("|", "/")
     data = " ".join(_performance(each) for each in health.measures)
     return f"SQLQUEUE {health.level.name} - {text}" + (f" | {data}" if data else "")
 

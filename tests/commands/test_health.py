@@ -14,9 +14,11 @@ from django.core.management import CommandError, call_command
 import sqlqueue_app.monitoring.health
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
+from sqlqueue_app.management.output import health_lines, nagios_line
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.models import FailedMessage
 from sqlqueue_app.models.failures import FailureStatus
+from sqlqueue_app.monitoring.health import Health, HealthFinding, Level
 from sqlqueue_app.status.endpoints import set_minimum
 from sqlqueue_app.status.events import Actor
 from sqlqueue_app.status.overview import read_status
@@ -284,6 +286,13 @@ def test_names_are_escaped_in_the_line(sqlite_database: QueueDatabase) -> None:
     assert out.count("\n") == 1
     assert out.count("|") == 1
     assert "'it''s a_b/c\\n" in out
+
+
+def test_error_of_the_database_is_one_line() -> None:
+    finding = HealthFinding(Level.CRITICAL, "instances", "", 'relation "x" does not exist\nLINE 1: SELECT\n               ^')
+
+    assert list(health_lines(Health((finding,))))[1] == 'critical: relation "x" does not exist LINE 1: SELECT ^'
+    assert nagios_line(Health((finding,))) == 'SQLQUEUE CRITICAL - relation "x" does not exist LINE 1: SELECT ^'
 
 
 def test_json_document_agrees(sqlite_database: QueueDatabase) -> None:

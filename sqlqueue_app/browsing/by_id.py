@@ -165,9 +165,10 @@ def _find(settings: Settings, tables: _Tables, message_id: str, limit: int) -> _
 
     def fits(row: ScannedRow) -> bool:
         named = row.headers.get(names.MESSAGE_ID)
-        if row.headers.get(names.TASK_RESULT) == message_id:
+        if message_id in (named, row.headers.get(names.TASK_RESULT)):
             return True
-        return named == message_id if named else wanted is not None and guid_of(row.native_id) == wanted
+        # A GUID has several spellings.
+        return wanted is not None and guid_of(named or row.native_id) == wanted
 
     is_one_moment = len(tables) <= TABLES_PER_STATEMENT
     return _Found([row for row in rows if fits(row)], with_locked and is_one_moment and not result.longer)

@@ -476,6 +476,9 @@ def test_id_of_a_uuid_field_is_known(shop: Bench) -> None:
     message_id = send("Test.Message", {})
     assert message_status(uuid.UUID(message_id)) == MessageStatus(message_id, MessageState.WAITING, "Sales")
     assert revoke(uuid.UUID(message_id))
+    capitals = send("Test.Message", {}, message_id=str(uuid.uuid4()).upper())
+    assert message_status(uuid.UUID(capitals)).state is MessageState.WAITING
+    assert revoke(uuid.UUID(capitals))
 
 
 # --- limits and wrong calls ---------------------------------------------------------------------------------------------------

@@ -174,7 +174,8 @@ class Saga(models.Model):
     def own_fields(cls) -> list[models.Field[Any, Any]]:
         """The fields of the project: the state."""
         ours = {field.name for field in Saga._meta.get_fields()}
-        return [field for field in cls._meta.concrete_fields if field.name not in ours]
+        others = (field for field in cls._meta.concrete_fields if field.name not in ours)
+        return [field for field in others if not getattr(field.remote_field, "parent_link", False)]
 
     @classmethod
     def check(cls, **kwargs: Any) -> list[checks.CheckMessage]:

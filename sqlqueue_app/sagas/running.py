@@ -7,7 +7,6 @@ other, whatever threads and processes receive them.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
@@ -141,7 +140,7 @@ class SagaMethod:
                 return None
             return self.saga.not_found(message, context)
 
-    def _id_in(self, context: MessageContext) -> uuid.UUID | None:
+    def _id_in(self, context: MessageContext) -> Any:
         """The saga that the headers name; None unless it is of this class. NServiceBus ignores them in events, and so do we."""
         header = incoming_of(context).headers.get
         if not (text := header(names.SAGA_ID)) or incoming_of(context).intent is Intent.PUBLISH:
@@ -149,9 +148,9 @@ class SagaMethod:
         if plain_name(header(names.SAGA_TYPE) or "") != plain_name(self._type):
             return None
         try:
-            return uuid.UUID(text)
-        except ValueError as error:
-            raise Unrecoverable(f"the header {names.SAGA_ID} is {text!r:.80}; expected a GUID") from error
+            return self.saga._meta.pk.to_python(text)
+        except ValidationError as error:
+            raise Unrecoverable(f"the header {names.SAGA_ID} is {text!r:.80}: {'; '.join(error.messages)}") from error
 
     def _place(self, context: MessageContext) -> tuple[str, AbstractContextManager[object]]:
         """The alias of the rows, and a transaction around the work unless the receive transaction is it."""
@@ -162,9 +161,7 @@ class SagaMethod:
         alias = router.db_for_write(self.saga)
         return alias, transaction.atomic(using=alias)
 
-    def _find(
-        self, alias: str, mark: SagaMark, message: Any, context: MessageContext, saga_id: uuid.UUID | None
-    ) -> tuple[Saga | None, Role]:
+    def _find(self, alias: str, mark: SagaMark, message: Any, context: MessageContext, saga_id: Any) -> tuple[Saga | None, Role]:
         """The saga of the message, its row locked, and whether the message has just started it; None if there is none."""
         # Not in the order of the model, which may join other tables, and lock their rows.
         rows = self.saga._base_manager.using(alias).order_by()

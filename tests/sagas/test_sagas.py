@@ -367,6 +367,57 @@ def test_message_without_what_correlate_reads_fails_at_once(bench: Bench, calls:
     assert "correlate raised KeyError: 'number'" in missing["NServiceBus.ExceptionInfo.Message"]
 
 
+def test_saga_may_inherit_from_a_model_with_a_table(bench: Bench, calls: Calls) -> None:
+    class Parent(NumberedSaga):
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = REGISTRY
+
+    class Child(Parent):
+        count = models.IntegerField(default=0)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = REGISTRY
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None:
+            self.count += 1
+            self.request_timeout(context, "Test.Late", delay=0)
+
+        @on_timeout("Test.Late")
+        def late(self, message: Any, context: Any) -> None:
+            calls.add(self.count)
+
+    create_table(bench.database.alias, Parent)
+    create_table(bench.database.alias, Child)
+    assert "sqlqueue.E052" not in ids(Child)
+    bench.put_message("Test.Begin", {"number": 1})
+    bench.run()
+    bench.run()
+    assert calls.seen == [1]
+    assert "parent_ptr" not in OrderSagas(bench).rows(Child)[0].history[0]["changed"]
+
+
+def test_saga_may_have_an_id_of_another_kind(bench: Bench, calls: Calls) -> None:
+    class Counted(NumberedSaga):
+        id: Any = models.BigAutoField(primary_key=True)
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None:
+            self.request_timeout(context, "Test.Late", delay=0)
+
+        @on_timeout("Test.Late")
+        def late(self, message: Any, context: Any) -> None:
+            calls.add(self.pk)
+
+    create_table(bench.database.alias, Counted)
+    bench.put_message("Test.Begin", {"number": 1})
+    bench.run()
+    bench.run()
+    assert calls.seen == [1]
+
+
 def test_order_of_the_model_joins_no_other_table(bench: Bench, calls: Calls) -> None:
     """PostgreSQL refuses to lock the optional side of a join, and would lock the rows of others in it."""
 

@@ -273,7 +273,7 @@ def test_id_of_another_saga_is_ignored(bench: Bench, orders: OrderSagas, headers
 def test_saga_id_that_is_no_guid_fails_at_once(bench: Bench, orders: OrderSagas) -> None:
     orders.put("Test.OrderPaid", {}, **{"NServiceBus.SagaId": "none", "NServiceBus.SagaType": "sqlqueue_app.OrderSaga"})
     bench.run()
-    assert "expected a GUID" in bench.headers("error")[0]["NServiceBus.ExceptionInfo.Message"]
+    assert "is not a valid UUID" in bench.headers("error")[0]["NServiceBus.ExceptionInfo.Message"]
 
 
 @pytest.mark.parametrize("saga_type", ["Shop.Other, Shop", "sqlqueue_app.OrderSaga"])

@@ -26,7 +26,7 @@ from sqlqueue_app.failures.operation_batches import (
     set_status,
 )
 from sqlqueue_app.failures.operation_kinds import error_queue_refusal
-from sqlqueue_app.failures.retrying import RetryTargets, Target, address_text, count_use, remove, row_to_send, without_failure
+from sqlqueue_app.failures.retrying import RetryTargets, Target, count_use, remove, retry_headers, row_to_send
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import new_message_id
 from sqlqueue_app.messages.errors import PoisonMessage, SqlQueueError
@@ -67,6 +67,8 @@ LOCKED: Final = frozenset(
         names.EDIT_OF,
         names.RETRY_UNIQUE_MESSAGE_ID,
         names.RETRY_ACKNOWLEDGEMENT_QUEUE,
+        names.RETRY_TO,
+        names.TARGET_ENDPOINT_ADDRESS,
     }
 )
 _LOCKED_PREFIX: Final = "NServiceBus.ExceptionInfo."
@@ -210,12 +212,10 @@ def _send(settings: Settings, failure: FailedMessage, headers: Headers, body: st
     message_id = new_message_id()
     kept = {name: value for name, value in original.items() if is_locked(name)}
     edited = {
-        **without_failure({**kept, **headers}),
+        # A copy that fails is a new failure, which `unique_message_id` identifies by both ids of the original.
+        **retry_headers({**kept, **headers}, failure.pk, source.address, targets),
         names.MESSAGE_ID: message_id,
         names.EDIT_OF: str(failure.pk),
-        # For the acknowledgement. A copy that fails is a new failure, which `unique_message_id` identifies by both ids.
-        names.RETRY_UNIQUE_MESSAGE_ID: str(failure.pk),
-        names.RETRY_ACKNOWLEDGEMENT_QUEUE: address_text(targets.book, source.address),
     }
     # The columns of the failed row would undo an edited reply-to address.
     new = row_to_send(queue_table(settings.database, target.address), edited, _bytes(body, row.body or b""))

@@ -66,15 +66,17 @@ def without_failure(headers: Headers) -> Headers:
     return {name: value for name, value in headers.items() if not name.startswith(_OF_THE_FAILURE)}
 
 
-def retry_headers(headers: Headers, *, unique_id: uuid.UUID, acknowledgement_queue: str, failed_target: str) -> Headers:
-    """The headers of a retry, which request an acknowledgement. `failed_target` is the final queue for a forwarder."""
+def retry_headers(headers: Headers, unique_id: uuid.UUID, source: QueueAddress, targets: RetryTargets) -> Headers:
+    """The headers of a retry, which request an acknowledgement in the error queue `source`."""
     kept = without_failure(headers)
     kept[names.RETRY_UNIQUE_MESSAGE_ID] = str(unique_id)
-    kept[names.RETRY_ACKNOWLEDGEMENT_QUEUE] = acknowledgement_queue
+    kept[names.RETRY_ACKNOWLEDGEMENT_QUEUE] = address_text(targets.book, source)
+    kept.pop(names.TARGET_ENDPOINT_ADDRESS, None)
     if kept.get(names.RETRY_TO):
-        kept[names.TARGET_ENDPOINT_ADDRESS] = failed_target
-    else:
-        kept.pop(names.TARGET_ENDPOINT_ADDRESS, None)
+        # For the forwarder: the final queue.
+        failed_q = headers.get(names.FAILED_QUEUE) or ""
+        final = targets.of(failed_q)
+        kept[names.TARGET_ENDPOINT_ADDRESS] = final.text if isinstance(final, Target) else failed_q
     return kept
 
 
@@ -200,14 +202,7 @@ class RetryBatch:
             count_use(redirect, count)
 
     def _row(self, each: _Sendable, row: TakenRow) -> tuple[QueueAddress, NewRow]:
-        book = self._targets.book
-        failed = self._targets.of(each.headers.get(names.FAILED_QUEUE) or "")
-        headers = retry_headers(
-            each.headers,
-            unique_id=each.failure.pk,
-            acknowledgement_queue=address_text(book, each.source),
-            failed_target=failed.text if isinstance(failed, Target) else each.headers.get(names.FAILED_QUEUE) or "",
-        )
+        headers = retry_headers(each.headers, each.failure.pk, each.source, self._targets)
         table = queue_table(self._settings.database, each.target.address)
         return each.target.address, row_to_send(table, headers_of_copy(row, headers), row.body)
 

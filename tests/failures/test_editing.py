@@ -23,6 +23,7 @@ from sqlqueue_app.failures.operations import preview
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.models import FailedAttempt, FailedMessage
+from sqlqueue_app.status.queues import address_of_queue
 from tests.support.databases import QueueDatabase
 from tests.support.failing import fail, failed_row, install_sales, statuses
 from tests.support.filling import count, table
@@ -102,6 +103,16 @@ def test_edited_copy_keeps_what_only_columns_held(sqlite_database: QueueDatabase
     (sent,) = table(sqlite_database, "Sales").peek(9)
     assert {name: json.loads(sent.headers or "").get(name) for name in held} == held
     assert (sent.reply_to_address, sent.correlation_id) == ("Web", "asked before")
+
+
+def test_copy_for_a_forwarder_names_the_final_queue(shop: QueueDatabase) -> None:
+    install_sales(shop, ENDPOINTS={"Sales": {"CALLBACKS": False}, "Adapter": {"CALLBACKS": False}})
+    failure = failed(shop, more={names.RETRY_TO: "Adapter", names.TARGET_ENDPOINT_ADDRESS: "old"})
+
+    send(failure)
+
+    (row,) = table(shop, "Adapter").peek(9)
+    assert json.loads(row.headers or "")[names.TARGET_ENDPOINT_ADDRESS] == address_of_queue("Sales")
 
 
 def test_message_is_edited_only_once(shop: QueueDatabase) -> None:

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import islice
 
 from django.db import Error as DjangoDatabaseError
 from django.db.transaction import Atomic
@@ -57,8 +58,8 @@ def drain(
     """Handle the waiting messages of one endpoint or of all, and messages that handlers send there, until none is left.
 
     The real handlers run in the calling thread and inside its open transaction on the queues' alias, if there is one: in Django's
-    TestCase everything is rolled back after the test. `on_commit` hooks of a handler and messages sent at once run when its message
-    is done.
+    TestCase everything is rolled back after the test, and `on_commit` hooks of a handler run when its message is done; in a
+    transaction that commits, they run then. Messages sent at once are written when the message is done.
 
     With `raise_errors` the first exception of a handler is raised unchanged and its message returns to the queue (in mode none it
     is lost). Otherwise recoverability applies: retries, the error queue.
@@ -116,11 +117,9 @@ class _Drain:
     def run(self, *, with_delayed: bool, after: timedelta | None, limit: int | None) -> None:
         if after is not None:
             self._bring_nearer(after)
-        for done, (queue, rows) in enumerate(self._received(with_delayed), start=1):
+        for done, (queue, rows) in enumerate(islice(self._received(with_delayed), limit), start=1):
             self.handling, self._last = queue.describe(rows), (queue, rows)
             queue.processor.process(rows)
-            if limit is not None and done >= limit:
-                return
             if done >= MAX_MESSAGES:
                 raise AssertionError(f"{done} messages are handled and more are waiting: do two handlers send to each other?")
 
@@ -424,13 +423,15 @@ class NestedReceiveTransaction(ReceiveTransaction):
         return False
 
     def commit(self, *, then_receive: Callable[[], int] | None = None) -> Hooks:
-        """Keep the work in the surrounding transaction; returns the hooks of the message, to run now."""
+        """Keep the work in the surrounding transaction; returns the hooks of the message, to run now if that never commits."""
         atomic, self._atomic = self._atomic, None
         if atomic is None:
             return []
         connection = self.connection
-        hooks: Hooks = [entry[1] for entry in connection.run_on_commit[self._hooks :]]
-        del connection.run_on_commit[self._hooks :]
+        hooks: Hooks = []
+        if any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
+            hooks = [entry[1] for entry in connection.run_on_commit[self._hooks :]]
+            del connection.run_on_commit[self._hooks :]
         with self._committing:
             atomic.__exit__(None, None, None)
         return hooks

@@ -263,7 +263,7 @@ def subscribed() -> Iterator[None]:
     The subscription table is neither read nor written. In setUp: `self.enterContext(subscribed())`.
     """
     # Senders keep their source of subscribers; a changed setting recreates them.
-    with override_settings(SQLQUEUE=django_settings.SQLQUEUE):
+    with override_settings(SQLQUEUE=getattr(django_settings, "SQLQUEUE", {})):
         settings = get_settings()
         use_subscribers(HandlerSubscribers(settings.database, address_book_of(settings), settings))
         yield

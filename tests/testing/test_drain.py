@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group
 from django.db import IntegrityError, connections, transaction
+from pytest_django import Settings
 
 from sqlqueue_app import Discard, Unrecoverable, handles, publish, send
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import DoomedTransaction, MessageTypeError, PoisonMessage
 from sqlqueue_app.policies.recoverability import Action, FailureContext, RecoverabilityConfig, default_policy
 from sqlqueue_app.testing import assert_not_sent, assert_sent, drain, sent, subscribed
@@ -46,6 +48,7 @@ def test_one_endpoint_and_a_limit(bench: Bench, calls: Calls) -> None:
     for kind in ("Test.Message", "Test.Message", "Billing.Message"):
         send(kind, {})
 
+    assert drain("Sales", limit=0).handled == 0
     assert drain("Sales", limit=1).handled == 1
     assert drain("Billing").handled == 1
     assert calls.seen == ["Sales", "Billing"]
@@ -327,3 +330,9 @@ def test_outside_of_a_transaction_it_commits(queue_database: Any, handler_regist
     assert len(bench.rows("Sales")) == 1
     assert drain(raise_errors=False).failed == 1
     assert (group_names(bench), len(bench.rows("error"))) == (["good"], 1)
+
+
+def test_subscriptions_of_handlers_need_no_setting(settings: Settings) -> None:
+    del settings.SQLQUEUE
+    with subscribed():
+        assert get_settings().endpoints == {}

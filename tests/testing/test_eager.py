@@ -96,6 +96,20 @@ def test_handlers_join_the_transaction_of_the_caller(eager: Bench) -> None:
     assert eager.rows("Peer") == []
 
 
+def test_hooks_of_a_handler_wait_for_the_commit(alone: Bench, calls: Calls) -> None:
+    alias = alone.database.alias
+    handles("Test.Message")(lambda message, context: transaction.on_commit(lambda: calls.add("hook"), using=alias))
+    with transaction.atomic(using=alias):
+        send("Test.Message")
+        transaction.set_rollback(True, using=alias)
+    assert calls.seen == []
+    with transaction.atomic(using=alias):
+        send("Test.Message")
+        assert calls.seen == []
+    send("Test.Message")
+    assert calls.seen == ["hook", "hook"]
+
+
 def test_event_reaches_the_handlers_of_endpoints_that_never_subscribed(eager: Bench, calls: Calls) -> None:
     @handles("Shop.Happened")
     def handler(message: Any, context: Any) -> None:

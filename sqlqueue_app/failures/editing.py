@@ -36,7 +36,7 @@ from sqlqueue_app.models import FailedMessage, FailureStatus
 from sqlqueue_app.receiving.error_queue import headers_of_copy
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.dispatcher import Dispatcher
-from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
+from sqlqueue_app.tables.connections import database_now, errors_of_alias
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import TakenRow, take_rows
 
@@ -184,8 +184,7 @@ def edit_and_retry(
         raise EditRefused(_("These headers cannot be changed: %(names)s") % {"names": ", ".join(locked)})
     alias = managed_alias()
     at = database_now(alias)
-    dialect = dialect_of_connection(connection_of(alias))
-    with database_errors(dialect, "edit a failed message"), transaction.atomic(using=alias):
+    with errors_of_alias(alias, "edit a failed message"), transaction.atomic(using=alias):
         failure = next(iter(lock_failures([failure_id], FailureStatus, BatchOutcome())), None)
         if failure is None:
             raise EditRefused(_("There is no such failed message."))

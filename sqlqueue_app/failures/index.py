@@ -50,7 +50,7 @@ from sqlqueue_app.status.events import EventKind, NewEvent, record_events
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, known_queues
 from sqlqueue_app.status.retention import RETENTION_SECONDS, delete_old_rows
 from sqlqueue_app.status.samples import start_of
-from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, guarded_read
+from sqlqueue_app.tables.connections import database_now, errors_of_alias, guarded_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import headers_of_rows, remove_rows
 from sqlqueue_app.tables.rows import PeekedRow, cut_text, without_nul
@@ -111,7 +111,7 @@ def catch_up(settings: Settings, *, limit: int, now: datetime, max_queues: int |
     state = IndexState()
     for queue in _in_turn(error_queues(settings), max_queues, _reads):
         try:
-            with database_errors(dialect_of_connection(connection_of(managed_alias())), "write the index of failures"):
+            with errors_of_alias(managed_alias(), "write the index of failures"):
                 state = state.plus(_QueueIndex(settings, queue).update(limit - state.read, now))
         except DatabaseError as error:
             state = state.plus(IndexState(problems=(f"{queue.name}: {error}{error.remedy}",)))
@@ -296,7 +296,7 @@ class FailureIndexing:
         queues = error_queues(self._settings)
         if not is_whole and not any(_is_longer(self._settings, queue, self._last.get(queue.name, 0)) for queue in queues):
             return IndexState()
-        with database_errors(dialect_of_connection(connection_of(self._alias)), "keep the index of failures"):
+        with errors_of_alias(self._alias, "keep the index of failures"):
             now = self._now()
             if not claim(self._alias, f"index of failures {self._claim}", start_of(now, INDEX_SECONDS)):
                 return IndexState()

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -47,7 +47,7 @@ from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.status.events import Actor, EventKind, record_action, record_event
 from sqlqueue_app.status.instances import read_instances
-from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
+from sqlqueue_app.tables.connections import database_now, errors_of_alias
 
 # Further queues are not checked; their messages count as eligible.
 _MAX_QUEUES: Final = 50
@@ -182,12 +182,12 @@ class OperationRunner:
         now = self.now()
         free = Q(lease_until=None) | Q(lease_until__lt=now) | Q(worker=self.worker)
         taken = self._rows(operation_id).filter(free, state__in=OPEN)
-        with self._errors("claim an operation"):
+        with errors_of_alias(self.alias, "claim an operation"):
             return taken.update(worker=self.worker, lease_until=now + LEASE, state=OperationState.RUNNING) == 1
 
     def release(self, operation_id: uuid.UUID) -> None:
         """Give up the lease, so that another worker can continue."""
-        with self._errors("give an operation back"):
+        with errors_of_alias(self.alias, "give an operation back"):
             self._rows(operation_id).filter(worker=self.worker, state__in=OPEN).update(lease_until=None)
 
     def run(
@@ -249,7 +249,7 @@ class OperationRunner:
         return row
 
     def _batch(self, operation_id: uuid.UUID) -> Operation:
-        with self._errors("work on an operation"), transaction.atomic(using=self.alias):
+        with errors_of_alias(self.alias, "work on an operation"), transaction.atomic(using=self.alias):
             row = self._locked(operation_id)
             if row.cancel_requested:
                 return self._ended(row, OperationState.CANCELLED)
@@ -274,7 +274,7 @@ class OperationRunner:
         outcome = BatchOutcome()
         outcome.fail(Reason.ERROR, str(error) or type(error).__name__)
         try:
-            with self._errors("work on an operation"), transaction.atomic(using=self.alias):
+            with errors_of_alias(self.alias, "work on an operation"), transaction.atomic(using=self.alias):
                 row = self._locked(operation_id)
                 cursor = kind_of(row.kind).skip_first(self._settings, row.scope, row.cursor)
                 if cursor != row.cursor:
@@ -287,7 +287,7 @@ class OperationRunner:
         return self._end(operation_id, OperationState.FAILED, str(error) or type(error).__name__)
 
     def _end(self, operation_id: uuid.UUID, state: OperationState, error: str) -> Operation:
-        with self._errors("end an operation"), transaction.atomic(using=self.alias):
+        with errors_of_alias(self.alias, "end an operation"), transaction.atomic(using=self.alias):
             return self._ended(self._locked(operation_id), state, error)
 
     def _locked(self, operation_id: uuid.UUID) -> Operation:
@@ -344,9 +344,6 @@ class OperationRunner:
     def _rows(self, operation_id: uuid.UUID) -> QuerySet[Operation]:
         return Operation.objects.using(self.alias).filter(pk=operation_id)
 
-    def _errors(self, doing: str) -> AbstractContextManager[None]:
-        return database_errors(dialect_of_connection(connection_of(self.alias)), doing)
-
 
 # The requesting process starts an operation itself; an idle worker sends few statements (benchmarks/idle.py).
 EVERY_SECONDS: Final = 5.0
@@ -393,7 +390,7 @@ def create_operation(settings: Settings, kind: str, wanted: Scope, *, actor: Act
     chosen.check(settings)
     scope = chosen.scope(wanted)
     alias = managed_alias()
-    with database_errors(dialect_of_connection(connection_of(alias)), "begin an operation"):
+    with errors_of_alias(alias, "begin an operation"):
         if isinstance(scope, FailureSelection):
             scope = scope.as_of_now()
         words = scope.in_words()

@@ -8,7 +8,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -46,14 +46,7 @@ from sqlqueue_app.status.events import EventKind, NewEvent, fitting_subject, rec
 from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.status.queues import utc_now
 from sqlqueue_app.status.samples import one_transaction, start_of
-from sqlqueue_app.tables.connections import (
-    connection_of,
-    database_errors,
-    database_now,
-    dialect_of_connection,
-    guarded_read,
-    leave_no_transaction,
-)
+from sqlqueue_app.tables.connections import database_now, errors_of_alias, guarded_read, leave_no_transaction
 
 _LOCK: Final = "results of checks are written"
 # A subject without reports for this time no longer exists: another project on this database would report it.
@@ -327,9 +320,6 @@ class _Runner:
         with suppress(TransientError):
             self.run_due()
 
-    def _errors(self, doing: str) -> AbstractContextManager[None]:
-        return database_errors(dialect_of_connection(connection_of(self._alias)), doing)
-
 
 # A run that is later than this, as after an outage of the database, skips the checks of processes, which renew their
 # heartbeats every ten seconds and so before the next run.
@@ -367,7 +357,7 @@ class CheckRunner(_Runner):
 
     def run_due(self) -> list[str]:
         """Run the due checks. A check that cannot run is logged, and reports nothing until it can."""
-        with self._errors("run checks"):
+        with errors_of_alias(self._alias, "run checks"):
             with one_transaction(self._alias):
                 now = self._now()
                 claims = {
@@ -445,7 +435,7 @@ class ProjectChecks(_Runner):
 
     def run_due(self) -> list[str]:
         """Run the due checks. A check that is killed with its process runs again at its next time."""
-        with self._errors("find the checks that are due"):
+        with errors_of_alias(self._alias, "find the checks that are due"):
             now = self._now()
             claims = {name: start_of(now, each.every_seconds) for name, each in self._checks.items()}
             taken = [self._checks[name] for name in due(self._alias, claims)]
@@ -481,7 +471,7 @@ def store_result(check: HealthCheck, text: str, subject: str = "", *, now: Calla
     alias = managed_alias()
     failing = {subject: {"text": text}} if text else {}
     report = Report(check.name, max(1, round(check.every_seconds)), failing, frozenset({subject}))
-    with database_errors(dialect_of_connection(connection_of(alias)), "write the result of a check"):
+    with errors_of_alias(alias, "write the result of a check"):
         write_reports(alias, [report], database_now(alias) if now is None else now())
 
 

@@ -38,7 +38,7 @@ from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.status.events import EventKind, record_event
 from sqlqueue_app.status.texts import PLAIN_INPUT, path_of
-from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
+from sqlqueue_app.tables.connections import database_now, errors_of_alias
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX
 
 logger = logging.getLogger("sqlqueue.notifications")
@@ -73,7 +73,7 @@ class NotificationSender:
     def send_due(self, stop: StopSignal) -> int:
         """Try all due notifications once, untried ones first, until the stop. Returns the number of attempts. DatabaseError."""
         tried = 0
-        with database_errors(dialect_of_connection(connection_of(self._alias)), "send notifications"):
+        with errors_of_alias(self._alias, "send notifications"):
             while not stop.is_set():
                 due = self._waiting().filter(next_attempt_at__lte=self._now()).order_by("attempts", "next_attempt_at")
                 found = list(due.values_list("pk", "next_attempt_at")[:_BATCH])

@@ -36,7 +36,7 @@ from sqlqueue_app.receiving.instances import DEAD_AFTER_SECONDS, claim, managed_
 from sqlqueue_app.status.events import fitting_subject
 from sqlqueue_app.status.queues import QueueKind, address_of_queue
 from sqlqueue_app.status.samples import start_of
-from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
+from sqlqueue_app.tables.connections import database_now, errors_of_alias
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX
 
 Clock = Callable[[], datetime] | None
@@ -353,7 +353,7 @@ class Evaluator:
 
     def evaluate(self) -> int:
         """Evaluate all rules once in ten seconds in the cluster. Returns the number of new notifications. DatabaseError."""
-        with database_errors(dialect_of_connection(connection_of(self._alias)), "evaluate the rules of notifications"):
+        with errors_of_alias(self._alias, "evaluate the rules of notifications"):
             now = self._now()
             with transaction.atomic(using=self._alias):
                 if not claim(self._alias, "notifications", start_of(now, EVERY_SECONDS)):

@@ -16,7 +16,7 @@ from sqlqueue_app.pipeline.manifest import Commit, Manifest, Step, hold_lock, no
 from sqlqueue_app.pipeline.storage import LakeStorage, NewFile, PipelineError, Spark, inflight
 from sqlqueue_app.spark.lake_files import read_files, written_files
 from sqlqueue_app.spark.source import source_url
-from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
+from sqlqueue_app.tables.connections import database_now, errors_of_alias
 from sqlqueue_app.tables.queue import QueueTable
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ class Tools:
         raise AssertionError("the last try returns or raises")
 
     def _commit(self, commit: Commit, work: Callable[[LakeBatch], None]) -> LakeBatch:
-        dialect = dialect_of_connection(connection_of(self.alias))
-        with database_errors(dialect, f"commit batch {commit.id}"), transaction.atomic(using=self.alias):
+        with errors_of_alias(self.alias, f"commit batch {commit.id}"), transaction.atomic(using=self.alias):
             now = database_now(self.alias)
             hold_lock(self.alias, now)
             self.manifest.check_files(commit)

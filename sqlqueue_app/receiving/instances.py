@@ -26,7 +26,7 @@ from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, Lock
 from sqlqueue_app.models import CallbackQueue, Claim, Instance
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.receiver import Receiver
-from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
+from sqlqueue_app.tables.connections import errors_of_alias
 
 logger = logging.getLogger("sqlqueue.worker")
 
@@ -260,7 +260,7 @@ def forget_gone() -> int:
     alias = managed_alias()
     with (
         suppress(TransientError),
-        database_errors(dialect_of_connection(connection_of(alias)), "delete the rows of dead instances"),
+        errors_of_alias(alias, "delete the rows of dead instances"),
     ):
         # Usually there is none, and on SQLite a DELETE would wait for a busy handler.
         found = [each for each in gone_instances(alias) if _same(alias, each).delete()[0]]
@@ -332,7 +332,7 @@ class Heartbeat:
             threads |= live_here
             busy |= busy_here
         try:
-            with database_errors(dialect_of_connection(connection_of(self._lease.alias)), "write the heartbeat"):
+            with errors_of_alias(self._lease.alias, "write the heartbeat"):
                 # One transaction, to keep idle workers cheap for the server.
                 with transaction.atomic(using=self._lease.alias):
                     alive = self._lease.heartbeat(threads, busy)

@@ -28,7 +28,7 @@ from sqlqueue_app.policies.rates import Rate, RateState, admit
 from sqlqueue_app.receiving.error_queue import headers_of_copy
 from sqlqueue_app.receiving.handlers import Handler
 from sqlqueue_app.sending.composer import Routes
-from sqlqueue_app.tables.connections import SecondConnections, connection_of, database_errors, dialect_of_connection
+from sqlqueue_app.tables.connections import SecondConnections, connection_of, errors_of_alias
 from sqlqueue_app.tables.managed import RateTable, key_of, reserved_elsewhere
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class TypeLimits:
         """Write the first state. Returns False if another process was faster."""
         rows = RateReservation.objects.using(self._alias)
         values = {"reserved_until": state.reserved_until, "handled_until": state.handled_until}
-        with database_errors(dialect_of_connection(connection_of(self._alias)), "make the first reservation of a rate limit"):
+        with errors_of_alias(self._alias, "make the first reservation of a rate limit"):
             try:
                 with transaction.atomic(using=self._alias):
                     rows.create(pk=key, endpoint=self._endpoint[:255], message_type=message_type[:255], **values)

@@ -19,7 +19,7 @@ from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, Wire
 from sqlqueue_app.messages.headers import message_id_texts
 from sqlqueue_app.messages.times import as_delay
 from sqlqueue_app.messages.types import has_half_pair
-from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, table_exists
+from sqlqueue_app.tables.connections import connection_of, database_now, dialect_of_connection, errors_of_alias, table_exists
 from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.listing import TableScan, find_rows
 from sqlqueue_app.tables.managed import claim_key, key_of
@@ -90,7 +90,7 @@ def claim(
         "seconds": seconds,
     }
     digest = key_of(queue, unique.key)
-    with database_errors(dialect_of_connection(connection_of(alias)), f"look for a message with the key {unique.key!r}"):
+    with errors_of_alias(alias, f"look for a message with the key {unique.key!r}"):
         for _ in range(_TRIES):
             if claim_key(alias, model._meta.db_table, digest, **values):
                 return None

@@ -24,7 +24,7 @@ from sqlqueue_app.messages.errors import DatabaseError, TransientError
 from sqlqueue_app.models import DistributedTransaction
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.endpoint import transaction_log
-from sqlqueue_app.tables.connections import aliases_beside, connection_of, database_errors, dialect_of_connection
+from sqlqueue_app.tables.connections import aliases_beside, database_errors, dialect_of_connection, errors_of_alias
 from sqlqueue_app.tables.two_phase import PreparedBranch, end_in_doubt, prepared_branches
 
 logger = logging.getLogger("sqlqueue.background")
@@ -95,7 +95,7 @@ class InDoubt:
 
         DatabaseError if the database of the queues cannot be read. Do not call it inside a transaction.
         """
-        with database_errors(dialect_of_connection(connection_of(self._alias)), "read the log of distributed transactions"):
+        with errors_of_alias(self._alias, "read the log of distributed transactions"):
             rows = DistributedTransaction.objects.using(self._alias).order_by("decided_at")
             recorded = list(rows.values_list("id", "branches")[:_MAX_TRANSACTIONS])
         # Read after the log: a logged transaction without a branch now will never have one again.

@@ -34,7 +34,7 @@ from sqlqueue_app.status.queues import (
     address_book_of,
     known_queues,
 )
-from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, guarded_read, optional_read
+from sqlqueue_app.tables.connections import errors_of_alias, guarded_read, optional_read
 from sqlqueue_app.tables.installation import drop_queue
 from sqlqueue_app.tables.queue import Depth, QueueTable, queue_table
 
@@ -320,7 +320,7 @@ def drop_old_callback_queues(settings: Settings) -> list[str]:
     """
     alias = managed_alias()
     known = CallbackQueue.objects.using(alias)
-    with suppress(TransientError), database_errors(dialect_of_connection(connection_of(alias)), "look for old callback queues"):
+    with suppress(TransientError), errors_of_alias(alias, "look for old callback queues"):
         held = Instance.objects.using(alias).exclude(callback_queue=None).exclude(pk__in=dead_instances(alias).values("pk"))
         known.filter(callback_queue__in=list(held.values_list("callback_queue", flat=True))).update(used_at=Now())
         old = known.filter(made=True, endpoint__in=list(settings.senders), used_at__lt=Now() - timedelta(days=1))

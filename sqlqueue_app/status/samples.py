@@ -31,7 +31,7 @@ from sqlqueue_app.status.instances import InstanceStatus
 from sqlqueue_app.status.overview import Status
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, read_queues
 from sqlqueue_app.status.retention import delete_in_chunks
-from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
+from sqlqueue_app.tables.connections import connection_of, database_now, errors_of_alias
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX
 
 
@@ -240,7 +240,7 @@ class Sampling:
         A queue that cannot be counted is left out; the status shows its state. No row is taken, locked or waited for, and long
         queues are not counted to their end. With a status, its numbers are written without counting.
         """
-        with database_errors(dialect_of_connection(connection_of(self._alias)), "write queue samples"):
+        with errors_of_alias(self._alias, "write queue samples"):
             with one_transaction(self._alias):
                 now = self._now()
                 begin = FINEST.start_of(now)
@@ -401,7 +401,7 @@ class Measuring:
         if not any(counted for *_, counted in taken):
             return 0
         try:
-            with database_errors(dialect_of_connection(connection_of(self._alias)), "write the measures of endpoints"):
+            with errors_of_alias(self._alias, "write the measures of endpoints"):
                 begin = FINEST.start_of(self._now())
                 rows = [row for endpoint, instance, _, counted in taken for row in _rows(endpoint, instance, begin, counted)]
                 with transaction.atomic(using=self._alias):

@@ -30,7 +30,7 @@ from sqlqueue_app.sending.sender import Sender
 from sqlqueue_app.status.events import Actor
 from sqlqueue_app.status.queues import MIGRATE_COMMAND, ProblemKind, QueueProblem, utc_now
 from sqlqueue_app.status.schedule_definitions import times_of
-from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, guarded_read
+from sqlqueue_app.tables.connections import database_now, errors_of_alias, guarded_read
 
 logger = logging.getLogger("sqlqueue.background")
 
@@ -97,7 +97,7 @@ class Schedules:
         and retried at the next call. TransientError if the database is unavailable, or (SQLite) locked by a long write: call it
         again later, nothing is lost. One statement if there is no schedule.
         """
-        with database_errors(dialect_of_connection(connection_of(self._alias)), "look for due schedules"):
+        with errors_of_alias(self._alias, "look for due schedules"):
             rows = Schedule.objects.using(self._alias)
             if not self._entries and not rows.filter(_REQUESTED | Q(enabled=True, next_at__isnull=False)).exists():
                 self._soon.clear()
@@ -130,7 +130,7 @@ class Schedules:
     def _send_if_due(self, entry: _Entry, now: datetime) -> bool:
         tick = None
         try:
-            with database_errors(dialect_of_connection(connection_of(self._alias)), f"send the message of schedule {entry.name!r}"):
+            with errors_of_alias(self._alias, f"send the message of schedule {entry.name!r}"):
                 entry.begin(self._alias, now)
                 tick = entry.due(now)
                 if tick is None:
@@ -154,7 +154,7 @@ class Schedules:
         if request is None or request.run_requested_at is None:
             return False
         try:
-            with database_errors(dialect_of_connection(connection_of(self._alias)), f"run schedule {entry.name!r}"):
+            with errors_of_alias(self._alias, f"run schedule {entry.name!r}"):
                 message = self._compose(entry, request.run_requested_at, by_hand=True)
                 with transaction.atomic(using=self._alias):
                     if not take_run(self._alias, request, now, message_id=message.message_id or "", endpoint=self._endpoint):

@@ -67,6 +67,11 @@ def database_errors(dialect: Dialect, doing: str) -> Iterator[None]:
         raise kind(f"failed to {doing}: {str(error).strip()}") from error
 
 
+def errors_of_alias(alias: str, doing: str) -> AbstractContextManager[None]:
+    """`database_errors` for the database of an alias. Does not connect."""
+    return database_errors(dialect_of_connection(connection_of(alias)), doing)
+
+
 def _kind_of(dialect: Dialect, error: Exception) -> type[DatabaseError] | None:
     if isinstance(error, transaction.TransactionManagementError):
         # Its cause is the error that broke the transaction earlier, and is unrelated to this statement.

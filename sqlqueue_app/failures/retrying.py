@@ -393,9 +393,8 @@ def redirect_batch(settings: Settings, ids: Sequence[uuid.UUID], _now: datetime)
 
 def _move(settings: Settings, targets: RetryTargets, queue: str, failures: Sequence[FailedMessage], target: Target) -> int:
     taken = _take(settings, targets, queue, failures)
-    rows: list[tuple[QueueAddress, TakenRow]] = [(target.address, row) for _failure, row in taken]
     dispatcher = Dispatcher(settings.database, targets.book)
-    row_ids = dispatcher.dispatch_rows(((address, moved_row(row)) for address, row in rows), begun=True)
+    row_ids = dispatcher.dispatch_rows(((target.address, moved_row(row)) for _failure, row in taken), begun=True)
     for (failure, _row), row_id in zip(taken, row_ids, strict=True):
         failure.retried_to, failure.retry_row_id = target.text, row_id
     write_columns([failure for failure, _row in taken], _REDIRECTED)

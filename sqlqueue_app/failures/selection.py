@@ -79,15 +79,7 @@ class FailureSelection:
     @property
     def is_everything(self) -> bool:
         """Whether nothing but the status restricts the selection; patterns that match everything do not count."""
-        if (
-            self.ids
-            or self.group is not None
-            or self.also is not None
-            or self.operation is not None
-            or self.since is not None
-            or self.until is not None
-            or _words(self.text)
-        ):
+        if any((self.ids, self.group, self.also, self.operation, self.since, self.until, _words(self.text))):
             return False
         return not any(getattr(self, name).strip("*") for name in _TEXTS if name != "text")
 

@@ -258,10 +258,7 @@ def gone_instances(alias: str) -> list[Instance]:
 def forget_gone() -> int:
     """Delete the obsolete rows and return their number. Locked rows are left for the next call."""
     alias = managed_alias()
-    with (
-        suppress(TransientError),
-        errors_of_alias(alias, "delete the rows of dead instances"),
-    ):
+    with suppress(TransientError), errors_of_alias(alias, "delete the rows of dead instances"):
         # Usually there is none, and on SQLite a DELETE would wait for a busy handler.
         found = [each for each in gone_instances(alias) if _same(alias, each).delete()[0]]
         for each in found:

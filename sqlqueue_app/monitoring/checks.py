@@ -134,15 +134,16 @@ def _instances(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         outcome = ProbeOutcome(f"{names} on {host} ({pid})", endpoint=instances[0].endpoint)
         if lost:
             waiting_in = {each.endpoint: snapshot.count_unreceived(each.endpoint) for each in lost}
-            waiting, fullest = sum(waiting_in.values()), max(waiting_in, key=waiting_in.__getitem__)
+            waiting = sum(waiting_in.values())
+            fullest = max(waiting_in, key=waiting_in.__getitem__)
             # Without the age, which would change the row at every run.
             silent = {"endpoint": lost[0].endpoint, "seconds": int(DEAD_AFTER_SECONDS)}
             age = min(each.heartbeat_age for each in lost)
             words = {"name": names, "host": host, "pid": pid, "age": age, "silent": f"{age.total_seconds():.0f}"}
             words["endpoints"] = tuple(each.endpoint for each in lost)
-            since, severity = max((each.heartbeat_at for each in lost if each.heartbeat_at), default=None), None
-            if waiting or any(snapshot.is_below_minimum(each.endpoint) for each in lost):
-                severity = Severity.ERROR
+            since = max((each.heartbeat_at for each in lost if each.heartbeat_at), default=None)
+            is_error = waiting or any(snapshot.is_below_minimum(each.endpoint) for each in lost)
+            severity = Severity.ERROR if is_error else None
             now = {**words, **_waiting(waiting)}
             outcome = replace(outcome, details=silent, now=now, endpoint=fullest, since=since, severity=severity)
         yield outcome
@@ -164,7 +165,8 @@ def _minimums(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         return
     for endpoint, minimum in sorted(snapshot.minimums.items()):
         if minimum > 0:
-            alive, is_explained = snapshot.workers(endpoint), endpoint in snapshot.lost
+            alive = snapshot.workers(endpoint)
+            is_explained = endpoint in snapshot.lost
             details = {"alive": alive, "minimum": minimum} if alive < minimum else None
             waiting = snapshot.count_unreceived(endpoint) if details and not alive else 0
             yield ProbeOutcome(endpoint, details, _waiting(waiting), endpoint=endpoint, is_explained=is_explained)
@@ -174,7 +176,8 @@ def _paused(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     for endpoint in dict.fromkeys(each.endpoint for each in snapshot.instances):
         details, since, now = None, None, {}
         if (last := snapshot.paused.get(endpoint)) is not None:
-            since, waiting = last.pause_requested_at, snapshot.count_unreceived(endpoint)
+            since = last.pause_requested_at
+            waiting = snapshot.count_unreceived(endpoint)
             if waiting or (since is not None and snapshot.now - since >= MAX_UNREPORTED_PAUSE):
                 details = {"by": last.paused_by or "?", "at": _in_zone(since or snapshot.now, snapshot)}
                 details |= _grown(snapshot, snapshot.queues_of(endpoint))
@@ -242,7 +245,8 @@ def _receivers(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         for subject, group in [(each.name, [each]) for each in queues] if workers else [(endpoint, queues)]:
             waiting = sum(snapshot.unreceived.get(each, 0) for each in group)
             details = {"waiting": waiting, "cause": cause, **_grown(snapshot, group)} if waiting else None
-            now, since = {"count": waiting, "why": _WHY[cause]}, snapshot.waiting_since(group) if waiting else None
+            now = {"count": waiting, "why": _WHY[cause]}
+            since = snapshot.waiting_since(group) if waiting else None
             yield ProbeOutcome(subject, details, now, subject if workers else "", endpoint, since=since, is_explained=is_explained)
         for each in queues if not workers else ():
             if each.name != endpoint:
@@ -261,7 +265,8 @@ def _growing(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     for queue, waiting in snapshot.waiting.items():
         if queue.name not in snapshot.growth:
             continue  # the last result stays
-        grown, threads = snapshot.growth[queue.name], threads_on(queue.address.table, snapshot.instances)
+        grown = snapshot.growth[queue.name]
+        threads = threads_on(queue.address.table, snapshot.instances)
         details = {"waiting": waiting, "grown": grown, "threads": threads or 0} if grown else None
         is_explained = details is not None and is_growth_explained(snapshot, queue.name)
         yield ProbeOutcome(queue.name, details, queue=queue.name, since=snapshot.now - GROWTH_PERIOD, is_explained=is_explained)
@@ -269,7 +274,8 @@ def _growing(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
 
 def _replies(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     for queue, waiting in snapshot.replies:
-        details, is_explained = {"waiting": waiting} if waiting else None, bool(snapshot.lost & {*queue.queue.endpoints})
+        details = {"waiting": waiting} if waiting else None
+        is_explained = bool(snapshot.lost & {*queue.queue.endpoints})
         yield ProbeOutcome(queue.name, details, {"count": waiting}, queue.name, is_explained=is_explained)
 
 
@@ -293,7 +299,8 @@ def _failures(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
 def _mover(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     due = {each.endpoint: each.next_due for each in snapshot.delayed}
     for endpoint, overdue in snapshot.overdue.items():
-        now, details = {"count": overdue, "endpoint": endpoint}, {"overdue": overdue} if overdue else None
+        now = {"count": overdue, "endpoint": endpoint}
+        details = {"overdue": overdue} if overdue else None
         is_explained = overdue > 0 and snapshot.has_no_workers and snapshot.is_reported(endpoint)
         yield ProbeOutcome(endpoint, details, now, endpoint=endpoint, since=due.get(endpoint), is_explained=is_explained)
 
@@ -515,7 +522,6 @@ POOLS: Final = Check(
     gettext_lazy('Raise "max_size" of "pool" in the OPTIONS of the database %(alias)s, or receive with fewer threads.'),
     read_by=Reader.PROCESS,
 )
-
 BRANCHES: Final = Check(
     f"{OWN_PREFIX}branches",
     NORMAL_INTERVAL,
@@ -530,8 +536,6 @@ BRANCHES: Final = Check(
     covers_all=True,
     severity=Severity.ERROR,
 )
-
-
 SAMPLES: Final = Check(
     f"{OWN_PREFIX}samples",
     NORMAL_INTERVAL,
@@ -605,11 +609,10 @@ def run(check: Check, snapshot: Snapshot) -> Report:
     found = {} if check.probe is None else {each.subject: each for each in check.probe(snapshot)}
     explained = frozenset(subject for subject, each in found.items() if each.is_explained)
     failing = {each.subject: each.details for each in found.values() if each.details is not None and not each.is_explained}
-    since = {subject: found[subject].since for subject in failing}
-    known = {subject: at for subject, at in since.items() if at is not None}
+    since = {subject: at for subject in failing if (at := found[subject].since) is not None}
     passing = frozenset(found.keys() - failing.keys() - explained)
     severities = {subject: found[subject].severity or check.severity for subject in failing}
-    return Report(check.name, check.every_seconds, failing, passing, known, explained, severities)
+    return Report(check.name, check.every_seconds, failing, passing, since, explained, severities)
 
 
 # The database's clock has whole seconds, and the answer takes time; delays and expiry are measured in seconds.

@@ -44,6 +44,7 @@ from sqlqueue_app.receiving.stopping import PartOfStop, StopSignal
 from sqlqueue_app.receiving.waiting import EmptyQueues, listening
 from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.status.instances import drop_old_callback_queues
+from sqlqueue_app.status.retention import delete_in_chunks
 from sqlqueue_app.status.samples import Measuring, Sampling
 from sqlqueue_app.status.schedules import Schedules
 from sqlqueue_app.status.subscriptions import subscribe_to_events
@@ -418,8 +419,6 @@ def _environment() -> dict[str, str]:
 
 
 EVERY_SECONDS = 600.0
-# The maximum number of rows deleted by one statement, to keep locks (on SQLite: the single writer's time) short.
-BATCH = 1_000
 
 
 def purge_task_results(alias: str, backend: str, *, before: datetime) -> int:
@@ -428,10 +427,7 @@ def purge_task_results(alias: str, backend: str, *, before: datetime) -> int:
     Never deletes results of waiting or running tasks. Commits each batch; safe in several processes at once.
     """
     old = TaskResult.objects.using(alias).filter(backend=backend, finished_at__lt=before)
-    deleted = 0
-    while ids := list(old.values_list("pk", flat=True)[:BATCH]):
-        deleted += TaskResult.objects.using(alias).filter(pk__in=ids).delete()[0]
-    return deleted
+    return delete_in_chunks(old.order_by("finished_at"))
 
 
 def task_result_jobs(settings: Settings) -> list[BackgroundJob]:

@@ -261,7 +261,7 @@ def test_old_results_are_deleted_and_no_others(office: Office) -> None:
 
 
 def test_results_are_deleted_in_batches_and_by_backend(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sqlqueue_app.worker.run.BATCH", 2)
+    monkeypatch.setattr("sqlqueue_app.status.retention.DELETE_BATCH", 2)
     ids = [work.add.enqueue(number).id for number in range(5)]
     rows = TaskResult.objects.using(office.database.alias)
     rows.update(status="SUCCESSFUL", finished_at=timezone.now())

@@ -51,7 +51,6 @@ DELAYS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 60, 300, 1_
 MAX_ATTEMPTS: Final = len(DELAYS) + 1
 MAX_ADDRESSES: Final = 20
 _SEPARATORS: Final = re.compile(r"[\s,;]+")
-_BATCH: Final = 20
 _KEPT_CHARACTERS: Final = 500
 
 
@@ -75,17 +74,15 @@ class NotificationSender:
         tried = 0
         with errors_of_alias(self._alias, "send notifications"):
             while not stop.is_set():
+                # One at a time: what is new meanwhile does not wait for the retries to a receiver that hangs.
                 due = self._waiting().filter(next_attempt_at__lte=self._now()).order_by("attempts", "next_attempt_at")
-                found = list(due.values_list("pk", "next_attempt_at")[:_BATCH])
-                for pk, seen in found:
-                    if stop.is_set():
-                        break
-                    delivery = self._take(pk, seen)
-                    if delivery is not None:
-                        self._try(delivery)
-                        tried += 1
-                if len(found) < _BATCH:
+                found = due.values_list("pk", "next_attempt_at").first()
+                if found is None:
                     break
+                delivery = self._take(*found)
+                if delivery is not None:
+                    self._try(delivery)
+                    tried += 1
         return tried
 
     def _waiting(self) -> QuerySet[NotificationDelivery]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import uuid
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -119,6 +120,24 @@ def test_new_deliveries_precede_failed_ones(database: QueueDatabase, clock: Cloc
     webhook(clock, receiver, name="second")
     deliver(clock)
     assert [json.loads(body)["data"]["rule"] for _path, _headers, body in receiver.requests] == ["first", "second", "first"]
+
+
+def test_delivery_created_meanwhile_precedes_further_retries(
+    database: QueueDatabase, clock: Clock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = webhook(clock, receiver)
+    retries = {request_test(made.pk, now=clock) for _ in range(3)}
+    NotificationDelivery.objects.update(attempts=1)
+    sent: list[Any] = []
+
+    def hanging(_url: str, _body: bytes, headers: dict[str, str], **_more: Any) -> None:
+        if not sent:
+            request_test(made.pk, now=clock)
+        sent.append(uuid.UUID(headers["webhook-id"]))
+
+    monkeypatch.setattr(notifying, "post", hanging)
+    assert NotificationSender(get_settings(), now=clock).send_due(StopSignal()) == 4
+    assert [each in retries for each in sent] == [True, False, True, True]
 
 
 def test_only_one_of_several_workers_sends(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:

@@ -256,12 +256,12 @@ class RuleConditions:
             run = {name for name in snapshot.settings.endpoints if not snapshot.settings.is_send_only(name)}
             known = {*run, *(each.endpoint for each in snapshot.instances if each.is_worker), *minimums}
             minimums = dict.fromkeys({rule.subject} if rule.subject else known, rule.threshold)
-        elif rule.subject:
-            minimums = {name: minimum for name, minimum in minimums.items() if name == rule.subject}
+        else:
+            wanted = {name: minimum for name, minimum in minimums.items() if rule.subject in ("", name)}
+            # An endpoint whose minimum was removed passes.
+            minimums = {**dict.fromkeys(rule.raised, 0), **wanted}
         counts = ((name, snapshot.workers(name), minimum) for name, minimum in minimums.items())
-        # Without a threshold, an endpoint whose minimum was removed passes.
-        is_complete = rule.threshold is None
-        return Readings({name: Reading(live < least, live, least) for name, live, least in counts}, is_complete)
+        return Readings({name: Reading(live < least, live, least) for name, live, least in counts})
 
     def _longer(self, rule: NotificationRule) -> Readings:
         threshold = rule.threshold or 0.0

@@ -244,6 +244,19 @@ def test_missing_instances_of_an_endpoint_trigger_the_rule(evaluator: Evaluator,
     assert sent_changes()[3:] == [[("resolved", "Sales")]]
 
 
+def test_endpoint_whose_minimum_was_removed_has_recovered_with_its_instances(evaluator: Evaluator, clock: Clock) -> None:
+    rule(clock, kind="instances_below", threshold=None, throttle_seconds=0)
+    EndpointExpectation.objects.create(endpoint="Sales", minimum=2, changed_at=START)
+    instance()
+    for _ in range(5):
+        evaluator.evaluate()
+        clock.after(10)
+    EndpointExpectation.objects.all().delete()
+    evaluator.evaluate()
+    (change,) = NotificationDelivery.objects.latest("created_at").payload["changes"]
+    assert sentence("instances_below", change) == "Sales: recovered; live instances: 1"
+
+
 def test_instances_below_a_number_trigger_the_rule(evaluator: Evaluator, clock: Clock) -> None:
     rule(clock, kind="instances_below", threshold=1.0, throttle_seconds=0)
     rule(clock, kind="instances_below", threshold=3.0, name="of one", subject="Billing", throttle_seconds=0)

@@ -21,7 +21,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError
 from sqlqueue_app.messages.headers import Intent
 from sqlqueue_app.messages.times import as_delay
-from sqlqueue_app.messages.types import plain_name, registry as message_types
+from sqlqueue_app.messages.types import full_name, plain_name, registry as message_types, resolve_enclosed
 from sqlqueue_app.models.fields import JsonTextField
 from sqlqueue_app.receiving.context import MessageContext, reply_at
 from sqlqueue_app.receiving.handlers import registry
@@ -98,8 +98,10 @@ class Saga(models.Model):
         message, ConfigurationError unless one of the times is given, and what `context.send_local()` raises.
         """
         name = message if isinstance(message, str) else message_types.of(message).name
+        known = message_types.by_name(full_name(name))
+        types = {plain_name(name), *(resolve_enclosed(message_types.enclosed(known.cls)) if known is not None else ())}
         timeouts = {plain_name(mark.message_type) for _, marks in self._methods() for mark in marks if mark.role is Role.TIMEOUT}
-        if plain_name(name) not in timeouts:
+        if types.isdisjoint(timeouts):
             raise MessageTypeError(
                 f"{type(self).__name__} requests the timeout {name!r}, but has no method with @on_timeout for it: add one"
             )

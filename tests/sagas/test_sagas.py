@@ -650,6 +650,41 @@ def test_objects_and_base_types_correlate(bench: Bench, calls: Calls) -> None:
             message_types._by_class.pop(found.cls)
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_timeout_of_a_derived_type_arrives(bench: Bench, calls: Calls, by_name: bool) -> None:
+    @message_type("Test.Reminder")
+    @dataclass
+    class Reminder:
+        text: str
+
+    @message_type("Test.LastReminder")
+    @dataclass
+    class LastReminder(Reminder): ...
+
+    class Reminded(NumberedSaga):
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None:
+            if by_name:
+                self.request_timeout(context, "Test.LastReminder", {"text": "x"}, delay=0)
+            else:
+                self.request_timeout(context, LastReminder("x"), delay=0)
+
+        @on_timeout(Reminder)
+        def remind(self, message: Any, context: Any) -> None:
+            calls.add(message)
+
+    try:
+        create_table(bench.database.alias, Reminded)
+        bench.put_message("Test.Begin", {"number": 1})
+        bench.run()
+        bench.run()
+        assert calls.seen == [Reminder("x")]
+    finally:
+        for name in ("Test.Reminder", "Test.LastReminder"):
+            found = message_types._by_name.pop(name)
+            message_types._by_class.pop(found.cls)
+
+
 def test_endpoint_does_not_subscribe_to_timeouts(bench: Bench, orders: OrderSagas) -> None:
     bench.configure(routes={"Test.PlaceOrder": "Sales"})
     bench.run()

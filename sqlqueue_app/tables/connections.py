@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.db import Error as DjangoError, InterfaceError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -43,8 +44,15 @@ def connection_of(alias: str) -> BaseDatabaseWrapper:
 
 
 def aliases_beside(alias: str) -> list[str]:
-    """The other aliases of DATABASES."""
-    return [other for other in connections if other != alias]
+    """The other aliases of DATABASES that this process can use."""
+    return [other for other in connections if other != alias and _is_usable(other)]
+
+
+def _is_usable(alias: str) -> bool:
+    try:
+        return connections[alias].vendor != "unknown"  # that of an empty entry
+    except ImproperlyConfigured:
+        return False  # no driver: as in Django, only the use of the alias fails
 
 
 def dialect_of_connection(connection: BaseDatabaseWrapper) -> Dialect:

@@ -8,6 +8,7 @@ from django.db import connections
 from sqlqueue_app.conf import dialect_of
 from sqlqueue_app.conf.settings import ConfiguredDialects
 from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.tables.connections import aliases_beside
 
 SUPPORTED = "expected one for SQL Server (mssql-django), PostgreSQL and SQLite"
 
@@ -48,6 +49,17 @@ def test_engine_that_cannot_be_loaded_is_refused(engine: pytest.MonkeyPatch) -> 
 
     with pytest.raises(ConfigurationError, match=r"the engine 'no.such.engine' of the database 'some' cannot be loaded: "):
         dialect_of("some")
+
+
+@pytest.mark.parametrize("name", ["no.such.engine", "django.db.backends.dummy"])
+def test_alias_that_cannot_be_used_does_not_stop_a_worker_beside_it(engine: pytest.MonkeyPatch, name: str) -> None:
+    engine.setitem(connections.settings["some"], "ENGINE", name)
+
+    try:
+        assert "some" not in aliases_beside("default")
+    finally:
+        if name == "django.db.backends.dummy":
+            del connections["some"]
 
 
 def test_unknown_alias_names_the_near_one() -> None:

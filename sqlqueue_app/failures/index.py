@@ -47,6 +47,7 @@ from sqlqueue_app.models.failures import fitting
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.instances import claim, managed_alias, one_at_a_time
 from sqlqueue_app.status.events import EventKind, NewEvent, record_events
+from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, known_queues
 from sqlqueue_app.status.retention import RETENTION_SECONDS, delete_old_rows
 from sqlqueue_app.status.samples import start_of
@@ -121,9 +122,12 @@ def catch_up(settings: Settings, *, limit: int, now: datetime, max_queues: int |
 def catch_up_for_page(settings: Settings, now: datetime | None = None, *, max_queues: int = PAGE_QUEUES) -> IndexState:
     """Bring the index up to date as far as a page has time for, so that it is correct without a worker. See `catch_up`.
 
-    `now` is the clock of the managed tables' database; it is read if the page does not know it.
+    `now` is the clock of the managed tables' database; it is read if the page does not know it. `max_queues` is the number of
+    queues to read while a worker reads all of them.
     """
-    return catch_up(settings, limit=PAGE_ROWS, now=now or database_now(managed_alias()), max_queues=max_queues)
+    is_alone = len(error_queues(settings)) > max_queues and not any(each.works_for_all for each in read_instances()[0])
+    at = now or database_now(managed_alias())
+    return catch_up(settings, limit=PAGE_ROWS, now=at, max_queues=None if is_alone else max_queues)
 
 
 def has_new_failures(settings: Settings) -> bool:

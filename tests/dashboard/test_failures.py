@@ -52,6 +52,15 @@ def test_groups_are_current_without_a_worker(filled: QueueDatabase) -> None:
     assert shown.inline == []
 
 
+def test_all_error_queues_are_read_at_once_without_a_worker(queue_database: QueueDatabase) -> None:
+    names = [f"errors{number}" for number in range(4)]
+    install(queue_database, ENDPOINTS={f"E{name}": {"ERROR_QUEUE": name} for name in names})
+    for name in names:
+        table(queue_database, name).send([failed(name)])
+
+    assert "4 messages: Unresolved" in page().text()
+
+
 @pytest.mark.parametrize(
     ("by", "title"),
     [

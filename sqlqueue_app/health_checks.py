@@ -57,7 +57,6 @@ class CheckRegistry:
             self._checks.pop(name, None)
 
     def all(self) -> list[HealthCheck]:
-        """All checks in the order of registration."""
         with self._lock:
             return list(self._checks.values())
 

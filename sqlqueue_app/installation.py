@@ -98,8 +98,6 @@ _NONE = ""
 
 
 class Purpose(enum.StrEnum):
-    """The purpose of a role."""
-
     WORKER = "worker"
     """Runs workers, serves the admin, sends requests."""
     SENDER = "sender"

@@ -53,8 +53,6 @@ class Kind(TextChoices):
 
 
 class MessageOutcome(TextChoices):
-    """The outcome of a message."""
-
     HANDLED = "handled", _("handled")
     FAILED = "failed", _("failed")
     ARCHIVED = "archived", _("archived")

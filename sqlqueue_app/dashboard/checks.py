@@ -61,8 +61,6 @@ class CheckAction(Action):
 
 
 class MuteForm(forms.Form):
-    """The duration of muting."""
-
     hours = forms.ChoiceField(
         label=gettext_lazy("For how long"), initial="8",
         choices=[
@@ -73,8 +71,6 @@ class MuteForm(forms.Form):
 
 
 class MuteCheck(CheckAction):
-    """Mutes a check for a while."""
-
     name, page, route = "mute_check", "mute", "<int:pk>/mute/"
     logged_as = gettext_lazy("Mute a check")
     label, title = gettext_lazy("Mute"), gettext_lazy("Mute the check “%(check)s”")
@@ -90,8 +86,6 @@ class MuteCheck(CheckAction):
 
 
 class UnmuteCheck(CheckAction):
-    """Unmutes a check."""
-
     name, page, route = "unmute_check", "unmute", "<int:pk>/unmute/"
     logged_as = gettext_lazy("Unmute a check")
     label, title = gettext_lazy("Unmute"), gettext_lazy("Unmute the check “%(check)s”")

@@ -61,8 +61,6 @@ class EndpointAction(Action):
 
 
 class InstanceAction(EndpointAction):
-    """An action on one process."""
-
     instance: InstanceStatus
 
     def find(self, **key: Any) -> None:
@@ -83,8 +81,6 @@ class InstanceAction(EndpointAction):
 
 
 class PauseEndpoint(EndpointAction):
-    """Pauses all processes of an endpoint."""
-
     name, page, route = "pause", "pause", "<str:name>/pause/"
     logged_as = gettext_lazy("Pause an endpoint")
     label, title = gettext_lazy("Pause"), gettext_lazy("Pause %(name)s")
@@ -106,8 +102,6 @@ class PauseEndpoint(EndpointAction):
 
 
 class ResumeEndpoint(PauseEndpoint):
-    """Resumes all processes of an endpoint."""
-
     name, page, route = "resume", "resume", "<str:name>/resume/"
     logged_as = gettext_lazy("Resume an endpoint")
     label, title = gettext_lazy("Resume"), gettext_lazy("Resume %(name)s")
@@ -120,15 +114,11 @@ _ONE: Final = "<str:name>/instances/<int:instance>"
 
 
 class PauseInstance(PauseEndpoint, InstanceAction):
-    """Pauses one process."""
-
     page, route = "pause_instance", f"{_ONE}/pause/"
     title = gettext_lazy("Pause the process %(pid)s of %(name)s")
 
 
 class ResumeInstance(ResumeEndpoint, InstanceAction):
-    """Resumes one process."""
-
     page, route = "resume_instance", f"{_ONE}/resume/"
     title = gettext_lazy("Resume the process %(pid)s of %(name)s")
 
@@ -144,8 +134,6 @@ class ConcurrencyForm(forms.Form):
 
 
 class SetConcurrency(InstanceAction):
-    """Changes the concurrency of one process."""
-
     name, page, route = "concurrency", "concurrency", f"{_ONE}/concurrency/"
     logged_as = gettext_lazy("Set the concurrency")
     label, title = gettext_lazy("Concurrency"), gettext_lazy("Concurrency of the process %(pid)s of %(name)s")

@@ -73,7 +73,6 @@ def counts(_values: Iterable[float | None]) -> Scale:
 
 
 def per_second(_values: Iterable[float | None]) -> Scale:
-    """Messages per second."""
     return Scale(_("per second"), suffix="/s")
 
 

@@ -30,8 +30,6 @@ from sqlqueue_app.status.texts import Words
 
 
 class EventFilter(DaysFilter):
-    """The filter of the list of events."""
-
     lookups: ClassVar = {"subject": "subject__icontains"}
     field_order = ("severity", "kind", "subject", "since", "until")
 
@@ -117,8 +115,6 @@ _RESULTS: Final[dict[str, Grade]] = {
 
 
 class ActionFilter(DaysFilter):
-    """The filter of the list of actions."""
-
     lookups: ClassVar = {"user": "user_name"}
     field_order = ("user", "action", "result", "since", "until")
 

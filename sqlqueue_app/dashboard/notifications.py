@@ -145,8 +145,6 @@ class SendTest(RuleAction):
 
 
 class EnableRule(RuleAction):
-    """Enables a rule."""
-
     name, page, route = "enable notification rule", "enable", "<int:pk>/enable/"
     label, title, submit = gettext_lazy("Enable"), gettext_lazy("Enable a rule"), gettext_lazy("Enable the rule")
     text = gettext_lazy("It starts over, and reports everything that is above its threshold.")
@@ -158,8 +156,6 @@ class EnableRule(RuleAction):
 
 
 class DisableRule(EnableRule):
-    """Disables a rule."""
-
     name, page, route = "disable notification rule", "disable", "<int:pk>/disable/"
     label, title, submit = gettext_lazy("Disable"), gettext_lazy("Disable a rule"), gettext_lazy("Disable the rule")
     text = gettext_lazy("It sends no notifications until it is enabled again.")
@@ -167,8 +163,6 @@ class DisableRule(EnableRule):
 
 
 class DeleteRule(RuleAction):
-    """Deletes a rule."""
-
     name, page, route = "delete notification rule", "delete", "<int:pk>/delete/"
     label, title, submit = gettext_lazy("Delete"), gettext_lazy("Delete a rule"), gettext_lazy("Delete the rule")
     text = gettext_lazy("What it has sent stays in the log. Notifications that still wait are not sent.")
@@ -305,8 +299,6 @@ class NotificationAdmin(WithRecipients):
 
 
 class DeliveryFilter(lists.ListFilter):
-    """The filter of the log."""
-
     rule = forms.TypedChoiceField(label=gettext_lazy("Rule"), coerce=int, empty_value=None)
     state = forms.ChoiceField(
         label=gettext_lazy("State"), choices=lists.choices((value, state.word) for value, state in _STATES.items())
@@ -318,7 +310,6 @@ class DeliveryFilter(lists.ListFilter):
         self.fields["rule"].choices = lists.choices(((str(key), name) for key, name in named), _("all"))  # type: ignore[attr-defined]
 
     def apply(self, found: QuerySet[Any]) -> QuerySet[Any]:
-        """The rows that match."""
         self.is_valid()
         if (state := self.cleaned_data.get("state")) in (DeliveryState.WAITING, _RETRYING):
             self.cleaned_data["state"] = DeliveryState.WAITING

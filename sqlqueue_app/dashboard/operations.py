@@ -52,8 +52,6 @@ _RESULTS: Final = (
 
 
 class OperationFilter(lists.ListFilter):
-    """The filter of the list of operations."""
-
     state = forms.ChoiceField(label=gettext_lazy("State"), choices=lists.choices(OperationState.choices, gettext_lazy("all")))
 
 
@@ -188,7 +186,6 @@ def _kind(operation: Operation) -> str:
 
 
 def operation_state(operation: Operation) -> State:
-    """The state of an operation."""
     if operation.is_open and operation.cancel_requested:
         return State(Grade.WARNING, _("being cancelled"))
     return State(_GRADES.get(operation.state, Grade.INFO), operation.get_state_display())

@@ -62,8 +62,6 @@ def queue_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, in
 
 
 class QueueAction(Action):
-    """An action on a queue."""
-
     queue: KnownQueue
     table: QueueTable
 
@@ -109,8 +107,6 @@ class PurgeQueue(QueueAction):
 
 
 class MoveForm(forms.Form):
-    """The queue to move to."""
-
     to = forms.CharField(
         label=gettext_lazy("To the queue"), help_text=gettext_lazy("The name of its table, or an address."),
         widget=forms.TextInput({**PLAIN_INPUT, "list": "sq-suggestions"}),
@@ -152,8 +148,6 @@ class MoveQueue(MoveAction):
 
 
 class PurgeExpired(QueueAction):
-    """Deletes the expired messages of a queue."""
-
     name, page, route = "purge_expired", "purge_expired", "<str:name>/purge-expired/"
     permission = Permission.PURGE
     label, title = gettext_lazy("Purge the expired messages"), gettext_lazy("Purge the expired messages of %(name)s")
@@ -255,8 +249,6 @@ class MessageAction(QueueAction):
 
 
 class DeleteMessage(MessageAction):
-    """Deletes a message."""
-
     name, page, route = "delete_message", "message_delete", "<str:name>/<int:row_version>/delete/"
     permission = Permission.DELETE
     logged_as = gettext_lazy("Delete a message")
@@ -270,8 +262,6 @@ class DeleteMessage(MessageAction):
 
 
 class MoveMessage(MoveAction, MessageAction):
-    """Moves a message to another queue."""
-
     name, page, route = "move_message", "message_move", "<str:name>/<int:row_version>/move/"
     logged_as = gettext_lazy("Move a message")
     label, title = gettext_lazy("Move to another queue"), gettext_lazy("Move message %(number)s")
@@ -368,7 +358,6 @@ class QueueAdmin(PageAdmin):
         )
 
     def message_view(self, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
-        """One message in full."""
         queue, table, _instances = self.found(name)
         try:
             found = messages.read_message(table, row_version, as_hex="hex" in request.GET)
@@ -394,7 +383,6 @@ class QueueAdmin(PageAdmin):
         )
 
     def message_body_view(self, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
-        """The body of a message as a file."""
         require(request, Permission.EXPORT, Permission.VIEW_BODY)
         return body_file(messages.read_body(self.found(name)[1], row_version, messages.MAX_BODY_BYTES), row_version)
 
@@ -433,7 +421,6 @@ class QueueAdmin(PageAdmin):
         return found, queue_table(settings.database, found.address), instances
 
     def queue_url(self, queue: KnownQueue, page: str = "messages") -> str:
-        """The URL of a page of a queue."""
         return self.url(page, path_of(queue.name))
 
 

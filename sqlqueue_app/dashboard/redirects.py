@@ -65,8 +65,6 @@ RedirectForm = type("RedirectForm", (TargetForm,), {"from": _FROM, "field_order"
 
 
 class MakeRedirect(RedirectAction):
-    """Creates a redirect."""
-
     name, page, route = "make redirect", "make", "make/"
     label = gettext_lazy("Create a redirect")
     submit = gettext_lazy("Create the redirect")
@@ -83,8 +81,6 @@ class MakeRedirect(RedirectAction):
 
 
 class ChangeRedirect(RedirectAction):
-    """Changes the target of a redirect."""
-
     name, page, route = "change redirect", "edit", "<uuid:pk>/change/"
     label = gettext_lazy("Change")
     title, submit = gettext_lazy("Change a redirect"), gettext_lazy("Change the redirect")
@@ -102,8 +98,6 @@ class ChangeRedirect(RedirectAction):
 
 
 class RemoveRedirect(RedirectAction):
-    """Removes a redirect."""
-
     name, page, route = "remove redirect", "remove", "<uuid:pk>/remove/"
     label = gettext_lazy("Remove")
     title, submit = gettext_lazy("Remove a redirect"), gettext_lazy("Remove the redirect")

@@ -53,8 +53,6 @@ _ORIGINS: Final = {
 
 
 class ScheduleAction(Action):
-    """An action on a recurring message."""
-
     permission = Permission.SETTINGS
     schedule: ScheduleStatus
 
@@ -103,8 +101,6 @@ class CancelRun(ScheduleAction):
 
 
 class EnableSchedule(ScheduleAction):
-    """Enables a schedule."""
-
     name, page, route = "enable schedule", "enable", f"{_ONE}enable/"
     logged_as = gettext_lazy("Enable a schedule")
     label, title = gettext_lazy("Enable"), gettext_lazy("Enable %(name)s")
@@ -118,8 +114,6 @@ class EnableSchedule(ScheduleAction):
 
 
 class DisableSchedule(EnableSchedule):
-    """Disables a schedule."""
-
     name, page, route = "disable schedule", "disable", f"{_ONE}disable/"
     logged_as = gettext_lazy("Disable a schedule")
     label, title = gettext_lazy("Disable"), gettext_lazy("Disable %(name)s")

@@ -31,8 +31,6 @@ _NONE: Final = gettext_lazy("No subscriptions yet. Workers subscribe to the even
 
 
 class SubscriptionFilter(lists.ListFilter):
-    """The filter of the list of subscriptions."""
-
     q = forms.CharField(label=gettext_lazy("Event, endpoint or queue"), max_length=200)
     orphans = forms.BooleanField(label=gettext_lazy("Without receivers"))
 
@@ -48,8 +46,6 @@ class SubscriptionFilter(lists.ListFilter):
 
 
 class Unsubscribe(Action):
-    """Deletes a subscription."""
-
     name, page, route = "unsubscribe", "unsubscribe", "<str:topic>/<str:endpoint>/unsubscribe/"
     permission = Permission.SETTINGS
     label = gettext_lazy("Unsubscribe")

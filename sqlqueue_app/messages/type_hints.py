@@ -50,7 +50,6 @@ class Member:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name, and the aliases."""
         return (self.name, *self.aliases)
 
 

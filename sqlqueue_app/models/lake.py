@@ -17,8 +17,6 @@ from sqlqueue_app.models.fields import JsonTextField, UtcInstantField
 
 
 class RunState(models.TextChoices):
-    """The state of a pipeline run."""
-
     RUNNING = "running", _("running")
     ENDED = "ended", _("ended")
     FAILED = "failed", _("failed")
@@ -67,8 +65,6 @@ class PipelineRun(models.Model):
 
 
 class BatchKind(models.TextChoices):
-    """The kind of a batch."""
-
     AUDIT = "audit", _("taken from an audit queue")
     PEEK = "peek", _("read from an audit queue")
     FAILURES = "failures", _("copied from an error queue")
@@ -202,8 +198,6 @@ class LakeCopy(models.Model):
 
 
 class NotableKind(models.TextChoices):
-    """The ranking of a notable message."""
-
     SLOWEST = "slowest", _("slowest")
     LARGEST = "largest", _("largest")
 

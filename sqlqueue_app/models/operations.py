@@ -75,8 +75,6 @@ class Operation(models.Model):
 
 
 class ActionResult(models.TextChoices):
-    """The result of an action."""
-
     DONE = "done", _("done")
     REQUESTED = "requested", _("requested")
     DENIED = "denied", _("denied")

@@ -364,7 +364,6 @@ class ResizableSemaphore:
             self._taken += 1
 
     def release(self) -> None:
-        """Release a slot."""
         with self._condition:
             self._taken -= 1
             self._condition.notify()

@@ -79,7 +79,6 @@ class ReceivingQueue:
 
     @property
     def name(self) -> str:
-        """The literal name of the queue."""
         return self.table.address.table
 
 
@@ -173,7 +172,6 @@ class ReceivingEndpoint:
 
     @property
     def name(self) -> str:
-        """The endpoint's name."""
         return self.config.name
 
     @property

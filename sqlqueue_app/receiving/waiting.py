@@ -98,7 +98,6 @@ class PauseGate:
 
     @property
     def waiting(self) -> int:
-        """The number of waiting threads."""
         with self._condition:
             return self._waiting
 
@@ -202,7 +201,6 @@ class WakeUp:
 
     @property
     def waiting(self) -> int:
-        """The number of waiting threads."""
         with self._condition:
             return self._waiting
 

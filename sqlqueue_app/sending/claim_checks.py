@@ -48,7 +48,6 @@ class ClaimChecks:
 
     @property
     def storage(self) -> Storage:
-        """The storage of the files."""
         return storages[self._alias]
 
     def check_size(self, destination: QueueAddress, size: int, what: str) -> None:

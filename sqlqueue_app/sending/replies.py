@@ -278,7 +278,6 @@ class PendingRequests:
             self._unclaimed += 1
 
     def counts(self) -> CallbackCounts:
-        """The counts so far."""
         with self._lock:
             return CallbackCounts(len(self._waiting), self._answered, self._unclaimed)
 

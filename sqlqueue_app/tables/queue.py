@@ -59,8 +59,6 @@ class Depth:
 
 
 class QueueTable(Table):
-    """The table of one queue."""
-
     def __init__(self, alias: str, address: QueueAddress) -> None:
         super().__init__(alias, address)
         self._lock = threading.Lock()

@@ -18,7 +18,6 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "analytics",
                 "verbose_name_plural": "analytics",
-                "abstract": False,
                 "managed": False,
                 "default_permissions": (),
             },
@@ -29,7 +28,6 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "conversation",
                 "verbose_name_plural": "conversations",
-                "abstract": False,
                 "managed": False,
                 "default_permissions": (),
             },
@@ -40,7 +38,6 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "overview",
                 "verbose_name_plural": "overview",
-                "abstract": False,
                 "managed": False,
                 "default_permissions": (),
             },
@@ -51,7 +48,6 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "delayed message",
                 "verbose_name_plural": "delayed messages",
-                "abstract": False,
                 "managed": False,
                 "default_permissions": (),
             },
@@ -62,7 +58,6 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "endpoint",
                 "verbose_name_plural": "endpoints",
-                "abstract": False,
                 "managed": False,
                 "default_permissions": (),
             },
@@ -73,7 +68,6 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "archived message",
                 "verbose_name_plural": "message archive",
-                "abstract": False,
                 "managed": False,
                 "default_permissions": (),
             },
@@ -97,7 +91,6 @@ class Migration(migrations.Migration):
                     ("manage_redirect", "Can manage redirects of retries"),
                     ("manage_settings", "Can manage notes, schedules, subscriptions and notifications"),
                 ],
-                "abstract": False,
                 "managed": False,
                 "default_permissions": ("view",),
             },
@@ -108,7 +101,6 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "search",
                 "verbose_name_plural": "search",
-                "abstract": False,
                 "managed": False,
                 "default_permissions": (),
             },
@@ -119,7 +111,6 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "subscription",
                 "verbose_name_plural": "subscriptions",
-                "abstract": False,
                 "managed": False,
                 "default_permissions": (),
             },

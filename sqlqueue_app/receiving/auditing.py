@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from datetime import datetime
 
 from sqlqueue_app.messages import headers as names
@@ -23,7 +23,8 @@ class Auditing:
     """Creates the audit copy and the acknowledgement of a retry for one endpoint; `queue` is its audit queue, or None.
 
     Both are dispatched with the handlers' outgoing messages, in the same transaction. Form and order of the headers follow
-    docs/internals/wire.md#audit-headers. Immutable; shared by all threads.
+    docs/internals/wire.md#audit-headers. A retry from one of the `error_queues` is acknowledged there, whatever is `allowed`.
+    Immutable; shared by all threads.
     """
 
     def __init__(
@@ -33,11 +34,13 @@ class Auditing:
         *,
         acknowledges: bool = True,
         allowed: AllowedDestinations | None = None,
+        error_queues: Container[QueueAddress] = (),
     ) -> None:
         self._queue = queue
         self._composer = composer
         self._acknowledges = acknowledges
         self._allowed = allowed
+        self._error_queues = error_queues
 
     @property
     def copies_all(self) -> bool:
@@ -79,7 +82,7 @@ class Auditing:
     def _acknowledgement(self, incoming: IncomingMessage, retry: str, queue: str) -> OutgoingMessage:
         """The message that reports a handled retry to ServiceControl: five headers, no id and no body."""
         destination = self._composer.destination(queue)
-        if self._allowed is not None:
+        if self._allowed is not None and destination not in self._error_queues:
             self._allowed.check(destination, message_id=incoming.message_id, what="the acknowledgement of its retry")
         now = format_time(utc_now())
         headers: names.Headers = {

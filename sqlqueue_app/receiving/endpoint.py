@@ -436,7 +436,11 @@ class ReceivingEndpoint:
             joined_dispatcher=self._joined,
             error_queue=self._error_queue_of(own_text, received_from),
             auditing=Auditing(
-                self._audit_address(), self._composer, acknowledges=self.config.acknowledge_retries, allowed=self._allowed
+                self._audit_address(),
+                self._composer,
+                acknowledges=self.config.acknowledge_retries,
+                allowed=self._allowed,
+                error_queues={self.book.parse(each.error_queue) for each in self.settings.senders.values()},
             ),
             address=own,
             forwarding=Forwarding(self.name, own, own_text, self._destinations(), self._error_queue_of),

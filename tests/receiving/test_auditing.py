@@ -11,6 +11,7 @@ import pytest
 from django.db import connections
 
 from sqlqueue_app import handles
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.messages.times import parse_time
 from sqlqueue_app.tables.rows import NewRow
@@ -170,6 +171,24 @@ def test_disallowed_acknowledgement_queue_fails_the_message(bench: Bench, counti
     assert len(failures) == 2
     assert all("ALLOWED_DESTINATIONS" in text for text in failures)
     assert bench.rows("control") == []
+
+
+@pytest.mark.parametrize("queue", ["error", "errors"])
+def test_retry_is_acknowledged_in_every_error_queue_of_the_settings(
+    bench: Bench, counting: Callable[..., None], queue: str
+) -> None:
+    """Otherwise no retry could succeed with ALLOWED_DESTINATIONS, which names the queues of the endpoints."""
+    bench.database.configure(ENDPOINTS={"Sales": {}, "Billing": {"ERROR_QUEUE": queue}}, ALLOWED_DESTINATIONS=["Sales"])
+    bench.install()
+    acknowledged_in = get_settings().address_book(bench.database.vendor, bench.database.catalog()).parse(queue)
+    retry = {
+        "ServiceControl.Retry.UniqueMessageId": "u",
+        "ServiceControl.Retry.AcknowledgementQueue": str(acknowledged_in),
+    }
+    bench.put_message("Test.Message", **retry)
+    bench.run(endpoints=["Sales"])
+    (acknowledgement,) = bench.headers(queue)
+    assert "ServiceControl.Retry.Successful" in acknowledgement
 
 
 def test_batch_writes_its_copies_with_one_insert(postgresql_bench: Bench) -> None:

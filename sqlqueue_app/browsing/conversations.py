@@ -160,7 +160,7 @@ MAX_MESSAGES: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ScanExtent:
-    """The extent of a scan: the newest `rows` of each queue and the number of `queues`; of `delayed` tables, the rows due first.
+    """The extent of a scan: up to the newest `rows` of each of `queues` queues; of `delayed` tables, the rows due first.
 
     `longer`: by name, the RowVersion at which to continue in a queue that has or may have more, 0 for delayed messages. `late`:
     tables that were not read in time. `lake` is None without a lake.

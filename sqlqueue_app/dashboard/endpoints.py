@@ -142,7 +142,7 @@ class EndpointAdmin(PageAdmin):
     def _processes(self, request: HttpRequest, each: EndpointStatus) -> HtmlTable | None:
         actions = TableColumn(_("Actions"), partial(instance_buttons, self, request))
         columns = [*instance_columns(self, [item for item in each.queues if item.queue.kind is QueueKind.CALLBACK]), actions]
-        caption = _("Processes report their threads with each heartbeat, every 10 seconds, and then follow requests")
+        caption = _("Each process reports its threads and carries out requests every 10 seconds, with its heartbeat")
         return table(caption, columns, each.instances, lambda instance: f"process {instance.id}") if each.instances else None
 
     def _history(

@@ -71,7 +71,7 @@ def test_conversation_is_shown_in_two_diagrams_and_a_table(shop: QueueDatabase) 
     assert "1. Shop.Order order handled – command Web → Sales" in shown.text()
     assert "0.250 s" in shown.text()
     assert f"/admin/sqlqueue_app/failedmessage/{BILL}/" in shown.links
-    assert "Queues: the newest 5,000 messages of each of 4 queues." in shown.text()
+    assert "Queues: the newest messages of 4 queues, up to 5,000 of each." in shown.text()
 
 
 @pytest.mark.parametrize("name", IDS)
@@ -91,7 +91,7 @@ def test_id_of_any_shape_has_a_page(shop: QueueDatabase, name: str) -> None:
 def test_unknown_id_shows_the_searched_places(shop: QueueDatabase) -> None:
     shown = page("nothing/")
     assert "No message of this conversation was found." in shown.text()
-    assert "Queues: the newest 5,000 messages of each of 4 queues." in shown.text()
+    assert "Queues: the newest messages of 4 queues, up to 5,000 of each." in shown.text()
     assert "No unresolved failed message belongs to a conversation." in page().text()
 
 

@@ -90,7 +90,7 @@ def test_searching_bodies_needs_the_permission(shop: QueueDatabase) -> None:
     for kind in ("viewer", "reader"):
         refused = page("?q=velocipede", kind).text()
         assert "Nothing found for “velocipede”." in refused
-        assert "In headers. Queues: the newest 5,000 messages of each of 4 queues." in refused
+        assert "In headers. Queues: the newest messages of 4 queues, up to 5,000 of each." in refused
         assert "Bodies. You need the permission “Can see the bodies of messages”." in refused
     for kind in ("writer", "admin", "superuser"):
         found = page("?q=velocipede", kind).text()

@@ -202,7 +202,7 @@ def _delete(settings: Settings, row: ScannedRow) -> bool:
 def _end_task(message_id: str) -> bool:
     """Store the end of the task with this id, if there is one. Returns True."""
     alias = managed_alias()
-    task = TaskResult.objects.using(alias).filter(pk=message_id, finished_at__isnull=True).first()
+    task = TaskResult.objects.using(alias).filter(pk=fitting("message_id", message_id), finished_at__isnull=True).first()
     if task is not None:
         text = f"revoke() cancelled the message {message_id} of this task"
         task.errors = [*task.errors, {"exception_class_path": _REVOKED, "traceback": text}]
@@ -283,7 +283,7 @@ def _of_task(settings: Settings, message_id: str) -> list[MessageStatus]:
     if not settings.task_backends:
         return []
     with optional_read(managed_alias(), "read the result of a task"):
-        results = TaskResult.objects.using(managed_alias()).filter(pk=message_id.replace("\0", ""))
+        results = TaskResult.objects.using(managed_alias()).filter(pk=fitting("message_id", message_id))
         return [MessageStatus(message_id, _state_of_task(each)) for each in results if each.status in _STATE_OF_TASK]
     return []
 

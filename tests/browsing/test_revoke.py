@@ -154,8 +154,10 @@ def test_all_waiting_copies_of_an_event_are_cancelled(bench: Bench) -> None:
     assert revoke(event) is no_trace(bench)
 
 
-@pytest.mark.parametrize("message_id", ['o\'clock "7" \\', "umsätze ☃ 42%_", "A" * 300, "<a&b>+`", " ", "{}"])
-def test_any_text_may_be_an_id(shop: Bench, message_id: str) -> None:
+@pytest.mark.parametrize("message_id", ['o\'clock "7" \\', "umsätze ☃ 42%_", "A" * 300, "<a&b>+`", " ", "{}", "a\0b"])
+@pytest.mark.parametrize("tasks", [{}, {"default": {"BACKEND": "sqlqueue_app.tasks.SqlQueueBackend", "OPTIONS": {}}}])
+def test_any_text_may_be_an_id(shop: Bench, message_id: str, tasks: dict[str, Any]) -> None:
+    shop.database.settings.TASKS = tasks
     send("Test.Message", {}, message_id=f"{message_id}2")
     assert send("Test.Message", {}, message_id=message_id) == message_id
     assert message_status(message_id).state is MessageState.WAITING
@@ -164,7 +166,9 @@ def test_any_text_may_be_an_id(shop: Bench, message_id: str) -> None:
 
 
 @pytest.mark.parametrize("message_id", ["a\0b", "\ud800", "line\nbreak", "\x1b"])
-def test_ids_of_odd_characters_are_not_found(shop: Bench, message_id: str) -> None:
+@pytest.mark.parametrize("tasks", [{}, {"default": {"BACKEND": "sqlqueue_app.tasks.SqlQueueBackend", "OPTIONS": {}}}])
+def test_ids_of_odd_characters_are_not_found(shop: Bench, message_id: str, tasks: dict[str, Any]) -> None:
+    shop.database.settings.TASKS = tasks
     send("Test.Message", {})
     assert revoke(message_id) is no_trace(shop)
     assert message_status(message_id).state is MessageState.UNKNOWN

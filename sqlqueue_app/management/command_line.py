@@ -123,6 +123,7 @@ class SqlQueueCommand(BaseCommand):
     usage_exit_code = EXIT_USAGE
     committed = ""
     """What the command has committed, for the error if its output cannot be written."""
+    _shows_progress = False
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """Django's parser with one-line errors."""
@@ -205,12 +206,23 @@ class SqlQueueCommand(BaseCommand):
         self.stdout.write(json.dumps(document, indent=2, ensure_ascii=not is_utf8, default=_plain))
 
     def write_progress(self, done: int, total: int, what: str) -> None:
-        """Update a progress line on a terminal; silent if stderr is not a terminal."""
-        if not sys.stderr.isatty():
-            return
-        end = "\n" if done >= total else ""
-        self.stderr.write(f"\r{done:,} of {total:,} {what}", ending=end)
-        self.stderr.flush()
+        """Show the progress, and end its line when all is done."""
+        self.show_progress(f"{done:,} of {total:,} {what}")
+        if done >= total:
+            self.end_progress()
+
+    def show_progress(self, text: str) -> None:
+        """Update the progress line on a terminal; silent if stderr is not a terminal."""
+        if sys.stderr.isatty():
+            self._shows_progress = True
+            self.stderr.write(f"\r{text}", ending="")
+            self.stderr.flush()
+
+    def end_progress(self) -> None:
+        """End the progress line, if there is one."""
+        if self._shows_progress:
+            self.stderr.write("")
+            self._shows_progress = False
 
 
 def from_command_line(command: BaseCommand) -> bool:

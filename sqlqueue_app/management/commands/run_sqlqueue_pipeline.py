@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -125,7 +124,7 @@ class Command(SqlQueueCommand):
         except SqlQueueError as error:
             raise CommandError(one_line(str(error)), returncode=1) from error
         finally:
-            self._end_progress()
+            self.end_progress()
             remove_logging(handler)
 
     def _run(self, settings: Settings, chosen: Any, stop: StopSignal, requests: RunRequests | None, form: str) -> None:
@@ -135,8 +134,8 @@ class Command(SqlQueueCommand):
         warm = warm_session(chosen)
         try:
             while True:
-                done = run_pipeline(settings, chosen, stop, progress=self._progress, warm=warm)
-                self._end_progress()
+                done = run_pipeline(settings, chosen, stop, progress=lambda done: self.show_progress(_counts(done)), warm=warm)
+                self.end_progress()
                 self._print_result(done, "copied" if chosen.peek_only else "taken", form)
                 self.stdout.flush()
                 if requests is None:
@@ -151,19 +150,6 @@ class Command(SqlQueueCommand):
                 raise
         finally:
             warm.stop()
-
-    _is_shown = False
-
-    def _progress(self, done: Any) -> None:
-        if sys.stderr.isatty():
-            self._is_shown = True
-            self.stderr.write(f"\r{_counts(done)}", ending="")
-            self.stderr.flush()
-
-    def _end_progress(self) -> None:
-        if self._is_shown:
-            self.stderr.write("")
-            self._is_shown = False
 
     def _print_result(self, done: Any, word: str, form: str) -> None:
         if form == "json":

@@ -34,8 +34,7 @@ class Command(SqlQueueCommand):
         if not options["yes"]:
             self._confirm(table, what)
         deleted = purge_expired(table, progress=self._progress) if options["expired"] else purge_queue(table)
-        if self._is_shown:
-            self.stderr.write("")
+        self.end_progress()
         if options["format"] == "json":
             self.write_json(
                 {"queue": table.address.table, "table": table.qualified, "expired_only": options["expired"], "deleted": deleted}
@@ -53,10 +52,5 @@ class Command(SqlQueueCommand):
         if sys.stdin.readline().rstrip("\n") != name:
             raise self.usage_error("nothing was deleted: that was not the name of the queue")
 
-    _is_shown = False
-
     def _progress(self, deleted: int) -> None:
-        if sys.stderr.isatty():
-            self._is_shown = True
-            self.stderr.write(f"\r{counted(deleted, 'expired message')} deleted", ending="")
-            self.stderr.flush()
+        self.show_progress(f"{counted(deleted, 'expired message')} deleted")

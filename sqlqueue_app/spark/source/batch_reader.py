@@ -91,7 +91,7 @@ def read_rows(options: ReadOptions, schema: StructType, partition: RowsOfTable) 
 def plan_ranges(connection: Connection, options: ReadOptions, table: SourceTable, rows: RowRange) -> list[RowRange]:
     """The ranges of the tasks; empty if there are no rows."""
     known = dialect(options.database.dialect)
-    ((first, last),) = connection.fetch(known.script("row_version_bounds", table=table.qualified))
+    ((first, last),) = connection.fetch(known.statement("row_version_bounds", table=table.qualified))
     if first is None:
         return []
     lowest, highest = max(int(first), rows.lowest), min(int(last), rows.highest)
@@ -100,7 +100,7 @@ def plan_ranges(connection: Connection, options: ReadOptions, table: SourceTable
 
     def probe(start: int, end: int) -> tuple[int, int]:
         texts = {"lowest": str(start), "highest": str(end), "limit": str(ROWS_PER_PROBE)}
-        ((count, counted),) = connection.fetch(known.script("count_range", table=table.qualified, **texts))
+        ((count, counted),) = connection.fetch(known.statement("count_range", table=table.qualified, **texts))
         return int(count), int(counted) if counted is not None else start
 
     ranges = even_ranges(lowest, highest, options.partitions, probe, _default_partitions)

@@ -24,7 +24,7 @@ from sqlqueue_app.spark.source.on_sqlserver import OnSqlServer
 class Connection(Protocol):
     """A connection, used by one thread. Reading neither waits for row locks nor blocks others."""
 
-    def fetch(self, statement: Rendered | str, **values: object) -> list[tuple[Any, ...]]:
+    def fetch(self, statement: Rendered, **values: object) -> list[tuple[Any, ...]]:
         """Run a query with a small result."""
 
     def batches(self, table: str, columns: Iterable[str], rows: RowRange, batch_size: int) -> Iterator[pa.RecordBatch]:

@@ -52,10 +52,9 @@ class OnPostgresql:
         """The exceptions of the driver. Raises ConfigurationError if it is not installed."""
         return (_driver().Error,)
 
-    def fetch(self, statement: Rendered | str, **values: object) -> list[tuple[Any, ...]]:
-        sql, parameters = (statement, ()) if isinstance(statement, str) else (_numbered(statement.sql), statement.bind(values))
+    def fetch(self, statement: Rendered, **values: object) -> list[tuple[Any, ...]]:
         with closing(self._connection.cursor()) as cursor:
-            cursor.execute(sql, parameters or None)
+            cursor.execute(_numbered(statement.sql), statement.bind(values) or None)
             return [tuple(row) for row in cursor.fetchall()]
 
     def batches(self, table: str, columns: Iterable[str], rows: RowRange, batch_size: int) -> Iterator[pa.RecordBatch]:

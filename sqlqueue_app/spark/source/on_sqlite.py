@@ -51,9 +51,8 @@ class OnSqlite:
         """The exceptions of the driver."""
         return (sqlite3.Error,)
 
-    def fetch(self, statement: Rendered | str, **values: object) -> list[tuple[Any, ...]]:
-        sql, parameters = (statement, ()) if isinstance(statement, str) else (question_marks(statement.sql), statement.bind(values))
-        with closing(self._connection.execute(sql, parameters)) as cursor:
+    def fetch(self, statement: Rendered, **values: object) -> list[tuple[Any, ...]]:
+        with closing(self._connection.execute(question_marks(statement.sql), statement.bind(values))) as cursor:
             return cursor.fetchall()
 
     def batches(self, table: str, columns: Iterable[str], rows: RowRange, batch_size: int) -> Iterator[pa.RecordBatch]:

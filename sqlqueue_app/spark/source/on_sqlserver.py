@@ -55,10 +55,10 @@ class OnSqlServer:
         """The exceptions of the driver. Raises ConfigurationError if it is not installed."""
         return (_driver().Error,)
 
-    def fetch(self, statement: Rendered | str, **values: object) -> list[tuple[Any, ...]]:
-        sql, parameters = (statement, ()) if isinstance(statement, str) else (question_marks(statement.sql), statement.bind(values))
+    def fetch(self, statement: Rendered, **values: object) -> list[tuple[Any, ...]]:
+        parameters = statement.bind(values)
         with closing(self._connection.cursor()) as cursor:
-            cursor.execute(sql, *([list(parameters)] if parameters else []))
+            cursor.execute(question_marks(statement.sql), *([list(parameters)] if parameters else []))
             return [tuple(row) for row in cursor.fetchall()]
 
     def batches(self, table: str, columns: Iterable[str], rows: RowRange, batch_size: int) -> Iterator[pa.RecordBatch]:

@@ -107,7 +107,7 @@ class QueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(self, connection: Connection, table: SourceTable, after: int, highest: int, limit: int) -> int:
         known = dialect(self._options.read.database.dialect)
         texts = {"after": str(after), "highest": str(highest), "places": str(limit - 1)}
-        found = connection.fetch(known.script("row_version_after", table=table.qualified, **texts))
+        found = connection.fetch(known.statement("row_version_after", table=table.qualified, **texts))
         return int(found[0][0]) if found else highest
 
     @contextmanager

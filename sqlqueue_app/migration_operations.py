@@ -121,7 +121,19 @@ class CreateSubscriptionTable(CreateQueue):
 
 
 class DropQueue(_TableOperation):
-    """Drop the table of a queue with every message in it; reversing creates an empty one."""
+    """Drop a table with every message in it; reversing creates an empty one.
+
+    `Sales.Delayed` is the delayed table of the endpoint `Sales`, `SubscriptionRouting` the subscription table.
+    """
+
+    resolve = staticmethod(CreateDelayedTable.resolve)
+
+    def __init__(self, name: str, *, schema: str | None = None, catalog: str | None = None, layout: str | None = None) -> None:
+        super().__init__(name, schema=schema, catalog=catalog, layout=layout)
+        if name == SUBSCRIPTION_TABLE:
+            self.kind = TableKind.SUBSCRIPTIONS
+        elif name.endswith(DELAYED_SUFFIX):
+            self.kind = TableKind.DELAYED
 
     def database_forwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any) -> None:
         self._drop(schema_editor)
@@ -130,7 +142,7 @@ class DropQueue(_TableOperation):
         self._create(schema_editor)
 
     def describe(self) -> str:
-        return f"Drop queue table {self.name!r}"
+        return f"Drop {self.kind.value} table {self.name!r}"
 
     @property
     def migration_name_fragment(self) -> str:

@@ -240,6 +240,15 @@ def test_drop_queue(vendor: str, settings: Settings) -> None:
     assert collected(vendor, settings, CreateQueue("Sales"), backwards=True) == DROP[vendor]
 
 
+@pytest.mark.parametrize("create", [CreateDelayedTable("Sales.Delayed"), CreateSubscriptionTable()])
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_dropping_another_kind_of_table_is_the_reverse_of_creating_it(vendor: str, settings: Settings, create: Any) -> None:
+    drop = DropQueue(create.name)
+    place: dict[str, Any] = {} if vendor == "sqlite" else {"SCHEMA_FOR_QUEUE": {"Sales": "sales"}}
+    assert collected(vendor, settings, drop, **place) == collected(vendor, settings, create, backwards=True, **place)
+    assert collected(vendor, settings, drop, backwards=True, **place) == collected(vendor, settings, create, **place)
+
+
 def test_schemas_come_from_the_operation_the_settings_or_the_endpoint(settings: Settings) -> None:
     def first_line(operation: Any, vendor: str = "sqlserver", **sqlqueue: Any) -> str:
         return collected(vendor, settings, operation, **sqlqueue)[0].splitlines()[0]
@@ -271,6 +280,7 @@ def test_names_over_the_limit_are_refused(settings: Settings, vendor: str, name:
         (CreateDelayedTable("Sales.Delayed"), "Create delayed table 'Sales.Delayed'"),
         (CreateSubscriptionTable(), "Create subscriptions table 'SubscriptionRouting'"),
         (DropQueue("Sales"), "Drop queue table 'Sales'"),
+        (DropQueue("Sales.Delayed", schema="ops"), "Drop delayed table 'Sales.Delayed'"),
         (CreateQueue("error", schema="ops", layout="modern"), "Create queue table 'error'"),
     ],
 )

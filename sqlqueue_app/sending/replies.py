@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -162,7 +163,7 @@ class Request(Future[T], Generic[T]):
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         """Call `fn(request)` when the request ends, with or without a reply; at once if it has ended."""
         self._pending.keep(self)
-        super().add_done_callback(fn)
+        super().add_done_callback(partial(_call, fn))
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait in a coroutine; cancelling the task cancels the request. For a time limit use `asyncio.timeout`."""
@@ -193,6 +194,16 @@ class Request(Future[T], Generic[T]):
         except TimeoutError:
             # Has no effect if the reply has arrived at this moment.
             self.fail(TimeoutError(f"no reply to {self._what} within {seconds:g} s; a later reply is only logged"))
+
+
+def _call(callback: Callable[[Any], object], request: Future[Any]) -> None:
+    """Call a callback. A SystemExit would end the thread that receives replies; as an Exception it is logged by Future."""
+    try:
+        callback(request)
+    except BaseException as error:
+        if isinstance(error, Exception) or threading.current_thread() is threading.main_thread():
+            raise
+        raise RuntimeError(f"a callback of a request raised {type(error).__name__}") from error
 
 
 @dataclass(frozen=True, slots=True)

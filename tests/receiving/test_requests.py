@@ -165,6 +165,25 @@ def test_unreferenced_request_is_forgotten_unless_it_has_a_callback(asking: Aski
     poll_until(lambda: results == [{"n": 1}])
 
 
+def test_callback_that_exits_ends_neither_other_callbacks_nor_other_requests(
+    asking: Asking, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = request("Test.Ask"), request("Test.Ask")
+    called: list[Any] = []
+
+    def leave(_request: Any) -> None:
+        raise SystemExit(3)
+
+    first.add_done_callback(leave)
+    first.add_done_callback(called.append)
+    asking.answer(first.message_id, b'{"n": 1}', row=1)
+    assert first.result(SECONDS) == {"n": 1}
+    asking.answer(second.message_id, b'{"n": 2}', row=2)
+    assert second.result(SECONDS) == {"n": 2}
+    assert called == [first]
+    assert "a callback of a request raised SystemExit" in caplog.text
+
+
 def test_first_reply_wins(asking: Asking) -> None:
     call = request("Test.Ask")
     asking.answer(call.message_id, b'{"n": 1}', row=1)

@@ -118,7 +118,13 @@ MAX_POINTS: Final = 240
 
 def _messages(query: RollupQuery) -> dict[str, Any]:
     read = analytics.read_rollups(query)
-    return {"read": read, "charts": rollup_charts(read)}
+    shown = (read.total, *read.by_kind.values())
+    return {
+        "read": read,
+        "charts": rollup_charts(read),
+        "critical": times(value for each in shown for value in each.critical_times.values()),
+        "processing": times(value for each in shown for value in each.processing_times.values()),
+    }
 
 
 def rollup_charts(read: RollupResult) -> list[Chart]:
@@ -239,7 +245,11 @@ class EndpointMap(NamedTuple):
 def _map(query: RollupQuery) -> dict[str, Any]:
     edges = analytics.read_edges(query)
     drawn = endpoint_map([(each.sender, each.receiver, each.count) for each in edges])
-    return {"drawn": drawn, "edges": [(each, each.critical_times, sorted(each.types)) for each in edges]}
+    return {
+        "drawn": drawn,
+        "edges": [(each, each.critical_times, sorted(each.types)) for each in edges],
+        "unit": times(each.critical_times[name] for each in edges for name in ("mean", "p95")),
+    }
 
 
 def _edge_rows(query: RollupQuery) -> Iterator[tuple[Any, ...]]:

@@ -42,6 +42,12 @@ def seconds(value: timedelta | float | None) -> str:
 
 
 @register.filter
+def in_unit(value: float | None, scale: formats.Scale) -> str:
+    """A value in the unit of a scale, which all values of a table share; a dash for None."""
+    return scale.text(value)
+
+
+@register.filter
 def rate(value: float | None) -> str:
     """Events per second; a dash for None."""
     return "–" if value is None else formats.rate(value)

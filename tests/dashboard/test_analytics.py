@@ -126,6 +126,17 @@ def test_messages_are_shown_by_endpoint_and_type(computed: QueueDatabase) -> Non
     assert "No figures in this period." in page("?endpoint=Nobody").text()
 
 
+def test_times_of_a_table_share_the_unit_that_shows_them(computed: QueueDatabase) -> None:
+    MessageFigures.objects.all().delete()
+    figures(timedelta(minutes=5), critical=[0.0025])
+    assert "Critical time mean 2.5 ms p50 2.5 ms" in page().text()
+    assert "Processing time mean 500 ms" in page().text()
+    figures(timedelta(minutes=5), kind="Shop.Bill", critical=[30.0])
+    text = page().text()
+    assert re.search(r"Shop\.Order Sales 1 0 0 % 0\.00\d s", text), text
+    assert "Shop.Bill Sales 1 0 0 % 30.0 s" in text
+
+
 def test_form_shows_the_present_filters(computed: QueueDatabase) -> None:
     found = page("?endpoint=Sales&type=Shop.*&period=7d")
     shown = {name: found.find("input", name=name)[0].get("value") for name in ("endpoint", "type", "period")}

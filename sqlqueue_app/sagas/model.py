@@ -202,7 +202,8 @@ class Saga(models.Model):
         if all(mark.role is not Role.STARTS for _, marks in cls._methods() for mark in marks):
             text = f"{cls.__name__} has no method with @starts, so no message starts it"
             return [checks.Warning(text, hint="decorate a method with @starts", obj=cls, id=NEVER_STARTS)]
-        bare = [each.name for each in cls.own_fields() if each.name != getattr(cls, "correlate_by", None) and _needs_value(each)]
+        correlated = getattr(cls, "correlate_by", None)
+        bare = [each.name for each in cls.own_fields() if correlated not in (each.name, each.attname) and _needs_value(each)]
         if not bare:
             return []
         text = f"{cls.__name__} starts with a row in which only the correlation is set, but {', '.join(bare)} has no default"

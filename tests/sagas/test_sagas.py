@@ -760,6 +760,35 @@ def test_checks_find_what_cannot_work(bench: Bench) -> None:
     assert ids(OrderSaga) == []
 
 
+@pytest.mark.parametrize("name", ["parent", "parent_id"])
+def test_foreign_key_correlates_by_either_of_its_names(bench: Bench, calls: Calls, name: str) -> None:
+    class Parent(NumberedSaga):
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = REGISTRY
+
+    class Child(Saga):
+        correlate_by = name
+        parent = models.OneToOneField(Parent, models.CASCADE)
+
+        class Meta:
+            app_label = "sqlqueue_app"
+            apps = REGISTRY
+
+        @starts("Test.Begin")
+        def begin(self, message: Any, context: Any) -> None:
+            calls.add(self.correlation)
+
+    assert "sqlqueue.E052" not in ids(Child)
+    create_table(bench.database.alias, Parent)
+    create_table(bench.database.alias, Child)
+    now = timezone.now()
+    parent = Parent._base_manager.using(bench.database.alias).create(number=1, started_at=now, updated_at=now)
+    bench.put_message("Test.Begin", {"parent_id": str(parent.pk)})
+    bench.run()
+    assert calls.seen == [parent.pk]
+
+
 def test_wrong_options_are_reported(bench: Bench) -> None:
     class Days(NumberedSaga):
         keep_completed: ClassVar[Any] = 30

@@ -230,7 +230,8 @@ class Attempt:
             self._signal_finished(result)
 
     def _call(self, result: TaskResult[Any]) -> Any:
-        task, first = result.task, [TaskContext(task_result=result)] if result.task.takes_context else []
+        task = result.task
+        first = [TaskContext(task_result=result)] if result.task.takes_context else []
         if iscoroutinefunction(task.func):
             # Cancelled at the soft time limit, as an `async def` handler is. An exception would leave its loop behind.
             end_watching()
@@ -247,7 +248,8 @@ class Attempt:
 
     def _failed(self, error: BaseException, result: TaskResult[Any] | None) -> None:
         row, kind = self._row, type(error)
-        path, text = f"{kind.__module__}.{kind.__qualname__}", "".join(format_exception(error))
+        path = f"{kind.__module__}.{kind.__qualname__}"
+        text = "".join(format_exception(error))
         row.errors = [*row.errors, {"exception_class_path": path, "traceback": text}]
         if len(row.errors) <= self._options.retries:
             self._again(error)

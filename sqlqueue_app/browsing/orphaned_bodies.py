@@ -58,7 +58,8 @@ class OrphanedBodies:
         return len(deleted)
 
     def _old_files(self) -> Iterator[str]:
-        storage, before = self._claim_checks.storage, (self._now() - timedelta(days=DAYS_KEPT)).date()
+        storage = self._claim_checks.storage
+        before = (self._now() - timedelta(days=DAYS_KEPT)).date()
         with suppress(FileNotFoundError):
             for day in storage.listdir(FOLDER)[0]:
                 if _date_of(day) <= before:

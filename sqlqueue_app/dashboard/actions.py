@@ -182,7 +182,8 @@ class Action:
             wrong = dict.fromkeys(("required", "invalid"), _("Type “%(text)s” to confirm.") % {"text": self.typed})
             label = format_html(_("Type {} to confirm:"), format_html("<strong>{}</strong>", text_html(self.typed)))
             # Browsers show several spaces as one, and neither line ends nor spaces at the ends.
-            words, widget = r"\s*".join(map(re.escape, self.typed.split())), forms.TextInput(PLAIN_INPUT)
+            words = r"\s*".join(map(re.escape, self.typed.split()))
+            widget = forms.TextInput(PLAIN_INPUT)
             pattern = rf"\A{words}\Z"
             form.fields["typed"] = forms.RegexField(pattern, strip=True, label=label, widget=widget, error_messages=wrong)
         return form

@@ -71,7 +71,9 @@ class AnalyticsAdmin(PageAdmin):
 
     def _view(self, part: Part, request: HttpRequest) -> HttpResponseBase:
         """One kind of rollup, as a page or as a file; without data, the page shows the first steps."""
-        period, chosen, fresh = period_of(request, LONG_PERIODS, "1d"), AnalyticsFilter(request), analytics.freshness()
+        period = period_of(request, LONG_PERIODS, "1d")
+        chosen = AnalyticsFilter(request)
+        fresh = analytics.freshness()
         for name in {"endpoint", "type"} - set(part.filters):
             del chosen.fields[name]
         chosen.is_valid()
@@ -85,7 +87,8 @@ class AnalyticsAdmin(PageAdmin):
             message_type=chosen.cleaned_data.get("type", ""),
             classifier=CLASSIFIERS[by].name,
         )
-        template, shown = "analytics" if part.page == "changelist" else f"analytics_{part.page}", {}
+        template = "analytics" if part.page == "changelist" else f"analytics_{part.page}"
+        shown = {}
         with guarded_read(managed_alias(), "read the figures of the pipeline"):
             if wanted_format(request):
                 file_name = "figures" if part.page == "changelist" else part.page
@@ -93,7 +96,8 @@ class AnalyticsAdmin(PageAdmin):
             if fresh.committed_at is not None:
                 shown = {"endpoints": analytics.known_endpoints(), **part.shown(query)}
             else:
-                template, shown = "analytics_empty", {} if fresh.problem else empty_lake(self)
+                template = "analytics_empty"
+                shown = {} if fresh.problem else empty_lake(self)
         labels = {each.page: label_of_page(self.model, each.page) or str(each.label) for each in PARTS}
         title = labels[part.page]
         return self.page(
@@ -188,7 +192,8 @@ def exported(query: RollupQuery) -> Iterator[tuple[Any, ...]]:
 
 
 def _groups(query: RollupQuery) -> dict[str, Any]:
-    groups, hourly = analytics.read_groups(query), query.resample(max(query.seconds, HOUR))
+    groups = analytics.read_groups(query)
+    hourly = query.resample(max(query.seconds, HOUR))
     series = [
         Series(Truncator(" ".join(each.title.split())).chars(60), _filled(each.over_time, hourly.step))
         for each in groups
@@ -203,7 +208,8 @@ def _group_rows(query: RollupQuery) -> Iterator[tuple[Any, ...]]:
 
 
 def _usage(query: RollupQuery) -> dict[str, Any]:
-    usage, daily = analytics.read_usage(query), query.resample(DAY)
+    usage = analytics.read_usage(query)
+    daily = query.resample(DAY)
     series = [
         Series(name, _filled({day: values[place] for day, values in usage.by_day.items()}, daily.step))
         for place, name in enumerate((_("messages"), _("failures")))

@@ -132,7 +132,8 @@ class CheckAdmin(PageAdmin):
         texts = {key: (text_of_issue(each, status), each.since or _("not known")) for key, each in issues.items()}
         is_cut = len(results) > SHOWN
         results.sort(key=lambda each: (not each.failing, is_muted(each, now), not is_stale(each, now)))
-        caption, columns = _("Results of checks, failing ones first"), self._columns(request, issues, texts, now)
+        caption = _("Results of checks, failing ones first")
+        columns = self._columns(request, issues, texts, now)
         return self.page(
             request,
             "checks",

@@ -73,7 +73,10 @@ class ConversationAdmin(PageAdmin):
     def _drawn(self, request: HttpRequest, whole: Forest) -> dict[str, Any]:
         urgent = [place for place, each in enumerate(whole.branches) if each.message.outcome not in _OVER]
         drawn = conversations.cut(whole, MAX_DRAWN, first=urgent)
-        count, shown, flow, sequence = len(whole.branches), self._nodes(drawn, 0), flow_diagram(drawn), sequence_diagram(drawn)
+        count = len(whole.branches)
+        shown = self._nodes(drawn, 0)
+        flow = flow_diagram(drawn)
+        sequence = sequence_diagram(drawn)
         begin = min(max(number_of(request.GET.get("from", "")) - 1, 0), count - 1)
         return {
             "summary": summary_of([each.message for each in whole.branches]),

@@ -42,7 +42,8 @@ class EndpointAction(Action):
         name = name_of_path(key["name"], known)
         if name is None:
             raise not_found(self.request, self.permission, _("There is no endpoint “%(name)s”.") % {"name": key["name"]})
-        self.endpoint, self.instances = name, [each for each in instances if each.endpoint == name]
+        self.endpoint = name
+        self.instances = [each for each in instances if each.endpoint == name]
         self.target, self.back_url = name, self.pages.url("endpoint", path_of(name))
         self.words = {"name": name, "seconds": number(int(HEARTBEAT_SECONDS))}
         self.crumbs = (Crumb(name, self.back_url),)
@@ -68,7 +69,9 @@ class InstanceAction(EndpointAction):
         found = next((each for each in self.instances if each.id == key["instance"]), None)
         if found is None:
             raise not_found(self.request, self.permission, _("The process is no longer registered."))
-        self.instance, self.target, self.count = found, f"{found.endpoint} on {found.host} ({found.pid})", 1
+        self.instance = found
+        self.target = f"{found.endpoint} on {found.host} ({found.pid})"
+        self.count = 1
         self.only = {"host": found.host, "pid": found.pid}
         self.words = {**self.words, "pid": found.pid}
         self.blocked = "" if found.alive else _("The process is dead.")

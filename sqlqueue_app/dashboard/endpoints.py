@@ -443,7 +443,8 @@ def queue_state(each: QueueStatus, instances: Sequence[InstanceStatus], growth: 
     problem = each.problem
     if problem is not None and problem.stops_work:
         return State(Grade.ERROR, problem.kind.label)
-    kind, is_waiting = each.queue.kind, bool(each.depth is not None and each.depth.waiting)
+    kind = each.queue.kind
+    is_waiting = bool(each.depth is not None and each.depth.waiting)
     holders = [one for one in instances if one.callback_queue == each.queue.address.table]
     is_held = any(one.alive for one in holders)
     if kind is QueueKind.ERROR and problem is None and get_settings().error_queue_owner == "servicecontrol":

@@ -133,7 +133,8 @@ def _selection_of(request: HttpRequest, statuses: Collection[int]) -> FailureSel
     query: QueryDict = request.GET.copy()
     for name in request.POST:
         query.setlist(name, request.POST.getlist(name))
-    selection, wanted = FailureSelection.from_query(query), request.GET.get("sample", "").strip()
+    selection = FailureSelection.from_query(query)
+    wanted = request.GET.get("sample", "").strip()
     if not wanted or selection.ids:
         return selection
     count = number_of(wanted, MAX_IDS)
@@ -172,7 +173,8 @@ class BulkAction(FailureAction):
 
     def find(self, **key: Any) -> None:
         self.selection = _selection_of(self.request, self.statuses)
-        self.target, self.back_url = self.selection.in_words(), page_of(self.pages, replace(self.selection, newest=None))
+        self.target = self.selection.in_words()
+        self.back_url = page_of(self.pages, replace(self.selection, newest=None))
         back = self.request.POST.get("back") or self.request.GET.get("back", "")
         found = Preview()
         # Nothing is counted for a user without the permission.
@@ -295,7 +297,8 @@ class EditFailure(FailureAction):
             self._show_changes()
             return super().answer() if SEEN in self.request.POST else self.show(forms.Form())
         self.text = _("A copy with your changes is sent to the queue where the message failed, under an id of its own.")
-        self.submit, self.facts = _("Preview changes"), ((_("Cannot be changed"), ", ".join(sorted(editable.locked))),)
+        self.submit = _("Preview changes")
+        self.facts = ((_("Cannot be changed"), ", ".join(sorted(editable.locked))),)
         self.hidden = (("ids", str(self.failure_id)), ("row_version", str(editable.failure.row_version)))
         return self.show(form, status=400 if form.is_bound else 200)
 

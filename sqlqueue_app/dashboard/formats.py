@@ -126,7 +126,8 @@ def stamp_html(instant: datetime) -> SafeString:
 
 def relative_html(instant: datetime, text: str) -> SafeString:
     """A text such as “5 s ago” as a ``time`` element with the instant as its title, which screen readers get too."""
-    words, local = '<time datetime="{}" title="{}">{}</time><span class="sq-hidden"> ({})</span>', stamp(instant)
+    words = '<time datetime="{}" title="{}">{}</time><span class="sq-hidden"> ({})</span>'
+    local = stamp(instant)
     return format_html(words, iso_utc(instant), local, text, local)
 
 

@@ -114,7 +114,8 @@ class LiveAnswers:
             if self._clock() < known.until:
                 self._remember(request, known)
                 return self._nothing_new(request, known) or _with_content(request, known)
-            began, snapshot_age = self._clock(), SNAPSHOT_SECONDS if self.part else 0.0
+            began = self._clock()
+            snapshot_age = SNAPSHOT_SECONDS if self.part else 0.0
             # Rounded like the value of the header.
             as_of = round(self._now() - snapshot_age, 3)
             with self._snapshots.used(snapshot_age):

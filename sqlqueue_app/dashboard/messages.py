@@ -39,7 +39,8 @@ def _header_groups(detail: MessageDetail, wanted: str) -> list[tuple[str, list[t
 
 def message_context(request: HttpRequest, detail: MessageDetail) -> dict[str, Any]:
     """Template variables for headers, body and exception of one message; the body only with the permission to see it."""
-    wanted, headers = request.GET.get("header", "").strip(), detail.headers or {}
+    wanted = request.GET.get("header", "").strip()
+    headers = detail.headers or {}
     dotnet, python = traces_of(detail)
     return {
         "message": detail,

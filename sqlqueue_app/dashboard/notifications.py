@@ -278,7 +278,8 @@ class NotificationAdmin(WithRecipients):
         turn = DisableRule if rule.enabled else EnableRule
         of_webhook = [ReplaceSecret] if rule.channel == NotificationChannel.WEBHOOK else []
         offered: list[type[RuleAction]] = [EditRule, SendTest, turn, *of_webhook, DeleteRule]
-        log, caption = DeliveryAdmin(self), _("Last notifications of this rule, newest first")
+        log = DeliveryAdmin(self)
+        caption = _("Last notifications of this rule, newest first")
         return self.page(
             request,
             "notification",
@@ -396,7 +397,8 @@ def _raised(rule: NotificationRule) -> str:
     """The first few subjects above the threshold, and the number of others."""
     kind = rule.kind if rule.kind in NotificationKind.values else ""
     names = [notifying.name_of(kind, each) for each in sorted(rule.raised)]
-    text, left = ", ".join(names[:_SUBJECTS_SHOWN]), len(names) - _SUBJECTS_SHOWN
+    text = ", ".join(names[:_SUBJECTS_SHOWN])
+    left = len(names) - _SUBJECTS_SHOWN
     return text if left <= 0 else _("%(names)s and %(count)s more") % {"names": text, "count": number(left)}
 
 

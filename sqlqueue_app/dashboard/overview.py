@@ -43,7 +43,9 @@ class DashboardAdmin(PageAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The overview; without the contents of the managed tables if they are missing."""
         status, period, alias = read_status(), period_of(request), managed_alias()
-        now, results, running = status.managed_now or status.taken_at, CheckResults(), 0
+        now = status.managed_now or status.taken_at
+        results = CheckResults()
+        running = 0
         minimums: dict[str, int] = {}
         shown: dict[str, Any] = {}
         with optional_read(alias, "read the tables of the dashboard"):

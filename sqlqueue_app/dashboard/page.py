@@ -409,7 +409,9 @@ def order_menu(site: AdminSite) -> None:
 
 def _parts(site: AdminSite, request: HttpRequest, app: dict[str, Any]) -> list[dict[str, Any]]:
     """Our app in the menu: a part for each group of the navigation, then the other models."""
-    by_model, groups, parts = {entry["model"]: entry for entry in app["models"]}, _groups(site, request), []
+    by_model = {entry["model"]: entry for entry in app["models"]}
+    groups = _groups(site, request)
+    parts = []
     for group in groups:
         entries = [_menu_entry(request, by_model[tab.model], tab) for tab in group.tabs if tab.model in by_model]
         parts.append((f"{app['name']}: {group.label}", entries))

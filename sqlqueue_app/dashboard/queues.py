@@ -206,7 +206,9 @@ class RemoveGoneQueues(Action):
 
     def find(self, **key: Any) -> None:
         self.gone = {each.name: each for each in gone_callback_queues(get_settings())}
-        self.target, self.back_url, self.count = ", ".join(sorted(self.gone)), self.pages.url(), len(self.gone)
+        self.target = ", ".join(sorted(self.gone))
+        self.back_url = self.pages.url()
+        self.count = len(self.gone)
         self.initial = {"queues": list(self.gone)}
         self.blocked = "" if self.gone else _("No callback queue belongs to a dead process.")
 
@@ -336,7 +338,8 @@ class QueueAdmin(PageAdmin):
             return self._broken(request, read_queue(get_settings(), queue), error)
         if wanted_format(request):
             return export(request, queue.name, MESSAGE_COLUMNS, found.messages)
-        failures, period = _failures_of(queue, [each.row_version for each in found.messages]), period_of(request)
+        failures = _failures_of(queue, [each.row_version for each in found.messages])
+        period = period_of(request)
         return self.page(
             request,
             "messages",

@@ -209,7 +209,8 @@ def _url(pages: PageAdmin, name: str, each: ScheduleStatus) -> str:
 
 def _when(each: ScheduleStatus) -> SafeString:
     """The times in a few words, and the time zone if it is its own."""
-    times, zone = each.times, each.state.time_zone if each.state is not None and each.origin is Origin.DATABASE else ""
+    times = each.times
+    zone = each.state.time_zone if each.state is not None and each.origin is Origin.DATABASE else ""
     if times is None or times.cron:
         return with_notes(format_html('<code class="sq-nowrap">{}</code>', "–" if times is None else times.cron), zone)
     if times.every is not None:
@@ -249,9 +250,11 @@ class ScheduleAdmin(PageAdmin):
 
     def schedule_view(self, request: HttpRequest, name: str, message_type: str) -> HttpResponse:
         """One schedule: its next times, and its last runs with their outcomes."""
-        each, now = _find(request, Permission.VIEW, name, message_type), database_now(managed_alias())
+        each = _find(request, Permission.VIEW, name, message_type)
+        now = database_now(managed_alias())
         row = each.state if each.origin is Origin.DATABASE else None
-        runs, destination = last_runs(each.key), "" if row is None else row.destination
+        runs = last_runs(each.key)
+        destination = "" if row is None else row.destination
         outcomes = outcomes_of_runs(get_settings(), runs, each.send, destination)
         columns = [column for column in self._columns(request, now) if column.label not in (_("Next"), _("Last"), _("Actions"))]
         if row is not None:
@@ -289,7 +292,8 @@ class ScheduleAdmin(PageAdmin):
     def message_view(self, request: HttpRequest, name: str, message_type: str) -> HttpResponse:
         """Redirect to the last message of a schedule, or to that of the run with this `id`, wherever it is."""
         each = _find(request, Permission.VIEW, name, message_type)
-        message_id, to = request.GET.get("id") or each.last_message_id or "", each.state.destination if each.state else ""
+        message_id = request.GET.get("id") or each.last_message_id or ""
+        to = each.state.destination if each.state else ""
         found = find_sent_message(get_settings(), message_id, each.send, each.last_endpoint or "", to) if message_id else None
         url = ""
         if found is not None and found.failure is not None:

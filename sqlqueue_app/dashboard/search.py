@@ -57,7 +57,8 @@ class SearchAdmin(PageAdmin):
         refused = refusal(request, Permission.VIEW_BODY)
         shown: dict[str, Any] = {}
         if text:
-            queue, before = form.cleaned_data["queue"], form.cleaned_data["before"] or LAST_ROW_VERSION
+            queue = form.cleaned_data["queue"]
+            before = form.cleaned_data["before"] or LAST_ROW_VERSION
             found = search_messages(get_settings(), text, bodies=not refused, queue=queue, before=before)
             shown = {
                 "found": found,

@@ -37,7 +37,8 @@ class SubscriptionFilter(lists.ListFilter):
     def matching(self, events: list[SubscribedEvent]) -> Iterator[SubscribedEvent]:
         """The events with their subscribers that match; a text in the name of an event matches all of its subscribers."""
         self.is_valid()
-        text, only_orphans = self.cleaned_data.get("q", "").casefold(), self.cleaned_data.get("orphans")
+        text = self.cleaned_data.get("q", "").casefold()
+        only_orphans = self.cleaned_data.get("orphans")
         for event in events:
             found = (each for each in event.subscribers if each.is_orphan or not only_orphans)
             kept = tuple(each for each in found if text in "\n".join(astuple(each.subscription)).casefold())

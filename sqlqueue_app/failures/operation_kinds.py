@@ -67,7 +67,8 @@ def delete_batch(settings: Settings, ids: Sequence[UUID], now: datetime) -> Batc
     if len(failures) > len(deleted):
         outcome.skip(Reason.NOT_THERE, count=len(failures) - len(deleted))
     if deleted:
-        outcome.changed, outcome.done = deleted, set_status(deleted, FailureStatus.DELETED, now, row_version=None)
+        outcome.changed = deleted
+        outcome.done = set_status(deleted, FailureStatus.DELETED, now, row_version=None)
     forget_rows(removed)
     return outcome
 

@@ -331,7 +331,8 @@ def _read_ids(texts: list[str], problems: list[str]) -> tuple[UUID, ...]:
 
 
 def _read_group(lists: Mapping[str, list[str]], problems: list[str]) -> tuple[UUID | None, str]:
-    group, classifier = _read_group_id(_last(lists, "group"), problems), _last(lists, "classifier")
+    group = _read_group_id(_last(lists, "group"), problems)
+    classifier = _last(lists, "classifier")
     short = {name: short for short, name in CLASSIFIERS.items()}.get(classifier, classifier)
     return group, short if group is not None and short in CLASSIFIERS else ""
 

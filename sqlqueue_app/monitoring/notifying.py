@@ -389,7 +389,8 @@ def lines_of(delivery: NotificationDelivery, link_of: LinkOf, rule_link: str) ->
 
 def sentence(kind: str, change: Change) -> str:
     """A change in words."""
-    what, name = change.get("change"), name_of(kind, str(change.get("subject", "")))
+    what = change.get("change")
+    name = name_of(kind, str(change.get("subject", "")))
     if what == NEW:
         return _("new group of failures: %(group)s") % {"group": name}
     if what == GONE:
@@ -516,7 +517,8 @@ class RuleForm(forms.Form):
 
     def clean_target(self) -> str:
         """A URL, or one address per line, as the channel requires."""
-        text, channel = str(self.cleaned_data["target"]), self.cleaned_data.get("channel")
+        text = str(self.cleaned_data["target"])
+        channel = self.cleaned_data.get("channel")
         if channel == NotificationChannel.WEBHOOK:
             webhooks.validate_url(text, get_settings().webhook_hosts)
         return "\n".join(mail_addresses(text)) if channel == NotificationChannel.MAIL else text

@@ -214,7 +214,8 @@ class Snapshot:
         """
         if self.status is not None:
             return {}
-        end, third = MINUTES.start_of(self.now) - timedelta(minutes=1), GROWTH_PERIOD / 3
+        end = MINUTES.start_of(self.now) - timedelta(minutes=1)
+        third = GROWTH_PERIOD / 3
         means: dict[str, Any] = {"start": Max("waiting", filter=Q(taken_at=end - GROWTH_PERIOD))}
         for number in range(3):
             begin = end - GROWTH_PERIOD + number * third

@@ -240,7 +240,8 @@ def delete_copied(tools: Tools, table: QueueTable, queue: str, limit: int, stop:
         if stop.is_set():
             return deleted
         full = row_version_after(table, after, position.row_version, limit)
-        found, highest = full is not None, position.row_version if full is None else full
+        found = full is not None
+        highest = position.row_version if full is None else full
         between = f"row_version > {after} AND row_version <= {highest}"
         copied = row_versions_in([each.where(between) for each in files], tools.read(table, after + 1, highest))
         tools.step("found copied")

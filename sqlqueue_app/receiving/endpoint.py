@@ -177,7 +177,8 @@ class ReceivingEndpoint:
     @property
     def events(self) -> list[str]:
         """The types handled as events, sorted: all except commands, types that ROUTES sends here, tasks and timeouts."""
-        routes, others = Routes(self.settings.routes), self.handlers.timeout_types | {TASK_MESSAGE}
+        routes = Routes(self.settings.routes)
+        others = self.handlers.timeout_types | {TASK_MESSAGE}
         names = (name for name in self.handlers.message_types if plain_name(name) not in others)
         return [name for name in names if routes.find(name) != self.name]
 

@@ -145,7 +145,8 @@ def lease_instance(
             if not isinstance(error, DatabaseError) or isinstance(error, TransientError):
                 raise
             refusal = error
-    first, why = endpoint.callback_queue_name(name, 1), str(refusal).splitlines()[0]
+    first = endpoint.callback_queue_name(name, 1)
+    why = str(refusal).splitlines()[0]
     raise ConfigurationError(
         f"endpoint {endpoint.name!r} has no callback queue for this process: none from {first!r} on is free, and none can be "
         f"created ({why}); as a role that may create tables run sqlqueue_install --instance {name}, with CALLBACK_QUEUES "

@@ -434,7 +434,8 @@ class WakeUpListener:
         self._lost = True
 
     def _log_without_push(self, channels: frozenset[str]) -> None:
-        new, self._without_push = channels - (self._without_push or frozenset()), channels
+        new = channels - (self._without_push or frozenset())
+        self._without_push = channels
         for name in sorted(new):
             woken = self._channels[name].woken
             logger.info(

@@ -305,7 +305,8 @@ class Composer:
         """The priority of the message that is replied to; None unless the endpoint at this address has a queue for it."""
         if not self.priorities:
             return None
-        main, priority = self.destination(address), incoming.headers.get(names.PRIORITY)
+        main = self.destination(address)
+        priority = incoming.headers.get(names.PRIORITY)
         return None if self.priorities.kept(main, priority) == main else checked_priority(priority)
 
     def destination(self, address: str) -> QueueAddress:

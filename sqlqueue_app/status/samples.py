@@ -265,7 +265,8 @@ class Sampling:
         if status is None:
             leased = Instance.objects.using(self._alias).filter(~Q(callback_queue=None), endpoint__in=list(self._settings.senders))
             live = [row for row in leased.annotate(database_now=Now()) if not is_dead(row, row.database_now)]
-            found, delayed = read_queues(self._settings, self._queues(live), now=now), list(read_delayed(self._settings))
+            found = read_queues(self._settings, self._queues(live), now=now)
+            delayed = list(read_delayed(self._settings))
         else:
             held = {each.callback_queue for each in status.instances if each.alive}
             found = [each for each in status.queues if each.queue.kind is not QueueKind.OTHER and _is_counted(each.queue, held)]

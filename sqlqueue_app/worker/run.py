@@ -235,7 +235,8 @@ def _when_reachable(
         except TransientError as error:
             # Unavailable, or (SQLite) locked by a slow writer: both are temporary.
             wait = outage.next_wait()
-            text, why = "database %r cannot be used yet, trying again in %g s: %s", " ".join(str(error).split())
+            text = "database %r cannot be used yet, trying again in %g s: %s"
+            why = " ".join(str(error).split())
             logger.warning(text, alias, wait, why, extra={"event": "database_away"})
             connections.close_all()
             stop.wait(wait)

@@ -240,7 +240,7 @@ def read_failure(settings: Settings, unique: UUID, *, as_hex: bool = False) -> F
     row, problem = (None, "") if table is None else _read_row(table, message, as_hex)
     if table is not None and row is None and not problem and message.row_version is not None:
         # The row was removed. The scan of the whole queue would find this only later.
-        FailureRecords(alias, table, message.queue).gone([message.row_version], timezone.now())
+        FailureRecords(alias, table, message.queue).gone([message.row_version], database_now(alias))
         message.refresh_from_db(using=alias)
     ordered = sorted(((named[each.pk], each) for each in groups), key=lambda each: list(CLASSIFIERS).index(each[0]))
     operations = Operation.objects.using(alias).in_bulk({each.operation for each in attempts if each.operation})

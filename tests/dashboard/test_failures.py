@@ -273,6 +273,18 @@ def test_index_is_written_by_the_clock_of_the_database(filled: QueueDatabase, mo
     assert not written.filter(first_seen_at__gte=ahead - timedelta(minutes=30)).exists()
 
 
+def test_missing_row_is_noted_by_the_clock_of_the_database(filled: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    page()
+    # The page's update of the index leaves this queue to the page of the message.
+    install(filled, ENDPOINTS={"Sales": {"ERROR_QUEUE": "errors"}})
+    table(filled, "error").purge()
+    ahead = timezone.now() + timedelta(hours=1)
+    monkeypatch.setattr("sqlqueue_app.failures.queries.timezone.now", lambda: ahead)
+    page(f"{ONE}/")
+    gone = FailedMessage.objects.using(filled.alias).get(status=FailureStatus.GONE)
+    assert gone.status_at < ahead - timedelta(minutes=30)
+
+
 def test_unreadable_rows_have_their_own_list(filled: QueueDatabase) -> None:
     table(filled, "error").send([row("no json", b"x")])
 

@@ -12,7 +12,6 @@ from uuid import UUID
 from django import forms
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
-from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
@@ -37,7 +36,16 @@ from sqlqueue_app.monitoring.check_results import read_growth
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.instances import InstanceStatus, gone_callback_queues, read_instances, remove_callback_queue
 from sqlqueue_app.status.overview import Status, read_status
-from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, listed_tables, other_queues, read_queue
+from sqlqueue_app.status.queues import (
+    KnownQueue,
+    QueueKind,
+    QueueStatus,
+    known_queues,
+    listed_tables,
+    other_queues,
+    read_queue,
+    utc_now,
+)
 from sqlqueue_app.status.samples import read_page_samples, resolution_for
 from sqlqueue_app.status.texts import PLAIN_INPUT
 from sqlqueue_app.status.traffic import recent_rates
@@ -429,7 +437,7 @@ class QueueAdmin(PageAdmin):
 
 def _growth() -> dict[str, str]:
     with optional_read(managed_alias(), "read which queues grow"):
-        return read_growth(managed_alias(), timezone.now())
+        return read_growth(managed_alias(), utc_now())
     return {}
 
 

@@ -84,6 +84,17 @@ def test_growing_queue_is_not_ok(queue_database: QueueDatabase) -> None:
     assert not any(cause in each for each in row_and_page())
 
 
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_muted_growth_is_not_shown(queue_database: QueueDatabase, settings: Any, use_tz: bool) -> None:
+    settings.USE_TZ = use_tz
+    install(queue_database)
+    now = datetime.now(UTC)
+    values = {"failing": True, "since": now, "checked_at": now, "muted_until": now + timedelta(hours=1)}
+    CheckResult.objects.create(name="sqlqueue.growing", subject="Sales", **values)
+
+    assert "Growing" not in page_of().text()
+
+
 def test_rates_of_the_last_minute_are_shown(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     now = datetime.now(UTC).replace(microsecond=0)

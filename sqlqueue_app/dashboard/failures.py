@@ -17,7 +17,6 @@ from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
-from django.utils import timezone
 from django.utils.encoding import escape_uri_path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -41,7 +40,7 @@ from sqlqueue_app.failures.selection import MAX_IDS, MAX_QUERY_LENGTH, FailureSe
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Operation, Queue, Search
-from sqlqueue_app.status.queues import known_queue_at, queue_name_at
+from sqlqueue_app.status.queues import known_queue_at, queue_name_at, utc_now
 from sqlqueue_app.status.retention import FAILURES_KEPT
 
 # Of a group.
@@ -95,7 +94,7 @@ class FailureAdmin(PageAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The groups of the unresolved messages by a classifier."""
-        now, state = timezone.now(), catch_up_for_page(get_settings())
+        now, state = utc_now(), catch_up_for_page(get_settings())
         list_request = ListRequest.read(request.GET, now, FailureStatus.UNRESOLVED)
         selection = list_request.selection
         by = request.GET.get("by", "")
@@ -153,7 +152,7 @@ class FailureAdmin(PageAdmin):
 
     def group_view(self, request: HttpRequest, unique: UUID) -> HttpResponseBase:
         """The unresolved messages of one group, with its numbers, its newest exception and its note."""
-        now, state = timezone.now(), catch_up_for_page(get_settings())
+        now, state = utc_now(), catch_up_for_page(get_settings())
         group = found_group(unique)
         key = next((key for key, each in CLASSIFIERS.items() if each.name == group.classifier), "")
         list_request = ListRequest.of(FailureSelection(group=unique, classifier=key), request.GET, FailureStatus.UNRESOLVED)
@@ -179,7 +178,7 @@ class FailureAdmin(PageAdmin):
 
     def list_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
         title, text, statuses = LISTINGS[name]
-        now, state = timezone.now(), catch_up_for_page(get_settings())
+        now, state = utc_now(), catch_up_for_page(get_settings())
         list_request = ListRequest.read(request.GET, now, *statuses, fixed=name != "messages")
         return self._list(request, list_request, state, name=name, text=text, crumbs=(Crumb(str(title)),))
 

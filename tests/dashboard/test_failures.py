@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import pytest
@@ -219,6 +220,14 @@ def test_query_bar_finds_messages(filled: QueueDatabase) -> None:
     assert "0 messages: nothing" in nothing
 
 
+def test_relative_times_are_found_without_use_tz(queue_database: QueueDatabase, settings: Any) -> None:
+    settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Tokyo"
+    install(queue_database)
+    table(queue_database, "error").send([failed(at=datetime.now(UTC) - timedelta(minutes=30))])
+
+    assert "1 message: " in page("messages/?q=failed:-1h..now").text()
+
+
 @pytest.mark.parametrize("name", ["q", "text"])
 def test_too_long_search_is_refused(filled: QueueDatabase, name: str) -> None:
     words = "+".join(f"w{each}" for each in range(400))
@@ -266,7 +275,7 @@ def test_all_pages_are_linked(filled: QueueDatabase) -> None:
 def test_index_is_written_by_the_clock_of_the_database(filled: QueueDatabase, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     """That of a web host may differ: notifications would miss a group that is older than the rule or the last group."""
     ahead = timezone.now() + timedelta(hours=1)
-    monkeypatch.setattr("sqlqueue_app.dashboard.failures.timezone.now", lambda: ahead)
+    monkeypatch.setattr("sqlqueue_app.dashboard.failures.utc_now", lambda: ahead)
     client_of("writer").get(FAILURES + path)
     written = FailureGroup.objects.using(filled.alias)
     assert written.exists()

@@ -60,6 +60,7 @@ from sqlqueue_app.tables.installation import FindingKind, check_address, delayed
 from sqlqueue_app.tables.listing import current_catalog
 from sqlqueue_app.tables.managed import HandledTable, TransactionLog, handled_elsewhere
 from sqlqueue_app.tables.queue import QueueTable, queue_table
+from sqlqueue_app.tables.receive_transaction import check_driver
 from sqlqueue_app.tables.two_phase import TwoPhaseParticipants
 
 logger = logging.getLogger("sqlqueue.worker")
@@ -345,7 +346,8 @@ class ReceivingEndpoint:
             )
 
     def check_tables(self, queues: list[ReceivingQueue]) -> None:
-        """Check the tables before receiving. QueueNotFound names all missing ones; what is merely slow is logged as a warning."""
+        """Check driver and tables before receiving. QueueNotFound names all missing ones; what is merely slow is logged."""
+        check_driver(queues[0].table)
         planned = [PlannedTable(TableKind.QUEUE, queue.table.address) for queue in queues]
         planned.append(PlannedTable(TableKind.QUEUE, self._error_address()))
         if (audit := self._audit_address()) is not None:

@@ -317,7 +317,7 @@ def can_listen(alias: str) -> bool:
 def why_not_woken(alias: str) -> str | None:
     """The reason why announcements of this alias's database do not reach a worker, on PostgreSQL; None if they do."""
     if not can_listen(alias):
-        return "psycopg 3 is not installed"
+        return "psycopg 3 is not installed, without which no worker starts"
     connection = connection_of(alias)
     with database_errors(dialect_of_connection(connection), "look for a pooler"), connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")

@@ -286,6 +286,18 @@ class ReceiveTransaction:
             atomic.__exit__(None, None, None)
 
 
+def check_driver(table: QueueTable) -> None:
+    """Raise ConfigurationError if the driver of the table's database cannot receive."""
+    if table.dialect.name == "postgresql":
+        # Imported here: without PostgreSQL there may be no psycopg at all.
+        from django.db.backends.postgresql.psycopg_any import is_psycopg3  # type: ignore[import-untyped]  # noqa: PLC0415
+
+        if not is_psycopg3:
+            raise ConfigurationError(
+                "psycopg 2 is installed, but receiving from PostgreSQL needs psycopg 3: pip install 'psycopg[binary]'"
+            )
+
+
 def receive_transaction(table: QueueTable, bound: LowerBound | None = None, keys: KeyWindow | None = None) -> ReceiveTransaction:
     """The receive transaction for the table's database. ConfigurationError for an unsuitable driver.
 
@@ -297,13 +309,7 @@ def receive_transaction(table: QueueTable, bound: LowerBound | None = None, keys
 
         return SqlServerReceiveTransaction(table) if keys is None else KeyedSqlServerReceiveTransaction(table, keys)
     if table.dialect.name == "postgresql":
-        # Imported here: without PostgreSQL there may be no psycopg at all.
-        from django.db.backends.postgresql.psycopg_any import is_psycopg3  # type: ignore[import-untyped]  # noqa: PLC0415
-
-        if not is_psycopg3:
-            raise ConfigurationError(
-                "psycopg 2 is installed, but receiving from PostgreSQL needs psycopg 3: pip install 'psycopg[binary]'"
-            )
+        check_driver(table)
         from sqlqueue_app.tables.postgresql_receive import KeyedPostgresReceiveTransaction, PostgresReceiveTransaction  # noqa: PLC0415
 
         return PostgresReceiveTransaction(table, bound=bound) if keys is None else KeyedPostgresReceiveTransaction(table, keys)

@@ -60,6 +60,12 @@ def test_missing_handler_module_is_named(bench: Bench) -> None:
     assert refusal() == expected
 
 
+def test_psycopg_2_ends_the_worker_before_it_receives(postgresql_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    postgresql_bench.configure()
+    monkeypatch.setattr("django.db.backends.postgresql.psycopg_any.is_psycopg3", False)
+    assert refusal().startswith("psycopg 2 is installed, but receiving from PostgreSQL needs psycopg 3")
+
+
 @pytest.mark.parametrize(
     ("code", "error", "expected"),
     [

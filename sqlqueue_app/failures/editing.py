@@ -211,7 +211,7 @@ def _send(settings: Settings, failure: FailedMessage, headers: Headers, body: st
     kept = {name: value for name, value in original.items() if is_locked(name)}
     edited = {
         # A copy that fails is a new failure, which `unique_message_id` identifies by both ids of the original.
-        **retry_headers({**kept, **headers}, failure.pk, source.address, targets),
+        **retry_headers({**kept, **headers}, failure, source.address, targets),
         names.MESSAGE_ID: message_id,
         names.EDIT_OF: str(failure.pk),
     }

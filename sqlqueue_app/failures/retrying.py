@@ -66,11 +66,11 @@ def without_failure(headers: Headers) -> Headers:
     return {name: value for name, value in headers.items() if not name.startswith(_OF_THE_FAILURE)}
 
 
-def retry_headers(headers: Headers, unique_id: uuid.UUID, source: QueueAddress, targets: RetryTargets) -> Headers:
-    """The headers of a retry, which request an acknowledgement in the error queue `source`."""
+def retry_headers(headers: Headers, failure: FailedMessage, source: QueueAddress, targets: RetryTargets) -> Headers:
+    """The headers of a retry from the error queue `source`, which request an acknowledgement."""
     kept = without_failure(headers)
-    kept[names.RETRY_UNIQUE_MESSAGE_ID] = str(unique_id)
-    kept[names.RETRY_ACKNOWLEDGEMENT_QUEUE] = address_text(targets.book, source)
+    kept[names.RETRY_UNIQUE_MESSAGE_ID] = str(failure.pk)
+    kept[names.RETRY_ACKNOWLEDGEMENT_QUEUE] = address_text(targets.book, targets.acknowledged_in(failure, source))
     kept.pop(names.TARGET_ENDPOINT_ADDRESS, None)
     if kept.get(names.RETRY_TO):
         # For the forwarder: the final queue.
@@ -202,7 +202,7 @@ class RetryBatch:
             count_use(redirect, count)
 
     def _row(self, each: _Sendable, row: TakenRow) -> tuple[QueueAddress, NewRow]:
-        headers = retry_headers(each.headers, each.failure.pk, each.source, self._targets)
+        headers = retry_headers(each.headers, each.failure, each.source, self._targets)
         table = queue_table(self._settings.database, each.target.address)
         return each.target.address, row_to_send(table, headers_of_copy(row, headers), row.body)
 
@@ -242,6 +242,16 @@ class RetryTargets:
             self._tables[name] = self._existing(name)
         return self._tables[name]
 
+    def acknowledged_in(self, failure: FailedMessage, source: QueueAddress) -> QueueAddress:
+        """The error queue `source`, or, if it has left the settings, in which case nobody reads it, that of the endpoint."""
+        endpoint = self._settings.senders.get(failure.endpoint)
+        if endpoint is None or self._is_error_queue(source):
+            return source
+        return self.book.parse(endpoint.error_queue)
+
+    def _is_error_queue(self, address: QueueAddress) -> bool:
+        return table_key(address) in {table_key(each) for each in self._error_queues.values()}
+
     def _existing(self, name: str) -> QueueTable | None:
         try:
             address = self._error_queues.get(name) or self.book.parse(name)
@@ -267,7 +277,7 @@ class RetryTargets:
                 address, canonical = self.book.parse(redirect.to_address), redirect.to_address
         except AddressError as error:
             return Reason.BAD_ADDRESS, str(error)
-        if table_key(address) in {table_key(each) for each in self._error_queues.values()}:
+        if self._is_error_queue(address):
             return Reason.ERROR_QUEUE, canonical
         if redirect is None and self._allowed is not None and not self._allowed.has(address):
             return Reason.NOT_ALLOWED, self._allowed.shown(address)

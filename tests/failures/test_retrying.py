@@ -20,7 +20,7 @@ from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Operation, Redirect
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.events import Actor
-from sqlqueue_app.status.queues import address_book_of
+from sqlqueue_app.status.queues import address_book_of, address_of_queue
 from sqlqueue_app.tables.installation import drop_queue, install_tables
 from sqlqueue_app.tables.queue import queue_table
 from tests.support.databases import QueueDatabase
@@ -209,6 +209,18 @@ def test_retry_to_header_names_a_forwarding_queue(shop: QueueDatabase) -> None:
     (headers,) = headers_in(shop, "adapter")
     assert headers[names.TARGET_ENDPOINT_ADDRESS] == book.canonical(book.of_queue("Sales"))
     assert headers[names.RETRY_TO] == "adapter"
+
+
+def test_retry_from_a_former_error_queue_is_acknowledged_in_the_present_one(shop: QueueDatabase) -> None:
+    """Nobody reads the former one any more."""
+    row = failed_row(more={names.PROCESSING_ENDPOINT: "Sales"})
+    failures = fail(shop, [row, failed_row(more={names.PROCESSING_ENDPOINT: "Elsewhere"})])
+    install_sales(shop, ENDPOINTS={"Sales": {"CALLBACKS": False, "ERROR_QUEUE": "errors"}})
+
+    retry(*failures)
+
+    asked = {headers[names.RETRY_ACKNOWLEDGEMENT_QUEUE] for headers in headers_in(shop, "Sales")}
+    assert asked == {address_of_queue("errors"), address_of_queue("error")}
 
 
 def test_allowed_destinations_apply_to_retries(shop: QueueDatabase) -> None:

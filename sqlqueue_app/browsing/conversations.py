@@ -181,8 +181,8 @@ class ConversationResult:
 
     messages: tuple[ConversationMessage, ...]
     extent: ScanExtent
-    is_cut: bool = False
-    problems: tuple[str, ...] = ()
+    is_cut: bool
+    problems: tuple[str, ...]
 
 
 def read_conversation(settings: Settings, conversation: str) -> ConversationResult:

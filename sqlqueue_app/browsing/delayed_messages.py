@@ -89,7 +89,7 @@ class DeliveryResult:
 
     done: int
     gone: int
-    refused: tuple[PlannedDelivery, ...] = ()
+    refused: tuple[PlannedDelivery, ...]
 
 
 def read_delayed_page(table: DelayedTable, size: int, *, after: DelayedPosition | None = None) -> DelayedPage:

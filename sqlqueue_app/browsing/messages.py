@@ -73,8 +73,8 @@ class MessageSummary:
     expires: datetime | None
     size: int | None
     flags: frozenset[Flag]
-    unreadable: str | None = None
-    failure: str | None = None
+    unreadable: str | None
+    failure: str | None
 
     @property
     def message_type(self) -> str:
@@ -120,8 +120,8 @@ class MessageDetail:
     body: DecodedBody
     correlation_id: str | None
     reply_to_address: str | None
-    previous: int | None = None
-    next: int | None = None
+    previous: int | None
+    next: int | None
 
 
 def read_page(table: QueueTable, query: PageQuery | None = None) -> MessagePage:

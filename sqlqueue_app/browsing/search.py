@@ -77,7 +77,7 @@ class SearchResult:
 
     messages: dict[Place, list[ConversationMessage]]
     extent: ScanExtent
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...]
     tasks: list[TaskResult] = field(default_factory=list)
     archive: ArchiveSearch | None = None
 

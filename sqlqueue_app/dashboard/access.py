@@ -72,7 +72,7 @@ class Button:
 
     label: str
     url: str
-    reason: str = ""
+    reason: str
     is_dangerous: bool = False
     about: str = ""
 

@@ -66,7 +66,7 @@ class ChartLine(NamedTuple):
     path: str
     values: str
     summary: str
-    last: str = ""
+    last: str
 
 
 class Chart(NamedTuple):
@@ -84,8 +84,8 @@ class Chart(NamedTuple):
     view_box: str
     xs: str
     times: str
-    ended: str = ""
-    ended_x: str = ""
+    ended: str
+    ended_x: str
     width: int = WIDTH
     height: int = HEIGHT
 

@@ -213,7 +213,7 @@ class Target:
 
     address: QueueAddress
     text: str
-    redirect: Redirect | None = None
+    redirect: Redirect | None
 
 
 class RetryTargets:

@@ -141,7 +141,7 @@ def _instances(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
             age = min(each.heartbeat_age for each in lost)
             words = {"name": names, "host": host, "pid": pid, "age": age, "silent": f"{age.total_seconds():.0f}"}
             words["endpoints"] = tuple(each.endpoint for each in lost)
-            since = max((each.heartbeat_at for each in lost if each.heartbeat_at), default=None)
+            since = max(each.heartbeat_at for each in lost)
             is_error = waiting or any(snapshot.is_below_minimum(each.endpoint) for each in lost)
             severity = Severity.ERROR if is_error else None
             now = {**words, **_waiting(waiting)}

@@ -60,7 +60,7 @@ class Issue:
 
     name: str
     outcome: ProbeOutcome
-    since: datetime | None = None
+    since: datetime | None
     is_live: bool = False
 
     @property
@@ -251,7 +251,7 @@ class Measure:
     subject: str
     name: str
     value: float
-    bounds: Bounds = _NO_BOUNDS
+    bounds: Bounds
     unit: str = ""
     exact: bool = True
 
@@ -270,7 +270,7 @@ class HealthFinding:
 class Health:
     """The findings, worst first, and all measures."""
 
-    findings: tuple[HealthFinding, ...] = ()
+    findings: tuple[HealthFinding, ...]
     measures: tuple[Measure, ...] = ()
     taken_at: datetime | None = None
 

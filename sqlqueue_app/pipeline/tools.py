@@ -12,7 +12,7 @@ from django.db import connections, transaction
 from sqlqueue_app.lake.columns import LakeTable
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import LakeBatch, PipelineRun
-from sqlqueue_app.pipeline.manifest import Commit, Manifest, Step, hold_lock, no_step
+from sqlqueue_app.pipeline.manifest import Commit, Manifest, Step, hold_lock
 from sqlqueue_app.pipeline.storage import LakeStorage, NewFile, PipelineError, Spark, inflight
 from sqlqueue_app.spark.lake_files import read_files, written_files
 from sqlqueue_app.spark.source import source_url
@@ -39,7 +39,7 @@ class Tools:
     manifest: Manifest
     run: PipelineRun | None
     read: Reader
-    step: Step = no_step
+    step: Step
 
     @property
     def session(self) -> SparkSession:

@@ -7,7 +7,7 @@ import concurrent
 import traceback
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -65,10 +65,10 @@ class Failure:
     message: str
     source: str
     stack_trace: str
-    traceback: str = ""
+    traceback: str
     """Only its last part, the Python traceback, for logs."""
-    unrecoverable: bool = False
-    facts: Mapping[str, str] = field(default_factory=dict)
+    unrecoverable: bool
+    facts: Mapping[str, str]
     """Other facts about the attempt, such as its handler; written as entries of the exception's data."""
     policy_failed: bool = False
     """Whether the policy has ended the transaction when it was asked about this failure."""

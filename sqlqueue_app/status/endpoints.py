@@ -38,11 +38,11 @@ class EndpointStatus:
 
     name: str
     is_in_settings: bool
-    queues: tuple[QueueStatus, ...] = ()
-    instances: tuple[InstanceStatus, ...] = ()
-    measured: Measured | None = None
-    failed: int | None = None
-    minimum: int = 0
+    queues: tuple[QueueStatus, ...]
+    instances: tuple[InstanceStatus, ...]
+    measured: Measured | None
+    failed: int | None
+    minimum: int
 
     @property
     def is_below_minimum(self) -> bool:
@@ -80,7 +80,7 @@ class Endpoints:
 
     endpoints: tuple[EndpointStatus, ...]
     now: datetime | None
-    problem: QueueProblem | None = field(default=None)
+    problem: QueueProblem | None
 
 
 def read_endpoints(settings: Settings, only: str | None = None) -> Endpoints:

@@ -6,7 +6,7 @@ import enum
 import getpass
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -154,8 +154,8 @@ class NewEvent:
     """An event to be written: its kind, its subject, the values for its text and its link, and a severity other than its kind's."""
 
     kind: EventKind
-    subject: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
+    subject: str
+    details: Mapping[str, Any]
     severity: Severity | None = None
 
 

@@ -6,7 +6,7 @@ import enum
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -69,14 +69,14 @@ class InstanceStatus:
     threads: Mapping[str, int]
     concurrency: int
     version: str
-    busy: Mapping[str, int] = field(default_factory=dict)
-    paused: bool = False
-    paused_since: datetime | None = None
-    paused_by: str = ""
-    asked_at: datetime | None = None
-    heartbeat_at: datetime | None = None
-    id: int = 0
-    requested_ago: timedelta | None = None
+    busy: Mapping[str, int]
+    paused: bool
+    paused_since: datetime | None
+    paused_by: str
+    asked_at: datetime | None
+    heartbeat_at: datetime
+    id: int
+    requested_ago: timedelta | None
     replaced: bool = False
     """Whether it is dead and another process of its endpoint has started since; each new process replaces one."""
 

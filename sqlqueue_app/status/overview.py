@@ -37,8 +37,8 @@ class Total:
     """The sum of a number over tables; a lower bound unless `exact`. `unread` is the number of tables that could not be read."""
 
     value: int
-    exact: bool = True
-    unread: int = 0
+    exact: bool
+    unread: int
 
 
 def _total(numbers: Iterable[tuple[int | None, bool]]) -> Total:

@@ -185,7 +185,7 @@ class FoundRow:
     row_version: int
     id: uuid.UUID | None
     headers: str | None
-    due: float | None = None
+    due: float | None
 
 
 @dataclass(frozen=True, slots=True)

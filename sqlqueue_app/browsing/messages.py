@@ -404,7 +404,7 @@ class MessageLocation:
 
 
 def find_sent_message(
-    settings: Settings, message_id: str, message_type: str, sent_by: str, destination: str = ""
+    settings: Settings, message_id: str, message_type: str, sent_by: str, destination: str
 ) -> MessageLocation | None:
     """Find a message by id: failed messages, its destination, else the routed queue or the endpoints' queues, then audit queues.
 
@@ -450,7 +450,7 @@ def _newest(table: QueueTable, message_id: str) -> int | None:
     return next((row.row_version for row in rows if row.message_id == message_id), None)
 
 
-def queues_of_type(settings: Settings, message_type: str, sent_by: str, destination: str = "") -> Iterable[str]:
+def queues_of_type(settings: Settings, message_type: str, sent_by: str, destination: str) -> Iterable[str]:
     """The names of the queues in which a message of this type may wait, at most four."""
     if destination:
         return (address_book_of(settings).parse(destination).table,)
@@ -530,11 +530,11 @@ def send_copies(
     body: Mapping[str, object],
     *,
     headers: Mapping[str, str],
-    time_to_be_received: timedelta | None = None,
-    delay: timedelta | None = None,
-    priority: Priority | None = None,
-    count: int = 1,
-    progress: Callable[[int], None] | None = None,
+    time_to_be_received: timedelta | None,
+    delay: timedelta | None,
+    priority: Priority | None,
+    count: int,
+    progress: Callable[[int], None],
 ) -> list[str]:
     """Send `count` times in one transaction; returns the ids. `progress` gets the number so far. Raises as `send_many`."""
     ids: list[str] = []
@@ -558,8 +558,7 @@ def send_copies(
                     # All copies are the same: the caller has no list of them.
                     raise type(error)(text.removeprefix(_FIRST)) from error
                 raise
-            if progress is not None:
-                progress(len(ids))
+            progress(len(ids))
     return ids
 
 

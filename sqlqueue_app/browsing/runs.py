@@ -21,7 +21,7 @@ _MAX_FOUND: Final = 100
 
 
 def outcomes_of_runs(
-    settings: Settings, runs: Sequence[ScheduleTick], message_type: str, destination: str = ""
+    settings: Settings, runs: Sequence[ScheduleTick], message_type: str, destination: str
 ) -> dict[str, MessageOutcome]:
     """The outcomes by message id of those that wait or have failed; the others were handled, have expired or were deleted.
 

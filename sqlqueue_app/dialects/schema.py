@@ -130,9 +130,9 @@ def installation_script(
     dialect: Dialect,
     tables: Iterable[PlannedTable],
     *,
-    layout: str = "classic",
-    grants: Grants | None = None,
-    managed: Iterable[str] = (),
+    layout: str,
+    grants: Grants | None,
+    managed: Iterable[str],
     woken: Iterable[PlannedTable] = (),
 ) -> str:
     """A script that creates missing tables and grants rights; safe to run again; ends with a line break.

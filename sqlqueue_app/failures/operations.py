@@ -448,7 +448,7 @@ def run_operation(
     wanted: Scope,
     *,
     actor: Actor,
-    progress: Callable[[Operation], None] | None = None,
+    progress: Callable[[Operation], None],
 ) -> Operation:
     """Start an operation and run it here to its end; Control-C cancels it. Raises as `create_operation`."""
     runner = OperationRunner(settings)

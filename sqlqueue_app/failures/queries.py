@@ -150,7 +150,7 @@ def read_groups(
     return GroupPage(found, PageKey(shown[-1]["last"], *ids[-1]) if len(rows) > GROUPS_PER_PAGE else None)
 
 
-def read_all_groups(selection: FailureSelection, classifier: str, *, now: datetime, also: str = "") -> Iterator[GroupRow]:
+def read_all_groups(selection: FailureSelection, classifier: str, *, now: datetime, also: str) -> Iterator[GroupRow]:
     """The groups of all pages of `read_groups`."""
     page = read_groups(selection, classifier, now=now, also=also)
     yield from page.groups

@@ -383,7 +383,7 @@ def _select(
     conditions: Conditions,
     limit: int,
     *,
-    more: Sequence[str] = (),
+    more: Sequence[str],
     limit_seconds: float = 3_600.0,
 ) -> list[FoundMessage]:
     """The newest rows of files of one table, matching the conditions."""

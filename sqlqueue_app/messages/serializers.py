@@ -77,7 +77,7 @@ def serialize(message: object, names: str = AS_IS, content_type: str | None = No
     return writer_for(names, content_type, types)(message)
 
 
-def writer_for(names: str = AS_IS, content_type: str | None = None, types: Sequence[str] = ()) -> Writer:
+def writer_for(names: str, content_type: str | None, types: Sequence[str]) -> Writer:
     """A function that works like :func:`serialize` with these arguments, which are evaluated only once."""
     if names not in NAMES:
         raise ValueError(f"names is {names!r}, expected one of {', '.join(NAMES)}")
@@ -121,7 +121,7 @@ def deserialize(body: bytes, content_type: str | None, target: Any = None, names
     return body_reader(content_type, target, names, default)(body)
 
 
-def body_reader(content_type: str | None, target: Any = None, names: str = AS_IS, default: str = _JSON) -> Callable[[bytes], Any]:
+def body_reader(content_type: str | None, target: Any, names: str, default: str) -> Callable[[bytes], Any]:
     """A function that works like :func:`deserialize` for bodies of one content type; the arguments are evaluated only once."""
     hint = dict if target is None else target
     if is_xml(content_type, default):
@@ -150,7 +150,7 @@ def _read_json_object(body: bytes) -> dict[str, Any]:
     return found if type(found) is dict else _fitted(found, dict, AS_IS)
 
 
-def deserialize_element(element: Element, target: Any = None, names: str = AS_IS) -> Any:
+def deserialize_element(element: Element, target: Any, names: str) -> Any:
     """The message in one of the elements of :func:`messages_in`; otherwise like :func:`deserialize`."""
     hint = dict if target is None else target
     with backtracking_budget(0):

@@ -605,10 +605,10 @@ class _Template:
 def compose_rows(
     composer: Composer,
     messages: Iterable[tuple[object, object]],
-    options: SendOptions = NO_OPTIONS,
+    options: SendOptions,
     *,
-    what: str = "messages",
-    incoming: IncomingMessage | None = None,
+    what: str,
+    incoming: IncomingMessage | None,
     ids: list[str],
 ) -> Iterator[tuple[QueueAddress, NewRow]]:
     """Yield each message, given as to `Composer.compose`, as a row with its queue; rows are composed lazily.

@@ -138,7 +138,7 @@ class Dispatcher:
             endpoint=message.headers.get(names.ORIGINATING_ENDPOINT),
         )
 
-    def dispatch_rows(self, rows: Iterable[tuple[QueueAddress, NewRow]], *, begun: bool = False) -> list[str]:
+    def dispatch_rows(self, rows: Iterable[tuple[QueueAddress, NewRow]], *, begun: bool) -> list[str]:
         """Insert rows with new ids as they are made, all or none, and return the ids in order. Holds few rows in memory.
 
         `begun`: the caller has begun the transaction or savepoint, and rolls it back on an error. The rows may then come from the

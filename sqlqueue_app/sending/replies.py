@@ -94,7 +94,7 @@ def _code(code: int | str, returns: Any) -> Any:
     return found
 
 
-def return_code_of(message: object, body: object = None) -> int | None:
+def return_code_of(message: object, body: object) -> int | None:
     """The return code passed to `context.reply()`: an int, or an Enum whose value is one; None for a message.
 
     Raises MessageTypeError for a bool, any other Enum or a body with the code; WireFormatError for a number above 32 bits.

@@ -179,12 +179,12 @@ def record_events(events: Iterable[NewEvent], *, now: datetime) -> None:
         Event.objects.using(managed_alias()).bulk_create(rows, batch_size=_WRITE_BATCH)
 
 
-def record_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] | None = None, *, now: datetime) -> None:
+def record_event(kind: EventKind, subject: str, details: Mapping[str, Any] | None = None, *, now: datetime) -> None:
     """Write one event; see `record_events`."""
     record_events([NewEvent(kind, subject, details or {})], now=now)
 
 
-def report_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] | None = None) -> None:
+def report_event(kind: EventKind, subject: str, details: Mapping[str, Any]) -> None:
     """Write an event for an action that remains valid without it. Raises no database errors.
 
     A failure is logged; within a transaction of the managed tables only the event is rolled back. If the process is killed in

@@ -167,7 +167,7 @@ def subscribe_to_events(endpoint: ReceivingEndpoint) -> list[str]:
     return [subscription.topic for subscription in changed]
 
 
-def read_subscriptions(settings: Settings, endpoint: str | None = None) -> list[SubscriptionState]:
+def read_subscriptions(settings: Settings, endpoint: str | None) -> list[SubscriptionState]:
     """The subscriptions of an endpoint, or all, by endpoint and topic. QueueNotFound if the subscription table is missing."""
     book = address_book_of(settings)
     rows = [row for row in subscribers_of(settings.database, book).table.all() if endpoint is None or row.endpoint == endpoint]

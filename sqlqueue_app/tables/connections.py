@@ -107,7 +107,7 @@ def executed(connection: BaseDatabaseWrapper, statement: Rendered, values: Seque
 
 
 def execute_on_sqlserver(
-    connection: BaseDatabaseWrapper, sql: str, values: Sequence[Any] = (), sizes: Sequence[tuple[int, int, int]] = ()
+    connection: BaseDatabaseWrapper, sql: str, values: Sequence[Any], sizes: Sequence[tuple[int, int, int]]
 ) -> CursorWrapper:
     """Run one of our statements on a cursor that the connection keeps; the caller must read all rows.
 

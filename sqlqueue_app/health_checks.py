@@ -57,6 +57,7 @@ class CheckRegistry:
             self._checks.pop(name, None)
 
     def all(self) -> list[HealthCheck]:
+        """All checks in the order of registration."""
         with self._lock:
             return list(self._checks.values())
 

@@ -98,6 +98,8 @@ _NONE = ""
 
 
 class Purpose(enum.StrEnum):
+    """The purpose of a role."""
+
     WORKER = "worker"
     """Runs workers, serves the admin, sends requests."""
     SENDER = "sender"

@@ -157,6 +157,7 @@ class Rollup:
 
     @property
     def processing_times(self) -> dict[str, float | None]:
+        """The `durations` of processing."""
         return durations(self.processing_count, self.processing_sum, self.processing)
 
     @property

@@ -53,6 +53,8 @@ class Kind(TextChoices):
 
 
 class MessageOutcome(TextChoices):
+    """The outcome of a message."""
+
     HANDLED = "handled", _("handled")
     FAILED = "failed", _("failed")
     ARCHIVED = "archived", _("archived")

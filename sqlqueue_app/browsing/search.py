@@ -56,6 +56,8 @@ Clock = Callable[[], float]
 
 
 class Place(TextChoices):
+    """The place where a message was found."""
+
     QUEUES = "queues", gettext_lazy("Queues")
     DELAYED = "delayed", gettext_lazy("Delayed")
     FAILED = "failed", gettext_lazy("Failed")

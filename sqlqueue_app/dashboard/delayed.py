@@ -199,6 +199,7 @@ class DelayedAdmin(PageAdmin):
         return lists.table(caption, columns, messages, lambda each: each.key)
 
     def message_view(self, request: HttpRequest, table: str, key: str) -> HttpResponseBase:
+        """One message in full."""
         known, delayed = self.found(table)
         try:
             found = delayed_messages.read_delayed_message(delayed, key, as_hex="hex" in request.GET)
@@ -239,6 +240,7 @@ class DelayedAdmin(PageAdmin):
         return [each.button(self, request, path_of(known.name), query=query) for each in self.action_classes]
 
     def body_view(self, request: HttpRequest, table: str, key: str) -> HttpResponse:
+        """The body of a message as a file."""
         require(request, Permission.EXPORT, Permission.VIEW_BODY)
         return body_file(delayed_messages.read_delayed_body(self.found(table)[1], key), key)
 
@@ -253,6 +255,7 @@ class DelayedAdmin(PageAdmin):
         return known, known.table(settings.database)
 
     def table_url(self, known: KnownDelayed) -> str:
+        """The URL of the messages of a table."""
         return self.url("table", path_of(known.name))
 
 

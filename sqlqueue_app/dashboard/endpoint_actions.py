@@ -62,6 +62,8 @@ class EndpointAction(Action):
 
 
 class InstanceAction(EndpointAction):
+    """An action on one process."""
+
     instance: InstanceStatus
 
     def find(self, **key: Any) -> None:

@@ -70,6 +70,7 @@ class EndpointAdmin(PageAdmin):
         )
 
     def endpoint_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """One endpoint."""
         settings = get_settings()
         known = name_of_path(name, settings.senders)
         if known is None:
@@ -363,6 +364,7 @@ class InstanceAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, row: Instance) -> str:
+        """The state of the process."""
         return str(INSTANCE_STATES[status_of_row(row).state].word)
 
     @admin.display(description=gettext_lazy("live threads"))
@@ -373,11 +375,13 @@ class InstanceAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("last heartbeat"), ordering="heartbeat_at")
     def heartbeat(self, row: Instance) -> SafeString:
+        """The last heartbeat and its age."""
         each = status_of_row(row)
         return with_notes(each.heartbeat_at, heartbeat_html(None, each.heartbeat_age))
 
     @admin.display(description=gettext_lazy("started"), ordering="started_at")
     def started(self, row: Instance) -> str:
+        """The start time of the process."""
         return ago_html(row.started_at)
 
 

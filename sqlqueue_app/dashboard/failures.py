@@ -177,6 +177,7 @@ class FailureAdmin(PageAdmin):
         )
 
     def list_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """One of LISTINGS."""
         title, text, statuses = LISTINGS[name]
         now, state = utc_now(), catch_up_for_page(get_settings())
         list_request = ListRequest.read(request.GET, now, *statuses, fixed=name != "messages")

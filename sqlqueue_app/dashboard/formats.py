@@ -73,6 +73,7 @@ def counts(_values: Iterable[float | None]) -> Scale:
 
 
 def per_second(_values: Iterable[float | None]) -> Scale:
+    """Messages per second."""
     return Scale(_("per second"), suffix="/s")
 
 

@@ -176,6 +176,7 @@ class DaysFilter(ListFilter):
         return self.cleaned_data
 
     def apply(self, found: QuerySet[_Model]) -> QuerySet[_Model]:
+        """The rows that match, on these days."""
         self.is_valid()
         since, until = (self.cleaned_data.pop(name, None) for name in ("since", "until"))
         found = super().apply(found)
@@ -260,6 +261,7 @@ class ListAdmin(PageAdmin, Generic[_Model]):
         return found.values_list(*self.file_columns).iterator(chunk_size=1_000)
 
     def table(self, request: HttpRequest, rows: Iterable[_Model], caption: object = "") -> HtmlTable:
+        """A table of these rows."""
         return table(caption or self.caption, self.columns(request), rows, lambda row: f"{row._meta.model_name} {row.pk}")
 
     def more(self, request: HttpRequest, rows: Sequence[_Model]) -> dict[str, Any]:

@@ -311,6 +311,7 @@ class DeliveryFilter(lists.ListFilter):
         self.fields["rule"].choices = lists.choices(((str(key), name) for key, name in named), _("all"))  # type: ignore[attr-defined]
 
     def apply(self, found: QuerySet[Any]) -> QuerySet[Any]:
+        """The rows that match."""
         self.is_valid()
         if (state := self.cleaned_data.get("state")) in (DeliveryState.WAITING, _RETRYING):
             self.cleaned_data["state"] = DeliveryState.WAITING

@@ -186,6 +186,7 @@ def _kind(operation: Operation) -> str:
 
 
 def operation_state(operation: Operation) -> State:
+    """The state of an operation."""
     if operation.is_open and operation.cancel_requested:
         return State(Grade.WARNING, _("being cancelled"))
     return State(_GRADES.get(operation.state, Grade.INFO), operation.get_state_display())

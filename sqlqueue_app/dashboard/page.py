@@ -58,6 +58,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """A ModelAdmin without adding, changing and deleting."""
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Always False."""
         return False
 
     has_add_permission = has_delete_permission = has_change_permission

@@ -70,6 +70,8 @@ def queue_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, in
 
 
 class QueueAction(Action):
+    """An action on a queue."""
+
     queue: KnownQueue
     table: QueueTable
 
@@ -369,6 +371,7 @@ class QueueAdmin(PageAdmin):
         )
 
     def message_view(self, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
+        """One message in full."""
         queue, table, _instances = self.found(name)
         try:
             found = messages.read_message(table, row_version, as_hex="hex" in request.GET)
@@ -394,6 +397,7 @@ class QueueAdmin(PageAdmin):
         )
 
     def message_body_view(self, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
+        """The body of a message as a file."""
         require(request, Permission.EXPORT, Permission.VIEW_BODY)
         return body_file(messages.read_body(self.found(name)[1], row_version, messages.MAX_BODY_BYTES), row_version)
 
@@ -432,6 +436,7 @@ class QueueAdmin(PageAdmin):
         return found, queue_table(settings.database, found.address), instances
 
     def queue_url(self, queue: KnownQueue, page: str = "messages") -> str:
+        """The URL of a page of a queue."""
         return self.url(page, path_of(queue.name))
 
 

@@ -53,6 +53,8 @@ _ORIGINS: Final = {
 
 
 class ScheduleAction(Action):
+    """An action on a recurring message."""
+
     permission = Permission.SETTINGS
     schedule: ScheduleStatus
 

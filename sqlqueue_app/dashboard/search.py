@@ -173,6 +173,7 @@ class LakeSearchAdmin(PageAdmin):
         ]
 
     def message_view(self, request: HttpRequest, table: str, queue: str, day: str, row_version: int) -> HttpResponseBase:
+        """One message in full."""
         name = text_of_path(queue)
         crumbs = (Crumb(name), Crumb(f"#{row_version}"))
         try:
@@ -206,6 +207,7 @@ class LakeSearchAdmin(PageAdmin):
         return self.message_gone(request, text, crumbs)
 
     def message_url(self, each: FoundMessage) -> str:
+        """The page of a message."""
         return self.url("message", each.table, path_of(each.queue), each.day.isoformat(), each.row_version)
 
 

@@ -19,6 +19,8 @@ ALL_RIGHTS = "SELECT, INSERT, UPDATE, DELETE"
 
 
 class TableKind(enum.Enum):
+    """The purpose of a table."""
+
     QUEUE = "queue"
     DELAYED = "delayed"
     SUBSCRIPTIONS = "subscriptions"
@@ -63,6 +65,7 @@ def create_written_statement(dialect: Dialect, table: str) -> str:
 
 
 def drop_statement(dialect: Dialect, address: QueueAddress) -> str:
+    """The statement that drops the table."""
     return dialect.script("drop_table", table=dialect.qualified(address))
 
 
@@ -247,6 +250,7 @@ class WakeUpLocks:
 
 
 def wake_up_locks(channel: str) -> WakeUpLocks:
+    """The locks of a channel."""
     key = bytes.fromhex(channel.removeprefix(_CHANNEL_PREFIX))
     half = len(key) // 2
     return WakeUpLocks(int.from_bytes(key[:half], signed=True), int.from_bytes(key[half:], signed=True))

@@ -104,6 +104,7 @@ class Editable:
 
     @property
     def headers_text(self) -> str:
+        """The editable headers as JSON."""
         return json.dumps(self.headers, indent=2, ensure_ascii=False)
 
 

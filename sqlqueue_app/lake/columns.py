@@ -42,6 +42,7 @@ class LakeTable:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the file columns."""
         return tuple(each.name for each in self.columns)
 
 

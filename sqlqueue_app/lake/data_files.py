@@ -111,6 +111,7 @@ class LakeMarker:
     written_by: str
 
     def text(self) -> str:
+        """The content of the file."""
         return json.dumps({"format": self.format, "id": str(self.id), "written_by": self.written_by}, indent=2) + "\n"
 
 

@@ -431,6 +431,7 @@ class Conditions:
 
     @property
     def text(self) -> str:
+        """The conditions joined by AND."""
         return " AND ".join(self.sql) or "TRUE"
 
 

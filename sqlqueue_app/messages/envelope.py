@@ -290,6 +290,7 @@ class MessageTimes:
 
     @property
     def processing(self) -> timedelta | None:
+        """The processing time."""
         return _between(self.started, self.ended)
 
     @property

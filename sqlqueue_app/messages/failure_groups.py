@@ -166,6 +166,7 @@ class Classifier:
     title_of: Callable[[Headers], str | None]
 
     def group_id(self, title: str) -> uuid.UUID:
+        """The id of the group with this title."""
         return deterministic_guid(self.name, title)
 
 

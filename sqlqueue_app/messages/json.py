@@ -501,6 +501,7 @@ def time_text(value: time) -> str:
 
 
 def bytes_text(value: bytes | bytearray | memoryview) -> str:
+    """Base64."""
     return base64.b64encode(value).decode("ascii")
 
 

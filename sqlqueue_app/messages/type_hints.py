@@ -50,6 +50,7 @@ class Member:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Its name, and the aliases."""
         return (self.name, *self.aliases)
 
 

@@ -16,6 +16,7 @@ class NoRows(models.Manager["Anchor"]):
     """Finds nothing, without a query: `dumpdata` reads every model, and these have no tables."""
 
     def get_queryset(self) -> models.QuerySet[Anchor]:
+        """An empty set."""
         return super().get_queryset().none()
 
 

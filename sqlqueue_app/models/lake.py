@@ -17,6 +17,8 @@ from sqlqueue_app.models.fields import JsonTextField, UtcInstantField
 
 
 class RunState(models.TextChoices):
+    """The state of a pipeline run."""
+
     RUNNING = "running", _("running")
     ENDED = "ended", _("ended")
     FAILED = "failed", _("failed")
@@ -65,6 +67,8 @@ class PipelineRun(models.Model):
 
 
 class BatchKind(models.TextChoices):
+    """The kind of a batch."""
+
     AUDIT = "audit", _("taken from an audit queue")
     PEEK = "peek", _("read from an audit queue")
     FAILURES = "failures", _("copied from an error queue")
@@ -198,6 +202,8 @@ class LakeCopy(models.Model):
 
 
 class NotableKind(models.TextChoices):
+    """The ranking of a notable message."""
+
     SLOWEST = "slowest", _("slowest")
     LARGEST = "largest", _("largest")
 

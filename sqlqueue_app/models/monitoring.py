@@ -11,6 +11,8 @@ from sqlqueue_app.models.fields import JsonTextField, UtcInstantField
 
 
 class Severity(models.TextChoices):
+    """The severity of an event."""
+
     INFO = "info", _("information")
     WARNING = "warning", _("warning")
     ERROR = "error", _("error")
@@ -66,6 +68,8 @@ class CheckResult(models.Model):
 
 
 class NotificationKind(models.TextChoices):
+    """The condition of a rule."""
+
     NEW_GROUP = "new_group", _("a new group of failures")
     FAILURES_ABOVE = "failures_above", _("more failed messages than")
     INSTANCES_BELOW = "instances_below", _("fewer live instances than")
@@ -75,6 +79,8 @@ class NotificationKind(models.TextChoices):
 
 
 class NotificationChannel(models.TextChoices):
+    """The channel of a notification."""
+
     MAIL = "mail", _("mail")
     WEBHOOK = "webhook", _("webhook")
 
@@ -118,6 +124,8 @@ class NotificationRule(models.Model):
 
 
 class DeliveryState(models.TextChoices):
+    """The state of a delivery."""
+
     WAITING = "waiting", _("waiting")
     SENT = "sent", _("sent")
     FAILED = "failed", _("failed")

@@ -75,6 +75,8 @@ class Operation(models.Model):
 
 
 class ActionResult(models.TextChoices):
+    """The result of an action."""
+
     DONE = "done", _("done")
     REQUESTED = "requested", _("requested")
     DENIED = "denied", _("denied")

@@ -273,6 +273,7 @@ class Links:
         self._base = "" if settings.admin_url is None else f"{settings.admin_url.rstrip('/')}/sqlqueue_app/"
 
     def of_change(self, kind: str, change: Change) -> str:
+        """The page about a change."""
         subject = str(change.get("subject", ""))
         if kind == NotificationKind.NEW_GROUP:
             return self._page(f"failedmessage/group/{change['group']}/") if change.get("group") else ""
@@ -473,6 +474,8 @@ def _one_line(text: str) -> None:
 
 
 class SecretForm(forms.Form):
+    """A secret."""
+
     secret = forms.CharField(
         label=gettext_lazy("Secret"), widget=forms.TextInput(PLAIN_INPUT), validators=[webhooks.validate_secret]
     )

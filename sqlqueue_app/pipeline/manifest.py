@@ -197,6 +197,7 @@ def begin_run(alias: str, *, master: str, lake: str, options: Mapping[str, Any])
 
 
 def end_run(alias: str, run: PipelineRun, state: RunState, error: str = "") -> None:
+    """Record how the run ended."""
     now = database_now(alias)
     PipelineRun.objects.using(alias).filter(pk=run.pk).update(state=state, error=error, ended_at=now, heartbeat_at=now)
 

@@ -198,9 +198,11 @@ class BusyWatch:
             receiver.message = self._message
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def join(self) -> None:
+        """Wait until the thread has ended."""
         self._thread.join()
 
     def _run(self) -> None:

@@ -364,6 +364,7 @@ class ResizableSemaphore:
             self._taken += 1
 
     def release(self) -> None:
+        """Release a slot."""
         with self._condition:
             self._taken -= 1
             self._condition.notify()

@@ -64,6 +64,7 @@ class DueMessage:
             return uuid.uuid4()
 
     def row(self, table: QueueTable) -> NewRow:
+        """The row for the destination."""
         row_id = uuid.uuid4() if table.has_unique_ids else self.row_id
         return NewRow(str(row_id), write_headers(self.headers), self.body, *columns_of(self.headers))
 

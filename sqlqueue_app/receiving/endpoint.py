@@ -80,6 +80,7 @@ class ReceivingQueue:
 
     @property
     def name(self) -> str:
+        """The literal name of the queue."""
         return self.table.address.table
 
 
@@ -173,6 +174,7 @@ class ReceivingEndpoint:
 
     @property
     def name(self) -> str:
+        """The endpoint's name."""
         return self.config.name
 
     @property

@@ -123,6 +123,7 @@ class HandlerRegistry:
             self._handlers.pop(self._key(handler), None)
 
     def all(self) -> list[Handler]:
+        """Every handler, in order of registration."""
         with self._lock:
             return list(self._handlers.values())
 

@@ -204,13 +204,16 @@ class InFlightMemory:
     # slots
 
     def slots(self, process: int) -> range:
+        """The slots of a process."""
         start = _SLOTS_AT + process * _PROCESS_BYTES
         return range(start, start + _PROCESS_BYTES, _SLOT.size)
 
     def hold(self, slot: int, row_id: bytes) -> None:
+        """Mark the slot as handling the row."""
         self._mapped[slot : slot + _ID_BYTES + 1] = row_id + _HELD
 
     def release(self, slot: int) -> None:
+        """Mark the slot as free."""
         self._mapped[slot + _ID_BYTES] = 0
 
     def set_deadline(self, slot: int, deadline: float) -> None:
@@ -218,6 +221,7 @@ class InFlightMemory:
         _DEADLINE.pack_into(self._mapped, slot + _DEADLINE_AT, deadline)
 
     def clear(self, process: int) -> None:
+        """Release all slots of a process."""
         start = self.slots(process).start
         self._mapped[start : start + _PROCESS_BYTES] = bytes(_PROCESS_BYTES)
 

@@ -318,6 +318,7 @@ class Heartbeat:
         self._on_lost = on_lost
 
     def job(self) -> BackgroundJob:
+        """The beat as a background job."""
         return BackgroundJob(f"heartbeat of {self._lease.endpoint}", HEARTBEAT_SECONDS, self.beat)
 
     def beat(self) -> None:

@@ -78,6 +78,7 @@ def key_bytes(key: Any, handler: Handler) -> bytes | None:
 
 
 def lock_of_key(endpoint: str, key: bytes) -> int:
+    """The number of the lock of a key."""
     return _number(b"key", endpoint.encode(), key)
 
 

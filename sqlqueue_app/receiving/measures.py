@@ -61,6 +61,7 @@ class Counted:
     critical_max: float | None = None
 
     def add(self, other: Counted) -> None:
+        """Add the counts of another."""
         longest = [each for each in (self.critical_max, other.critical_max) if each is not None]
         slowest = max(self.processing_max, other.processing_max)
         for name in SUMS:
@@ -120,6 +121,7 @@ class Measures:
                         counted.critical_max = critical
 
     def failed(self, headers: Headers) -> None:
+        """Count a failed attempt."""
         self._count(headers, "failures")
 
     def decided(self, headers: Headers, action: Action) -> None:

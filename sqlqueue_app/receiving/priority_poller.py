@@ -51,6 +51,7 @@ class PriorityPoller:
 
     @property
     def handling(self) -> bool:
+        """Whether a message is being handled."""
         return self._levels[self._level].handling
 
     @property
@@ -60,6 +61,7 @@ class PriorityPoller:
 
     @property
     def received(self) -> int:
+        """The number of messages received."""
         return sum(level.received for level in self._levels)
 
     def poll(self, received: Callable[[bool], None] | None = None) -> bool:

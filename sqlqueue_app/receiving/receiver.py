@@ -259,6 +259,7 @@ class Outage:
         return self._breaker.triggered
 
     def poll_failed(self, error: DatabaseError, mark: int) -> None:
+        """Record a failed poll."""
         with self._lock:
             if not self.is_on and mark != self.mark:
                 return
@@ -279,6 +280,7 @@ class Outage:
             logger.warning(text, error, extra={"event": "receive_failed", "queue": self._queue})
 
     def poll_succeeded(self, mark: int) -> None:
+        """Record a successful poll."""
         if not self.is_on:
             return
         with self._lock:
@@ -333,6 +335,7 @@ class Receiver(ABC):
 
     @property
     def maximum(self) -> int:
+        """The maximum number of threads."""
         return self._budget.maximum
 
     @property

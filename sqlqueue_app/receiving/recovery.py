@@ -267,6 +267,7 @@ class RateLimit:
             yield
 
     def failed(self) -> None:
+        """Record a failed attempt."""
         with self._lock:
             self._clean = False
             begins = self._count.failed()
@@ -279,6 +280,7 @@ class RateLimit:
             )
 
     def succeeded(self) -> None:
+        """Record a handled message."""
         if self._clean:
             return
         with self._lock:

@@ -74,6 +74,7 @@ class ReplyListeners:
         self.running: Sequence[str] = ()
 
     def find(self, endpoint: str) -> ReplyListener | None:
+        """A listener of the endpoint."""
         with self._lock:
             return next((listener for listener in self._listeners if listener.endpoint == endpoint), None)
 

@@ -98,6 +98,7 @@ class PauseGate:
 
     @property
     def waiting(self) -> int:
+        """The number of waiting threads."""
         with self._condition:
             return self._waiting
 
@@ -201,6 +202,7 @@ class WakeUp:
 
     @property
     def waiting(self) -> int:
+        """The number of waiting threads."""
         with self._condition:
             return self._waiting
 

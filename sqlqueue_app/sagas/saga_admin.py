@@ -28,13 +28,17 @@ _HIDDEN: Final = ("timeouts", "history", "conversation_id")
 
 
 class StateFilter(admin.SimpleListFilter):
+    """Filters sagas by whether they run."""
+
     title = gettext_lazy("State")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        """The states."""
         return [("running", _("Running")), ("overdue", _("Timeout overdue")), ("completed", _("Saga completed"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """The sagas in the chosen state."""
         if self.value() == "completed":
             return queryset.filter(completed_at__isnull=False)
         if self.value() == "overdue":
@@ -77,10 +81,12 @@ class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """All fields."""
         return [name for _label, options in self.get_fieldsets(request, obj) for name in options["fields"]]
 
     @admin.display(description=gettext_lazy("Saga"))
     def saga_value(self, saga: Saga) -> str:
+        """The value of the correlation field."""
         return str(saga.correlation)
 
     @admin.display(description=gettext_lazy("State"))

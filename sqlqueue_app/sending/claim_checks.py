@@ -48,6 +48,7 @@ class ClaimChecks:
 
     @property
     def storage(self) -> Storage:
+        """The storage of the files."""
         return storages[self._alias]
 
     def check_size(self, destination: QueueAddress, size: int, what: str) -> None:

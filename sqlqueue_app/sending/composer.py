@@ -426,6 +426,7 @@ class Composer:
         return self.delayed_row(message) if message.is_delayed else new_row(message, keep_id=self._book.dialect != "postgresql")
 
     def delayed_row(self, message: OutgoingMessage) -> NewRow:
+        """The row of a delayed message."""
         return delayed_row(message, self._book, self._now())
 
 

@@ -289,6 +289,7 @@ class PendingRequests:
             self._unclaimed += 1
 
     def counts(self) -> CallbackCounts:
+        """The counts so far."""
         with self._lock:
             return CallbackCounts(len(self._waiting), self._answered, self._unclaimed)
 

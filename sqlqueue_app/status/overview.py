@@ -165,4 +165,5 @@ def _with_dead_rows(alias: str, queues: tuple[QueueStatus, ...]) -> tuple[QueueS
 
 
 def callback_queues(status: Status) -> list[QueueStatus]:
+    """The callback queues."""
     return [each for each in status.queues if each.queue.kind is QueueKind.CALLBACK]

@@ -40,6 +40,8 @@ def _as_text(value: object) -> str:
 
 
 class Unit(enum.Enum):
+    """A unit with its seconds."""
+
     DAYS = 86_400
     HOURS = 3_600
     MINUTES = 60

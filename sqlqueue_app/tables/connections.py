@@ -324,6 +324,7 @@ def cancel_statement(connection: BaseDatabaseWrapper, cursor: Any) -> None:
 
 
 def table_exists(connection: BaseDatabaseWrapper, dialect: Dialect, address: QueueAddress) -> bool:
+    """Whether the table of this address exists."""
     statement = dialect.statement("table_exists")
     values = {"name": address.table} if dialect.name == "sqlite" else {"table": dialect.qualified(address)}
     return bool(fetch_all(connection, statement, **values)[0][0])
@@ -349,6 +350,7 @@ class Table:
         return connection_of(self.alias)
 
     def exists(self) -> bool:
+        """Whether the table exists."""
         with database_errors(self.dialect, f"look for {self.qualified}"):
             return table_exists(self.connection(), self.dialect, self.address)
 
@@ -503,6 +505,7 @@ class ConnectionPool:
             self._give_back()
 
     def close(self) -> None:
+        """Close the pooled connections."""
         with self._lock:
             kept, self._idle = self._idle, []
         _close(kept)

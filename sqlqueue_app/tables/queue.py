@@ -59,6 +59,8 @@ class Depth:
 
 
 class QueueTable(Table):
+    """The table of one queue."""
+
     def __init__(self, alias: str, address: QueueAddress) -> None:
         super().__init__(alias, address)
         self._lock = threading.Lock()

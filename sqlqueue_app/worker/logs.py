@@ -44,6 +44,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object per line: time (UTC, ISO 8601), level, logger, message, the fields, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Format the record."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -77,6 +78,7 @@ def configure_logging(form: str, *, level: int, stream: TextIO | None = None, pr
 
 
 def remove_logging(handler: logging.Handler | None) -> None:
+    """Remove the handler."""
     if handler is None:
         return
     root = logging.getLogger("sqlqueue")

@@ -331,6 +331,7 @@ STOP = b"s"
 
 
 def environment_of_child(pipe: int, memory: int, process: int, *, is_first: bool = True) -> dict[str, str]:
+    """The environment of a child of a supervisor."""
     return {SUPERVISOR_VARIABLE: f"{pipe},{memory},{process},{int(is_first)}"}
 
 

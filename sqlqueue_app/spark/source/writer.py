@@ -105,6 +105,7 @@ class _StagingWriter:
         )
 
     def _drop(self, messages: Iterable[WriterCommitMessage | None]) -> None:
+        """Drop the staging tables."""
         filled = [message.table for message in messages if isinstance(message, Staged) and message.table is not None]
         if filled:
             with connected(self._options.database, self._doing("give up messages for"), writes=True) as connection:
@@ -118,6 +119,8 @@ class _StagingWriter:
 
 
 class QueueWriter(_StagingWriter, DataSourceArrowWriter):
+    """A batch write."""
+
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Send all staged rows in one transaction."""
         self._move(messages, None)

@@ -84,10 +84,16 @@ class JsonTextField(_TextField):
         _pyi_private_get_type: Any
 
     def to_python(self, value: Any) -> Any:
-        """The value of a text in a fixture; when a row is checked, the value itself."""
+        """The value of a text in a fixture."""
         if isinstance(value, str):
             with suppress(ValueError):
                 return json.loads(value)
+        return value
+
+    def clean(self, value: Any, model_instance: models.Model | None) -> Any:
+        """The value itself, checked: in a row, a text is a value."""
+        self.validate(value, model_instance)
+        self.run_validators(value)
         return value
 
     def value_to_string(self, obj: models.Model) -> Any:

@@ -167,6 +167,14 @@ def test_fixture_keeps_json(queue_database: QueueDatabase, tmp_path: Path, form:
     assert list(rows.order_by("name").values_list("body", flat=True)) == bodies
 
 
+@pytest.mark.parametrize("body", ["5", "five", '{"a": 1}', 5, None])
+def test_checked_row_keeps_its_json(body: object) -> None:
+    row = Schedule(name="x", message_type="Sales", body=body)
+    row.clean_fields()
+    assert row.body == body
+    assert type(row.body) is type(body)
+
+
 def test_every_queue_of_the_settings_has_its_model(settings: Settings) -> None:
     settings.SQLQUEUE = {"ENDPOINTS": {"Sales": {"SATELLITES": {"Sales.Priority": {}}, "AUDIT_QUEUE": "audit"}}}
     assert [model._meta.verbose_name for model in queue_models()] == ["Sales", "Sales.Priority", "error", "audit"]

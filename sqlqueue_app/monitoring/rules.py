@@ -285,19 +285,20 @@ class RuleConditions:
             for subject, each in found.items()
             if subject not in muted
         }
+        gone = {subject: entry for subject, entry in rule.raised.items() if subject not in found}
+        explained = {name: self._explained(name) for name in {entry.get("check", "") for entry in gone.values()}}
         kept = {
             subject: Reading(is_over=True)
-            for subject, entry in rule.raised.items()
-            if subject not in found and self._is_explained(entry)
+            for subject, entry in gone.items()
+            if entry.get("check_of") in explained[entry.get("check", "")]
         }
         return Readings({**readings, **kept}, is_complete=True, muted=muted)
 
-    def _is_explained(self, raised: Mapping[str, str]) -> bool:
-        """Whether a raised problem lasts, although its check no longer reports it because another check reports the cause."""
-        check = CHECKS.get(raised.get("check", ""))
+    def _explained(self, name: str) -> frozenset[str]:
+        """The subjects whose problems last, although the check does not report them because another reports their cause."""
+        check = CHECKS.get(name)
         outcomes = () if check is None or check.probe is None else check.probe(self._snapshot)
-        problems = (each for each in outcomes if each.is_explained and each.details is not None)
-        return any(fitting_subject(each.subject) == raised["check_of"] for each in problems)
+        return frozenset(fitting_subject(each.subject) for each in outcomes if each.is_explained and each.details is not None)
 
     def _samples(self, rule: NotificationRule) -> Mapping[str, QueueSample]:
         """The newest samples: of the rule's queue, else of all queues with a backlog."""

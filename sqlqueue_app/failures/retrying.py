@@ -243,14 +243,14 @@ class RetryTargets:
         return self._tables[name]
 
     def acknowledged_in(self, failure: FailedMessage, source: QueueAddress) -> QueueAddress:
-        """The error queue `source`, or, if it has left the settings, in which case nobody reads it, that of the endpoint."""
+        """The error queue `source`, or that of the endpoint if `source` has left the settings: it is no longer read."""
         endpoint = self._settings.senders.get(failure.endpoint)
         if endpoint is None or self._is_error_queue(source):
             return source
         return self.book.parse(endpoint.error_queue)
 
     def _is_error_queue(self, address: QueueAddress) -> bool:
-        return table_key(address) in {table_key(each) for each in self._error_queues.values()}
+        return table_key(address) in self._error_keys
 
     def _existing(self, name: str) -> QueueTable | None:
         try:
@@ -263,6 +263,10 @@ class RetryTargets:
     @cached_property
     def _error_queues(self) -> dict[str, QueueAddress]:
         return {queue.name: queue.address for queue in known_queues(self._settings) if queue.kind is QueueKind.ERROR}
+
+    @cached_property
+    def _error_keys(self) -> frozenset[tuple[str | None, str | None, str]]:
+        return frozenset(map(table_key, self._error_queues.values()))
 
     @cached_property
     def _redirects(self) -> dict[str, Redirect]:

@@ -212,7 +212,7 @@ def test_retry_to_header_names_a_forwarding_queue(shop: QueueDatabase) -> None:
 
 
 def test_retry_from_a_former_error_queue_is_acknowledged_in_the_present_one(shop: QueueDatabase) -> None:
-    """Nobody reads the former one any more."""
+    """The former one is no longer read."""
     row = failed_row(more={names.PROCESSING_ENDPOINT: "Sales"})
     failures = fail(shop, [row, failed_row(more={names.PROCESSING_ENDPOINT: "Elsewhere"})])
     install_sales(shop, ENDPOINTS={"Sales": {"CALLBACKS": False, "ERROR_QUEUE": "errors"}})

@@ -251,11 +251,9 @@ class EndpointMap(NamedTuple):
 def _map(query: RollupQuery) -> dict[str, Any]:
     edges = analytics.read_edges(query)
     drawn = endpoint_map([(each.sender, each.receiver, each.count) for each in edges])
-    return {
-        "drawn": drawn,
-        "edges": [(each, each.critical_times, sorted(each.types)) for each in edges],
-        "unit": times(each.critical_times[name] for each in edges for name in ("mean", "p95")),
-    }
+    rows = [(each, each.critical_times, sorted(each.types)) for each in edges]
+    unit = times(critical[name] for _edge, critical, _types in rows for name in ("mean", "p95"))
+    return {"drawn": drawn, "edges": rows, "unit": unit}
 
 
 def _edge_rows(query: RollupQuery) -> Iterator[tuple[Any, ...]]:

@@ -248,7 +248,9 @@ def _receivers(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
             now = {"count": waiting, "why": _WHY[cause]}
             since = snapshot.waiting_since(group) if waiting else None
             yield ProbeOutcome(subject, details, now, subject if workers else "", endpoint, since=since, is_explained=is_explained)
-        for each in queues if not workers else ():
+        if workers:
+            continue
+        for each in queues:
             if each.name != endpoint:
                 waiting = snapshot.unreceived.get(each, 0)
                 yield ProbeOutcome(each.name, {"waiting": waiting} if waiting else None, is_explained=True)

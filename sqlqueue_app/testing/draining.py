@@ -91,8 +91,10 @@ def handle_waiting(
     failure: BaseException | None = None
     try:
         drain.run(with_delayed=with_delayed, after=after, limit=limit)
-    except (FailedInTest, PoisonMessage) as stop:
-        failure = stop.error if isinstance(stop, FailedInTest) else stop
+    except FailedInTest as stop:
+        failure = stop.error
+    except PoisonMessage as poison:
+        failure = poison
     finally:
         record(connection_of(settings.database), drained.messages)
     if failure is not None:

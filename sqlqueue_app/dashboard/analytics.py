@@ -144,7 +144,8 @@ def rollup_charts(read: RollupResult) -> list[Chart]:
     charts = [_chart(_("Processed and failed"), flow, drawn, per_second, 1.0 if drawn.seconds < DAY else 0.1)]
     if read.quantile_seconds is not None:
         wide = _drawn(read.query, read.quantile_seconds)
-        quantiles = analytics.resample(read.quantiles, read.query.begin, wide.step)
+        # Their steps may be longer than those of the query, and then begin before it.
+        quantiles = analytics.resample(read.quantiles, read.query.resample(read.quantile_seconds).begin, wide.step)
         for title, name in ((_("Critical time"), "critical_times"), (_("Processing time"), "processing_times")):
             measured = {at: getattr(each, name) for at, each in quantiles.items()}
             series = [Series(part, [(at, found[part]) for at, found in measured.items()]) for part in QUANTILES]

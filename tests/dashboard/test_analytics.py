@@ -256,3 +256,12 @@ def test_chart_of_an_hour_has_every_minute() -> None:
     over_time = {queries.begin + timedelta(minutes=number): Rollup(processed=60) for number in range(60)}
     (flow, *_) = rollup_charts(RollupResult(queries, over_time, over_time, 60, {}, Rollup(), is_cut=False))
     assert flow.lines[0].path.count("L") + 1 == 60
+
+
+def test_hourly_quantiles_are_drawn_at_their_hours() -> None:
+    queries = RollupQuery.until(datetime(2026, 11, 22, 12, 7, 30, tzinfo=UTC), timedelta(days=1), 60)
+    over_time = {queries.begin + timedelta(minutes=number): Rollup(processed=1) for number in range(1_440)}
+    hours = {datetime(2026, 11, 21, 12, tzinfo=UTC) + timedelta(hours=number): Rollup(critical={number: 1}) for number in range(25)}
+    (_flow, critical, *_) = rollup_charts(RollupResult(queries, over_time, hours, 3_600, {}, Rollup(), is_cut=False))
+    assert [time for time, _values in reversed(critical.rows)][:3] == ["12:00", "13:00", "14:00"]
+    assert critical.xs.startswith("0.0|")

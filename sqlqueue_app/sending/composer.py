@@ -214,7 +214,7 @@ class Composer:
         headers = self.headers_of(form, options, incoming=incoming, intent=Intent.PUBLISH, sent_to=form.name)
         data = self.body_writer(form, options, headers, None, incoming)(payload)
         # Receivers match their handlers with this header, also where the caller has written it.
-        topics = topics_of(headers[names.ENCLOSED_MESSAGE_TYPES])
+        topics = (*topics_of(headers[names.ENCLOSED_MESSAGE_TYPES]), _BASE_OF_ALL)
         copies: dict[QueueAddress, OutgoingMessage] = {}
         for subscription in self.subscribers.of(topics):
             destination = self._address_of(subscription)
@@ -430,6 +430,8 @@ class Composer:
         return delayed_row(message, self._book, self._now())
 
 
+# Publishers of NServiceBus look for subscribers of every base class (docs/internals/wire.md#subscription-table).
+_BASE_OF_ALL = "System.Object"
 _HEADERS_OF_THE_BODY = frozenset({names.CONTENT_TYPE, names.ENCLOSED_MESSAGE_TYPES})
 
 

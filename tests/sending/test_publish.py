@@ -108,6 +108,16 @@ def test_subscribers_of_parent_types_get_one_copy_per_address(stand: Desk) -> No
     assert lengths(stand) == {"Sales": 1, "Billing": 3, "Shipping": 3}
 
 
+def test_subscriber_of_system_object_gets_every_event(stand: Desk) -> None:
+    subscribe("System.Object", endpoint="Billing")
+
+    publish(OrderShippedFast("1"))
+    publish("Publishing.Unregistered", {"n": 2})
+
+    assert lengths(stand) == {"Sales": 0, "Billing": 2, "Shipping": 0}
+    assert stand.headers("Billing")[1]["NServiceBus.EnclosedMessageTypes"] == "Publishing.Unregistered"
+
+
 def test_address_in_several_spellings_gets_one_copy(postgresql_stand: Desk) -> None:
     table = subscribers(postgresql_stand, lambda: 0).table
     for endpoint, address in (("Billing", '"public"."Billing"'), ("Other", "Billing"), ("Third", "public.Billing")):

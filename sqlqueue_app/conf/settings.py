@@ -362,15 +362,17 @@ def read_settings(raw: object, *, dialects: Mapping[str, str] | None = None) -> 
     return settings, findings.problems
 
 
-@lru_cache(maxsize=1)
-def get_settings() -> Settings:
+@lru_cache(maxsize=4)
+def get_settings(dialect: str | None = None) -> Settings:
     """The `SQLQUEUE` setting, checked and complete; without the setting, the defaults and no endpoints but those for `TASKS`.
+
+    With `dialect` it is checked as on a database of that dialect, for a script that another one runs.
 
     Reads Django's settings at the first call and never connects to a database. Raises ConfigurationError that lists all
     errors, and as `check_installed`; warnings are left to the system checks. Safe to call from any thread.
     """
     check_installed()
-    settings, problems = _read()
+    settings, problems = _read(dialect)
     errors = [problem.message for problem in problems if problem.is_error]
     if len(errors) == 1:
         raise ConfigurationError(errors[0])
@@ -406,13 +408,14 @@ def instance_name(endpoint: EndpointSettings | None = None) -> str:
     return name
 
 
-def _read() -> tuple[Settings, list[Problem]]:
+def _read(dialect: str | None = None) -> tuple[Settings, list[Problem]]:
     if not is_configured():
         return Settings(), []
     findings = Findings()
     backends = read_task_backends(getattr(django_settings, "TASKS", None), findings)
     raw = with_endpoints_for_tasks(getattr(django_settings, "SQLQUEUE", {}), backends)
-    settings, problems = read_settings(raw, dialects=ConfiguredDialects())
+    dialects = ConfiguredDialects() if dialect is None else dict.fromkeys(connections.settings, dialect)
+    settings, problems = read_settings(raw, dialects=dialects)
     if not any(problem.is_error for problem in problems):
         find_missing_queues(backends, settings.endpoints, findings)
     return replace(settings, task_backends=backends), [*problems, *findings.problems]

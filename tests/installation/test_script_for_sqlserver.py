@@ -96,6 +96,17 @@ def test_script_needs_no_server_and_no_driver(database: dict[str, Any], dialect:
     assert ended.stdout.count("CREATE TABLE") == len(TABLES)
 
 
+def test_settings_are_checked_for_the_dialect_of_the_script() -> None:
+    settings = {"SCHEMA_FOR_QUEUE": {"error": "ops"}, "CATALOG_FOR_QUEUE": {"error": "shared"}, "DEFAULT_SCHEMA": "shop"}
+    ended = script({"default": SQLITE}, settings, "--dialect", "sqlserver")
+    assert "CREATE TABLE [shared].[ops].[error](" in ended.stdout
+    assert "CREATE TABLE [shop].[Sales](" in ended.stdout
+
+    refused = script({"default": SQLITE}, settings, "--dialect", "postgresql")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "only SQL Server has catalogs and the queues are on PostgreSQL" in refused.stderr
+
+
 def test_script_is_the_documented_ddl() -> None:
     ended = script({"default": SQLITE}, {}, "--dialect", "sqlserver")
     start = ended.stdout.index("CREATE TABLE [dbo].[Sales](")

@@ -86,7 +86,7 @@ class Command(SqlQueueCommand):
         for name in options["instance"] or ():
             if not name.strip() or "@" in name:
                 raise self.usage_error(f"--instance: expected the name of a machine, got {name!r}")
-        settings = get_settings()
+        settings = get_settings(options["dialect"])
         if options["wake_up"]:
             self._check_wake_up(settings, options)
         if options["sql"]:

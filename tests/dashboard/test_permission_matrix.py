@@ -6,12 +6,14 @@ The pages are those of the real site, so new pages are tested automatically.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
+from django.http import QueryDict
 from django.test import Client
 
 from sqlqueue_app.models import CheckResult, NotificationDelivery, NotificationRule, OperatorAction
@@ -90,6 +92,23 @@ QUERIES = (
     *("due=x&after=1", "due=2026-W01&after=%00", "due=%00&after=1", "due[]=1&hex"),
     "ids=" + "%2C".join(str(uuid.UUID(int=number)) for number in range(400)),
 )
+
+
+def merged(queries: Iterable[str]) -> list[str]:
+    """The same values in fewer query strings: those that share no parameter become one."""
+    found: list[str] = []
+    for query in queries:
+        for place, joined in enumerate(found):
+            if QueryDict(joined).keys().isdisjoint(QueryDict(query)):
+                found[place] = f"{joined}&{query}"
+                break
+        else:
+            found.append(query)
+    return found
+
+
+# For the pages of actions, which read few parameters, and none because of another.
+MERGED = merged(QUERIES)
 
 
 @pytest.fixture
@@ -172,10 +191,11 @@ def test_any_query_string_is_answered(filled_anywhere: QueueDatabase, without_me
         needs(filled_anywhere.vendor, "TOP WITH TIES")
     client, path = client_of("superuser"), site_paths()[name]
     plain = client.get(path).status_code
-    for query in QUERIES:
+    is_view = name.removeprefix("sqlqueue_app_") in VIEWS
+    for query in QUERIES if is_view else MERGED:
         answer = client.get(f"{path}?{query}")
         assert answer.status_code in ANSWERS, query
-        if plain == 200 and name.removeprefix("sqlqueue_app_") in VIEWS and not answer.streaming:
+        if plain == 200 and is_view and not answer.streaming:
             # An id that is asked of conversations is searched.
             assert answer.status_code == (302 if "conversation_changelist" in name and query.startswith("id=") else 200), query
             assert Markup(answer.content.decode()).inline == [], query

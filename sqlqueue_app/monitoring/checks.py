@@ -155,9 +155,10 @@ def _waiting(waiting: int) -> Details:
     return {"waiting": waiting, "effect": "waiting" if waiting else "", "also": words}
 
 
-def _grown(snapshot: Snapshot, queues: Iterable[KnownQueue]) -> dict[str, Any]:
+def _grown(snapshot: Snapshot, queues: Iterable[KnownQueue], waiting: int) -> dict[str, Any]:
+    """The growth of these queues, with the number of messages that it belongs to; empty without growth."""
     grown = sum(snapshot.growth.get(each.name, 0) for each in queues)
-    return {"grown": grown, "more": "grown"} if grown else {}
+    return {"waiting": waiting, "grown": grown, "more": "grown"} if grown else {}
 
 
 def _minimums(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
@@ -180,7 +181,7 @@ def _paused(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
             waiting = snapshot.count_unreceived(endpoint)
             if waiting or (since is not None and snapshot.now - since >= MAX_UNREPORTED_PAUSE):
                 details = {"by": last.paused_by or "?", "at": _in_zone(since or snapshot.now, snapshot)}
-                details |= _grown(snapshot, snapshot.queues_of(endpoint))
+                details |= _grown(snapshot, snapshot.queues_of(endpoint), waiting)
                 now = {"count": waiting}
         yield ProbeOutcome(endpoint, details, now, endpoint=endpoint, since=since)
 
@@ -244,7 +245,7 @@ def _receivers(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         cause = "send_only" if snapshot.settings.is_send_only(endpoint) else "no_worker"
         for subject, group in [(each.name, [each]) for each in queues] if workers else [(endpoint, queues)]:
             waiting = sum(snapshot.unreceived.get(each, 0) for each in group)
-            details = {"waiting": waiting, "cause": cause, **_grown(snapshot, group)} if waiting else None
+            details = {"waiting": waiting, "cause": cause, **_grown(snapshot, group, waiting)} if waiting else None
             now = {"count": waiting, "why": _WHY[cause]}
             since = snapshot.waiting_since(group) if waiting else None
             yield ProbeOutcome(subject, details, now, subject if workers else "", endpoint, since=since, is_explained=is_explained)

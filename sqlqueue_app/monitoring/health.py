@@ -126,7 +126,12 @@ def current_issues(snapshot: Snapshot, results: CheckResults) -> list[Issue]:
 
 def _live_issue(name: str, outcome: ProbeOutcome, stored: CheckResult | None) -> Issue:
     """An issue that the snapshot shows, with the start and the details of the failing result if there is one."""
-    details = {**_details(stored), **(outcome.details or {})}
+    kept = _details(stored)
+    details = {**kept, **(outcome.details or {})}
+    if isinstance(then := kept.get("waiting"), int) and isinstance(grown := kept.get("grown"), int):
+        # Only workers measure the growth: it is continued to the current number, which stands beside it.
+        details["grown"] = grown + outcome.now.get("count", then) - then
+        details["more"] = "grown" if details["grown"] > 0 else ""
     return Issue(name, replace(outcome, details=details), stored.since if stored else outcome.since, is_live=True)
 
 

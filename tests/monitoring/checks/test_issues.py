@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.headers import EXCEPTION_TYPE
-from sqlqueue_app.models import CheckResult, EndpointExpectation
+from sqlqueue_app.models import CheckResult, EndpointExpectation, QueueSample
 from sqlqueue_app.monitoring.check_results import read_results
 from sqlqueue_app.monitoring.health import Issue, Level, current_issues, read_health
-from sqlqueue_app.monitoring.snapshot import Snapshot
+from sqlqueue_app.monitoring.snapshot import MINUTES, Snapshot
 from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.installation import subscription_address
@@ -51,6 +51,24 @@ def test_condition_found_live_and_by_a_worker_is_one_issue(bench: Bench) -> None
     assert (issue.is_live, issue.since) == (True, bench.now - MINUTE)
     assert [each.check for each in read_health().findings] == ["no_live_instance"]
     assert overview().count("Sales") == 1
+
+
+def test_growth_belongs_to_the_number_of_messages_beside_it(bench: Bench) -> None:
+    row = instance(callback_queue=None, threads={"Sales": 0})
+    row.paused, row.paused_by = True, "anna"
+    row.save()
+    table(bench.database, "Sales").send([message() for _ in range(200)])
+    bench.samples("Sales", waiting=200)
+    for number in range(2, 11):
+        at = MINUTES.start_of(bench.now) - number * MINUTE
+        QueueSample.objects.create(queue="Sales", seconds=60, taken_at=at, waiting=220 - 20 * number, most_waiting=0)
+    bench.first.run_due()
+    assert "messages waiting: 200, 180 more than 10 minutes ago." in overview()
+    table(bench.database, "Sales").send([message() for _ in range(30)])
+    assert "messages waiting: 230, 210 more than 10 minutes ago." in overview()
+    table(bench.database, "Sales").purge()
+    table(bench.database, "Sales").send([message()])
+    assert "messages waiting: 1." in overview(), "it has become shorter since the worker looked"
 
 
 def test_muted_condition_is_no_issue(bench: Bench) -> None:

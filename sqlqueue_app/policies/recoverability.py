@@ -94,10 +94,12 @@ class Retry:
     def covers(self, error: BaseException | None, error_type: str) -> bool:
         """Whether a message with this error is tried again. `error` is None if only the name of its class is known."""
         classes = type(error).__mro__ if error is not None else _classes_named(error_type)
-        paths = {path_of_class(each) for each in classes} | {error_type}
+        known = {*classes, *map(path_of_class, classes), error_type}
 
         def among(wanted: Sequence[ErrorClass]) -> bool:
-            return any(each in paths if isinstance(each, str) else each in classes for each in wanted)
+            # A path may be that of an import, such as django.db.IntegrityError.
+            imported = (cls for each in wanted if isinstance(each, str) for cls in _classes_named(each)[:1])
+            return not known.isdisjoint((*wanted, *imported))
 
         return (not self.on or among(self.on)) and not among(self.give_up_on)
 

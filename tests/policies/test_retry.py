@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import IntegrityError
 from hypothesis import given, strategies as st
 
 from sqlqueue_app.policies.recoverability import (
@@ -69,6 +70,8 @@ def test_what_is_not_said_is_as_the_endpoint() -> None:
         (Retry(on="TimeoutError"), TimeoutError(), True),
         (Retry(on=(f"{__name__}.CardExpired",)), CardExpired(), True),
         (Retry(give_up_on=("LookupError",)), CardExpired(), False),
+        (Retry(give_up_on=("builtins.LookupError",)), CardExpired(), False),
+        (Retry(on=("django.db.DatabaseError",)), IntegrityError(), True),
         (Retry(on=(LookupError,), give_up_on=(CardExpired,)), CardExpired(), False),
         (Retry(on=(LookupError,), give_up_on=(CardExpired,)), KeyError(), True),
     ],

@@ -331,7 +331,8 @@ def _charts(
 class InstanceAdmin(ReadOnlyAdmin):
     """Registered instances, read-only: processes write their rows themselves."""
 
-    list_display = ("endpoint_name", "name", "state", "heartbeat", "live_threads", "host", "pid", "callback_queue", "started")
+    list_display = ("endpoint_name", "name", "state", "heartbeat", "live_threads", "process", "callback_queue", "started")
+    fields = readonly_fields = list_display  # of the page of one instance
     search_fields = ("endpoint", "name", "host", "callback_queue")
     show_full_result_count = False
     # With an empty list of actions, Django's page would have an inline style, which a strict policy refuses.
@@ -368,16 +369,20 @@ class InstanceAdmin(ReadOnlyAdmin):
         return str(INSTANCE_STATES[status_of_row(row).state].word)
 
     @admin.display(description=gettext_lazy("live threads"))
-    def live_threads(self, row: Instance) -> SafeString:
-        """The receive threads of each queue at the last heartbeat; empty for a dead process."""
-        each = status_of_row(row)
-        return text_html(", ".join(f"{queue}: {count}" for queue, count in each.threads.items() if each.alive))
+    def live_threads(self, row: Instance) -> SafeString | None:
+        """The receive threads of each queue at the last heartbeat; None for a dead process."""
+        return _threads(status_of_row(row))
 
     @admin.display(description=gettext_lazy("last heartbeat"), ordering="heartbeat_at")
     def heartbeat(self, row: Instance) -> SafeString:
         """The last heartbeat and its age."""
         each = status_of_row(row)
         return with_notes(each.heartbeat_at, heartbeat_html(None, each.heartbeat_age))
+
+    @admin.display(description=gettext_lazy("Machine and process"), ordering="host")
+    def process(self, row: Instance) -> SafeString:
+        """The machine, the process id and the version."""
+        return _process(status_of_row(row))
 
     @admin.display(description=gettext_lazy("started"), ordering="started_at")
     def started(self, row: Instance) -> str:

@@ -19,14 +19,14 @@ class Instance(models.Model):
     """
 
     endpoint = models.CharField("endpoint", max_length=255)
-    name = models.CharField("instance", max_length=255, help_text="INSTANCE of the settings, else the name of the machine")
+    name = models.CharField(_("instance"), max_length=255, help_text=_("INSTANCE of the settings, else the name of the machine"))
     host = models.CharField("machine", max_length=255)
     pid = models.PositiveBigIntegerField("process id")
     process_identity = models.CharField(  # noqa: DJ001 - workers from before the migration write rows without it
         "process identity", max_length=100, null=True, blank=True, help_text="its boot, pid namespace and start"
     )
     callback_queue = models.CharField(  # noqa: DJ001 - NULL, so that rows without a queue do not violate the constraint
-        "callback queue", max_length=255, null=True, blank=True, help_text="literal name of the leased table"
+        _("callback queue"), max_length=255, null=True, blank=True, help_text=_("literal name of the leased table")
     )
     started_at = models.DateTimeField("started at")
     heartbeat_at = models.DateTimeField("last heartbeat")

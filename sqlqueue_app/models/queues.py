@@ -17,6 +17,7 @@ from django.apps import AppConfig, apps
 from django.core.signals import setting_changed
 from django.db import models
 from django.dispatch import receiver
+from django.utils.translation import gettext_lazy as _
 
 from sqlqueue_app.conf import dialect_of, get_settings
 from sqlqueue_app.dialects.dialect import Dialect, dialect
@@ -184,7 +185,7 @@ class QueueModelsConfig(AppConfig):
 
     name = "sqlqueue_app.models.queues"
     label = QUEUE_MODELS_LABEL
-    verbose_name = "SQL queues: tables"
+    verbose_name = _("SQL queues: tables")
     default_auto_field = "django.db.models.BigAutoField"
 
 

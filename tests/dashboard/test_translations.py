@@ -10,10 +10,12 @@ from pathlib import Path
 
 import polib
 import pytest
+from django.apps import apps
 from django.utils import translation
 
 import sqlqueue_app
 from sqlqueue_app.models import NotificationKind, NotificationRule
+from sqlqueue_app.models.queues import QUEUE_MODELS_LABEL
 from sqlqueue_app.monitoring.notifying import describe_condition
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install, instance
@@ -100,3 +102,20 @@ def test_pages_use_the_language_of_the_user(sqlite_database: QueueDatabase, lang
     with translation.override("en"):
         text = Markup(client.get(OVERVIEW, headers={"accept-language": language}).content.decode()).text()
     assert word.lower() in text.lower()
+
+
+def test_list_and_page_of_instances_have_no_english_label(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    row = instance()
+    sqlite_database.settings.MIDDLEWARE = [*sqlite_database.settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
+    client = client_of("superuser")
+    with translation.override("en"):
+        pages = ("", f"{row.pk}/change/")
+        urls = [f"/admin/sqlqueue_app/instance/{page}" for page in pages]
+        found, one = (Markup(client.get(url, headers={"accept-language": "de"}).content.decode()) for url in urls)
+    for text in (found.text(), one.text()):
+        words = {"Instanz", "Rechner und Prozess", "Rückrufwarteschlange"}
+        assert {each for each in words if each.lower() not in text.lower()} == set()
+        assert re.search("Callback|Process|Machine|Version:", text) is None
+    with translation.override("de"):
+        assert str(apps.get_app_config(QUEUE_MODELS_LABEL).verbose_name) == "SQL-Warteschlangen: Tabellen"

@@ -393,7 +393,7 @@ def _life_steps(pages: PageAdmin, found: FailureDetail, state: State, location: 
 def _present_step(pages: PageAdmin, found: FailureDetail, state: State, location: State | None) -> LifeStep:
     message = found.message
     if message.row_version is not None:
-        return LifeStep(message.status_at, State(state.level, _("In the error queue")), message.queue, details=state.word)
+        return LifeStep(message.state_since, State(state.level, _("In the error queue")), message.queue, details=state.word)
     newest = next((each.copy_id for each in found.attempts if each.copy_id), "")
     details: object = location
     if message.status == FailureStatus.RESOLVED:

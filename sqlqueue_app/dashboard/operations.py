@@ -164,7 +164,7 @@ class OperationAdmin(lists.ListAdmin[Operation]):
         columns = [
             lists.TableColumn(_("Message"), link, lists.WIDE),
             lists.TableColumn(_("State"), state_of),
-            lists.TableColumn(_("Since"), lambda each: each.status_at),
+            lists.TableColumn(_("Since"), lambda each: each.state_since),
             lists.TableColumn(_("Last failure"), failure, lists.WIDE),
         ]
         return lists.table(_("Messages of this operation, newest change first"), columns, messages, lambda each: each.pk)

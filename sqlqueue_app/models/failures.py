@@ -5,6 +5,7 @@ Messages stay in their error queue. Columns copied from headers can be read agai
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from django.db import models
@@ -106,6 +107,11 @@ class FailedMessage(models.Model):
 
     def __str__(self) -> str:
         return f"{self.message_type or 'message'} {self.message_id}"
+
+    @property
+    def state_since(self) -> datetime:
+        """When its status began: of an unresolved message its last failure, which may be indexed much later."""
+        return self.failed_at if self.status == FailureStatus.UNRESOLVED else self.status_at
 
 
 class FailedAttempt(models.Model):

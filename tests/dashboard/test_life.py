@@ -12,6 +12,7 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.formats import stamp
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.models import FailedAttempt, FailureStatus
 from sqlqueue_app.status.queues import address_book_of
@@ -51,6 +52,16 @@ def row(*, minutes: int = 0, unique: UUID | None = None) -> NewRow:
         "ServiceControl.Retry.UniqueMessageId": str(unique) if unique else None,
     }
     return failed("m-1", at=at, **more)
+
+
+def test_unresolved_message_counts_from_its_failure_not_from_the_update_of_the_index(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    (found,) = fail(queue_database, [row()])
+    assert found.status_at > FAILED_AT + timedelta(days=1)
+    since = stamp(FAILED_AT)
+    assert steps(found.pk)[0][0] == since
+    html = client_of("viewer").get(f"{FAILURES}{found.pk}/").content.decode()
+    assert f"Unresolved since {since}" in Markup(html).text()
 
 
 def retry(unique: UUID) -> None:

@@ -51,7 +51,7 @@ _SUMS: Final = (
 class RollupQuery:
     """A query for rollups in steps of `seconds` (60, 3600 or 86400), optionally of one endpoint and one message type.
 
-    `classifier` is the name of the classifier that groups failures.
+    `classifier` is the name of the classifier that groups failures, `counted_until` the end of the data.
     """
 
     begin: datetime
@@ -60,9 +60,10 @@ class RollupQuery:
     endpoint: str = ""
     message_type: str = ""
     classifier: str = ""
+    counted_until: datetime | None = None
 
     @classmethod
-    def until(cls, end: datetime, length: timedelta, seconds: int, **filters: str) -> RollupQuery:
+    def until(cls, end: datetime, length: timedelta, seconds: int, **filters: Any) -> RollupQuery:
         """The steps that began within `length` before `end`."""
         first = -(-(end - length).timestamp() // seconds) * seconds
         return cls(datetime.fromtimestamp(first, UTC), end.astimezone(UTC), seconds, **filters)

@@ -86,6 +86,7 @@ class AnalyticsAdmin(PageAdmin):
             endpoint=chosen.cleaned_data.get("endpoint", ""),
             message_type=chosen.cleaned_data.get("type", ""),
             classifier=CLASSIFIERS[by].name,
+            counted_until=fresh.committed_at,
         )
         template = "analytics" if part.page == "changelist" else f"analytics_{part.page}"
         shown = {}
@@ -166,8 +167,8 @@ def _chart(title: str, lines: Sequence[Series], drawn: RollupQuery, scale: Calla
 
 
 def _per_second(over_time: Mapping[datetime, Rollup], query: RollupQuery, value_of: Callable[[Rollup], int]) -> Points:
-    # The last step is incomplete.
-    lengths = {at: min(query.step, max(query.end - at, timedelta(seconds=1))) for at in over_time}
+    end = query.counted_until or query.end  # in the last step; a clock ahead may have filled later ones
+    lengths = {at: min(query.step, max(end - at, timedelta(seconds=1))) if at < end else query.step for at in over_time}
     return _filled({at: value_of(each) / lengths[at].total_seconds() for at, each in over_time.items()}, query.step)
 
 

@@ -258,6 +258,17 @@ def test_chart_of_an_hour_has_every_minute() -> None:
     assert flow.lines[0].path.count("L") + 1 == 60
 
 
+@pytest.mark.parametrize(("last", "rate"), [("12:00", "1.0/s"), ("12:01", "0.33/s")])
+def test_rate_of_the_last_step_ends_with_the_data(last: str, rate: str) -> None:
+    """The page is shown minutes after the pipeline; the later minute is that of a worker whose clock is ahead."""
+    until = datetime(2026, 11, 22, 12, 0, 20, tzinfo=UTC)
+    queries = RollupQuery.until(until + timedelta(minutes=2), timedelta(hours=1), 60, counted_until=until)
+    at = datetime.fromisoformat(f"2026-11-22 {last}+00:00")
+    over_time = {at - timedelta(minutes=1): Rollup(processed=60), at: Rollup(processed=20)}
+    (flow, *_) = rollup_charts(RollupResult(queries, over_time, {}, None, {}, Rollup(), is_cut=False))
+    assert flow.lines[0].last == rate
+
+
 def test_hourly_quantiles_are_drawn_at_their_hours() -> None:
     queries = RollupQuery.until(datetime(2026, 11, 22, 12, 7, 30, tzinfo=UTC), timedelta(days=1), 60)
     over_time = {queries.begin + timedelta(minutes=number): Rollup(processed=1) for number in range(1_440)}

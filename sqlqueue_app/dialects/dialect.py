@@ -344,6 +344,9 @@ def layout_of(dialect: str, table: str, shape: TableShape) -> QueueLayout:
     """The layout of an existing table. TableMismatch names missing columns."""
     _check_columns(table, "queue", _NEEDED[dialect], shape)
     names = {name.lower() for name, _ in shape.columns}
+    if dialect == "postgresql":
+        # A table that was moved from SQL Server may have its other columns, too; no statement names them here.
+        names &= _NEEDED_POSTGRESQL
     send = ["Id", "CorrelationId", "ReplyToAddress", "Recoverable", "Expires", "Headers", "Body"]
     headers_type = shape.type_of("headers") or ""
     return QueueLayout(

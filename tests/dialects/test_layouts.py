@@ -57,6 +57,12 @@ def test_postgresql_needs_its_own_columns() -> None:
         layout_of("postgresql", "t", shape(*ALL))
 
 
+def test_columns_of_sql_server_are_not_sent_on_postgresql() -> None:
+    layout = layout_of("postgresql", "t", shape(*(name.lower() for name in ALL[:-1]), "seq"))
+    assert (layout.send_columns, layout.correlation_columns) == (("Id", "Expires", "Headers", "Body"), False)
+    assert dialect("postgresql").send_statement("t", layout, 1).sql.startswith("INSERT INTO t (Id, Expires, Headers, Body)")
+
+
 @pytest.mark.parametrize("missing", ["Id", "Expires", "Headers", "Body", "RowVersion"])
 def test_table_without_a_required_column_is_refused(missing: str) -> None:
     with pytest.raises(TableMismatch, match=missing.lower()):

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Final
 
 from django.apps import apps
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Case, Count, IntegerField, Q, QuerySet, Value, When
 from django.utils.translation import gettext as _
@@ -135,9 +136,10 @@ def is_still_permitted(user_key: str, permission: str) -> bool:
 
     try:
         user = get_user_model()._default_manager.filter(pk=user_key).first()
-    except (ValueError, TypeError):  # the key of another user model
+    except (ValueError, TypeError, ValidationError):  # the key of another user model
         return False
-    return user is not None and user.is_active and user.has_perms([f"sqlqueue_app.{VIEW}", f"sqlqueue_app.{permission}"])
+    # The admin needs has_perm() of a user model; has_perms() is only in PermissionsMixin.
+    return user is not None and user.is_active and all(user.has_perm(f"sqlqueue_app.{each}") for each in (VIEW, permission))
 
 
 logger = logging.getLogger("sqlqueue.operations")

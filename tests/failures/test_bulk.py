@@ -11,11 +11,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import Permission, User
-from django.db import connections
-from django.test.utils import CaptureQueriesContext
+from django.db import connections, models
+from django.test.utils import CaptureQueriesContext, isolate_apps
 from django.utils import translation
 
 from sqlqueue_app.conf import get_settings
@@ -27,6 +29,7 @@ from sqlqueue_app.failures.operations import (
     OperationRunner,
     cancel_operation,
     create_operation,
+    is_still_permitted,
     is_worker_alive,
     request_operation,
     run_open_operations,
@@ -344,6 +347,27 @@ def test_operation_fails_when_its_user_loses_the_permission(sqlite_database: Que
     assert (denied.result, denied.permission, denied.count, denied.user_name) == (ActionResult.DENIED, "retry", 30, "anna")
     assert denied.operation_id == operation.pk
     assert count(sqlite_database, "error") == 30
+
+
+@isolate_apps("django.contrib.auth")
+def test_users_need_no_more_than_in_the_admin(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Colleague(AbstractBaseUser):  # without PermissionsMixin
+        id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+
+        class Meta:
+            app_label = "auth"
+
+        def has_perm(self, permission: str) -> bool:
+            return permission in ("sqlqueue_app.view_queue", "sqlqueue_app.retry")
+
+    colleague = Colleague()
+    found = Mock(**{"filter.return_value.first.return_value": colleague})
+    with monkeypatch.context() as patched:
+        patched.setattr("django.contrib.auth.get_user_model", lambda: Mock(_default_manager=found))
+        assert is_still_permitted(str(colleague.pk), "retry")
+        assert not is_still_permitted(str(colleague.pk), "purge")
+    monkeypatch.setattr("django.contrib.auth.get_user_model", lambda: Colleague)
+    assert not is_still_permitted("5", "retry")  # the key in a former user model
 
 
 def test_operation_of_an_unknown_user_fails(sqlite_database: QueueDatabase) -> None:

@@ -420,7 +420,7 @@ class HandlerTable:
         no handler, MessageBodyError if the body cannot be read.
         """
         headers = incoming.headers
-        control = self._subscriptions if CONTROL_MESSAGE in headers else None
+        control = self._subscriptions if CONTROL_MESSAGE in headers or names.SUBSCRIPTION_MESSAGE_TYPE in headers else None
         if control is not None and (own := control.handler_for(incoming)) is not None:
             return [(own, incoming)]
         known = self._plans.get((headers.get(ENCLOSED_MESSAGE_TYPES) or "", headers.get(CONTENT_TYPE) or None))
@@ -528,10 +528,10 @@ _INTENTS = (Intent.SUBSCRIBE, Intent.UNSUBSCRIBE)
 
 
 def is_subscription_message(incoming: IncomingMessage) -> bool:
-    """Whether a control message concerns subscriptions: by its intent, or by the header that names an event."""
-    if not incoming.is_control_message:
-        return False
-    return names.SUBSCRIPTION_MESSAGE_TYPE in incoming.headers or incoming.intent in _INTENTS
+    """Whether a message concerns subscriptions: by the header that names an event, or as a control message by its intent."""
+    if names.SUBSCRIPTION_MESSAGE_TYPE in incoming.headers:
+        return True
+    return incoming.is_control_message and incoming.intent in _INTENTS
 
 
 class SubscriptionMessages:

@@ -147,6 +147,21 @@ def test_callback_queue_of_transport_2_is_not_the_subscriber(publisher: Bench) -
     assert [row.endpoint for row in table(publisher).all()] == ["Billing"]
 
 
+@pytest.mark.parametrize("body", [b"", b"{}"])
+def test_message_that_names_an_event_need_not_be_marked_as_control_message(publisher: Bench, body: bytes) -> None:
+    headers = {
+        "NServiceBus.MessageIntent": "Subscribe",
+        "NServiceBus.EnclosedMessageTypes": "Test.Message",
+        "NServiceBus.ReplyToAddress": "Billing",
+        "SubscriptionMessageType": TYPE,
+    }
+    publisher.put(json.dumps(headers), body)
+    publisher.run(endpoints=["Sales"])
+
+    assert [row.topic for row in table(publisher).all()] == [TOPIC]
+    assert publisher.rows("error") == []
+
+
 def test_body_makes_no_difference(publisher: Bench) -> None:
     control(publisher, ReplyToAddress="Billing", body="\0")
     publisher.run(endpoints=["Sales"])

@@ -192,6 +192,13 @@ def test_a_queue_that_no_setting_names(bench: Bench) -> None:
     assert assert_sent("Test.Any", to="Elsewhere").queue == "Elsewhere"
 
 
+def test_failure_shows_the_address_of_a_queue_with_a_dot_in_its_name(postgresql_bench: Bench) -> None:
+    postgresql_bench.install_queues("Sales.High")
+    send("Test.Any", {}, to='"Sales.High"')
+    assert 'but it went to "public"."Sales.High", expected Sales.High' in failure("Test.Any", to="Sales.High")
+    assert_sent("Test.Any", to='"Sales.High"')
+
+
 def test_wrong_arguments_are_refused(bench: Bench) -> None:
     with pytest.raises(TypeError, match="passed with the message PlaceOrder"):
         assert_sent(PlaceOrder("1", Decimal(1)), {"order_id": "1"})

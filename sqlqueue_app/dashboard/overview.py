@@ -15,7 +15,7 @@ from sqlqueue_app import models
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.charts import MAX_ENDPOINTS, PERIODS, Chart, Period, Series, line_chart, period_of, traffic_table
 from sqlqueue_app.dashboard.endpoints import endpoint_url, failures_url
-from sqlqueue_app.dashboard.formats import Grade, ago_html, bounded_number, counts, depth_number, number
+from sqlqueue_app.dashboard.formats import Grade, ago_html, bounded_number, counts, number
 from sqlqueue_app.dashboard.history import ActionAdmin, EventAdmin, severity_state
 from sqlqueue_app.dashboard.lists import HtmlTable, TableColumn, table
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
@@ -33,8 +33,7 @@ from sqlqueue_app.status.samples import FINEST, page_sampling, resolution_for
 from sqlqueue_app.status.traffic import GROWN_IN, Traffic, endpoint_queues, read_traffic
 from sqlqueue_app.tables.connections import database_now, optional_read
 
-# The number of actions and of events.
-_SHOWN = 10
+_SHOWN = 10  # actions, and events
 
 
 class DashboardAdmin(PageAdmin):
@@ -77,9 +76,9 @@ class DashboardAdmin(PageAdmin):
             counted=status,
             alert_count=len(issues),
             is_unstarted=snapshot.is_unstarted and not issues,
+            is_unread=not shown,
             failure_count=unresolved,
-            waiting=depth_number(status.waiting).text,
-            waiting_level=Grade.WARNING if any(map(_is_held_up, issues)) else Grade.OK,
+            waiting=_tile(status.waiting, Grade.WARNING if any(map(_is_held_up, issues)) else Grade.OK),
             instances_level=next(of_processes, Grade.OK if status.alive else Grade.WARNING),
             expired=_tile(status.expired, Grade.INFO),
             delayed=_tile(status.delayed_messages, Grade.OK),
@@ -128,7 +127,7 @@ class DashboardAdmin(PageAdmin):
 
 def _tile(total: Total, grade: Grade) -> dict[str, object]:
     """A total for a tile, with this grade above zero; a question mark if only unreadable tables may have messages."""
-    text = "?" if total.unread and not total.value else bounded_number(total.value, exact=total.exact).text
+    text = "?" if total.unread and not total.value else total.mark + number(total.value)
     return {"value": total.value, "text": text, "level": Grade.WARNING if total.unread else grade if total.value else Grade.OK}
 
 

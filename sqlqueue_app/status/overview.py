@@ -24,7 +24,6 @@ from sqlqueue_app.status.queues import (
     listed_tables,
     other_queues,
     read_queues,
-    total_depth,
     utc_now,
 )
 from sqlqueue_app.status.schedules import ScheduleStatus, read_schedules
@@ -34,11 +33,20 @@ from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The sum of a number over tables; a lower bound unless `exact`. `unread` is the number of tables that could not be read."""
+    """The sum of a number over tables; a lower bound unless `exact`. `unread` is the number of tables that could not be read.
+
+    `is_estimate`: the numbers of long tables are estimates, not lower bounds.
+    """
 
     value: int
     exact: bool
     unread: int
+    is_estimate: bool = False
+
+    @property
+    def mark(self) -> str:
+        """The sign before the value: of a lower bound, or of an estimate."""
+        return "" if self.exact else "≈ " if self.is_estimate and not self.unread else "≥ "
 
 
 def _total(numbers: Iterable[tuple[int | None, bool]]) -> Total:
@@ -67,9 +75,10 @@ class Status:
     managed_now: datetime | None = None
 
     @property
-    def waiting(self) -> Depth:
-        """The messages in main queues and satellites, as far as they could be counted."""
-        return total_depth(each.depth for each in self.queues if each.queue.is_receiving) or Depth(0, 0, 0, exact=True)
+    def waiting(self) -> Total:
+        """The messages in main queues and satellites."""
+        depths = [each.depth for each in self.queues if each.queue.is_receiving]
+        return replace(_total((None, False) if each is None else (each.waiting, each.exact) for each in depths), is_estimate=True)
 
     @property
     def expired(self) -> Total:

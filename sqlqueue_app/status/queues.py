@@ -83,10 +83,12 @@ class QueueStatus:
 
 
 def total_depth(depths: Iterable[Depth | None]) -> Depth | None:
-    """The total depth of several queues; None if none of them could be counted."""
-    known = [each for each in depths if each is not None]
+    """The total depth of several queues; None if one of them could not be counted, or without any."""
+    counted = list(depths)
+    known = [each for each in counted if each is not None]
     waiting, expiring, expired = (sum(getattr(each, name) for each in known) for name in ("waiting", "expiring", "expired"))
-    return Depth(waiting, expiring, expired, exact=all(each.exact for each in known)) if known else None
+    is_known = known and len(known) == len(counted)
+    return Depth(waiting, expiring, expired, exact=all(each.exact for each in known)) if is_known else None
 
 
 def limit_of_each(tables: int, limit: int) -> int:

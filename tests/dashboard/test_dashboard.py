@@ -127,6 +127,40 @@ def test_numbers_of_unreadable_tables_are_not_zero(queue_database: QueueDatabase
     assert "Expired ≥ 1 expired, not yet purged" in page().text()
 
 
+def tile(label: str) -> tuple[str, str]:
+    """The level and the text of a tile of the overview."""
+    html = client_of("viewer").get(DASHBOARD).content.decode()
+    (found,) = [each for each in re.findall(r'<li class="sq-tile">.*?</li>', html, re.DOTALL) if f">{label}</a>" in each]
+    return re.findall(r'<strong class="sq-(\w+)"', found)[0], " ".join(Markup(found).text().split()).removeprefix(f"{label} ")
+
+
+def test_waiting_messages_of_unreadable_queues_are_not_zero(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    instance(callback_queue=None)
+    assert tile("Waiting") == ("ok", "0 in main queues and satellites")
+    with queue_database.connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE {table(queue_database, 'Sales.Priority').qualified}")
+    assert tile("Waiting") == ("warning", "? in main queues and satellites")
+    table(queue_database, "Sales").send([message()])
+    assert tile("Waiting") == ("warning", "≥ 1 in main queues and satellites")
+    text = Markup(client_of("viewer").get("/admin/sqlqueue_app/endpoint/").content.decode()).text()
+    assert re.search(r"Sales \w+ not known", text), "not the part of one queue"
+
+
+def test_overview_without_its_own_tables_is_not_fine(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as after an update of the package without `migrate`."""
+    install(queue_database)
+    instance(callback_queue=None)
+    assert "Nothing needs attention." in page().text()
+    monkeypatch.setattr(FailedMessage._meta, "db_table", "missing")
+    assert "Needs attention not known" in page().text()
+    assert [tile(label) for label in ("Failed messages", "Checks", "Operations")] == [
+        ("warning", "? unresolved, in the error queues"),
+        ("warning", "? failing and not muted"),
+        ("warning", "? not completed yet"),
+    ]
+
+
 def test_message_that_has_just_become_due_is_not_overdue(queue_database: QueueDatabase) -> None:
     """As on the page of delayed messages, and in its file."""
     install(queue_database)

@@ -39,7 +39,7 @@ from sqlqueue_app.messages.types import has_half_pair
 from sqlqueue_app.policies.priorities import Priority
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.handlers import with_timeout
-from sqlqueue_app.receiving.time_limits import end_watching
+from sqlqueue_app.receiving.time_limits import end_watching, explain
 from sqlqueue_app.sending.composer import SendOptions
 from sqlqueue_app.sending.sender import current_handling, sender
 from sqlqueue_app.tables.queue import all_or_none
@@ -248,6 +248,7 @@ class Attempt:
 
     def _failed(self, error: BaseException, result: TaskResult[Any] | None) -> None:
         row, kind = self._row, type(error)
+        explain(error, f"task {row.task}", getattr(self._context.called, "soft_time_limit", None))
         path = f"{kind.__module__}.{kind.__qualname__}"
         text = "".join(format_exception(error))
         row.errors = [*row.errors, {"exception_class_path": path, "traceback": text}]

@@ -142,8 +142,7 @@ class TimeLimits:
                 return run(message, context)
             return self._call_watched(partial(run, message, context), soft)
         except SoftTimeLimitExceeded as error:
-            if not error.args:
-                error.args = (f"handler {handler.path} has exceeded its soft time limit of {soft:g} s",)
+            explain(error, f"handler {handler.path}", soft)
             raise
         finally:
             if hard is not None and in_flight is not None:
@@ -170,6 +169,12 @@ class TimeLimits:
 
 # The call of the thread that is watched.
 _watched = threading.local()
+
+
+def explain(error: BaseException, what: str, soft: float | None) -> None:
+    """Give a SoftTimeLimitExceeded a text: it is raised without one."""
+    if isinstance(error, SoftTimeLimitExceeded) and not error.args and soft is not None:
+        error.args = (f"{what} has exceeded its soft time limit of {soft:g} s",)
 
 
 def end_watching() -> None:

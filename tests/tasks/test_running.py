@@ -208,16 +208,18 @@ def test_failing_signal_receiver_causes_a_retry(office: Office) -> None:
     assert (result.status, result.attempts, office.written()) == (TaskResultStatus.SUCCESSFUL, 1, ["kept"])
 
 
-def test_asynchronous_task_is_cancelled_at_its_soft_limit(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("task", ["linger", "compute"])
+def test_task_is_ended_at_its_soft_limit(office: Office, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
     for name in ("django.tasks", "django_tasks"):
         # pytest would keep the log record and thus the loop
         monkeypatch.setattr(logging.getLogger(name), "propagate", False)
     office.endpoints(default={"SOFT_TIME_LIMIT": 0.1})
-    result = work.linger.enqueue()
+    result = getattr(work, task).enqueue()
     office.run()
 
     result.refresh()
     assert [error.exception_class for error in result.errors] == [SoftTimeLimitExceeded]
+    assert f"task tests.tasks.work.{task} has exceeded its soft time limit of 0.1 s" in result.errors[0].traceback
     assert office.rows("error") == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from django.db import transaction
@@ -99,6 +100,13 @@ async def linger() -> None:
         await asyncio.sleep(60)
     finally:
         await Claim.objects.using(get_settings().database).aexists()
+
+
+@task
+def compute() -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        pass
 
 
 @task

@@ -80,9 +80,11 @@ def route_of(queue: str, headers: Headers) -> Route:
 def _due(headers: Headers) -> datetime:
     text = headers.get(names.TIMEOUT_EXPIRE)
     if not text:
-        clears = headers.get(names.CLEAR_TIMEOUTS)
-        what = "cancels timeouts of a saga, none of which is stored here," if clears else "has no time"
-        raise Unroutable(f"the message {what}: it has no header {names.TIMEOUT_EXPIRE}")
+        if headers.get(names.CLEAR_TIMEOUTS):
+            why = "cancels timeouts of a saga, none of which is stored here: the timeout store of the old endpoint may have them"
+        else:
+            why = f"has no time: it has no header {names.TIMEOUT_EXPIRE}"
+        raise Unroutable(f"the message {why}")
     try:
         # DateTime.MaxValue means never; use the longest possible wait.
         return min(parse_time(text), LATEST - timedelta(seconds=1))

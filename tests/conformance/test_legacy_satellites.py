@@ -112,7 +112,7 @@ def test_addresses_of_old_transports_are_parsed(drained: Bench) -> None:
         ("Retries", {"NServiceBus.FailedQ": "Gone"}, "on its way to 'Gone'", "Gone"),
         ("Retries", {"NServiceBus.FailedQ": "Sales.Retries"}, "a satellite queue of the same endpoint", "Sales.Retries"),
         ("Timeouts", {}, "has no time: it has no header NServiceBus.Timeout.Expire", None),
-        ("Timeouts", {"NServiceBus.ClearTimeouts": "True"}, "cancels timeouts of a saga, none of which is stored here", None),
+        ("Timeouts", {"NServiceBus.ClearTimeouts": "True"}, "none of which is stored here: the timeout store", None),
         ("Timeouts", {"NServiceBus.Timeout.Expire": "tomorrow"}, "is 'tomorrow'", None),
         ("Timeouts", {"NServiceBus.Timeout.Expire": format_time(NOW)}, "no header NServiceBus.Timeout.RouteExpired", None),
         ("Timeouts", timeout(NOW + timedelta(days=1), "Gone"), "on its way to 'Gone'", None),

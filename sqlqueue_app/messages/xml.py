@@ -413,6 +413,8 @@ _XSD: Final = "http://www.w3.org/2001/XMLSchema"
 _NOTHING: Final = "\n"
 _INT32: Final = range(-(2**31), 2**31)
 _NAME: Final = re.compile(r"[^\W\d][\w.\-]*")
+# The innermost type arguments, such as `2[[System.Int32],[Shop.Order]].
+_ARGUMENTS: Final = re.compile(r"`[0-9]+\[\[([^\[\]]+(?:\],\[[^\[\]]+)*)\]\]")
 # Characters that XML 1.0 does not allow, not even escaped.
 _NO_CHARACTER: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"})
@@ -428,7 +430,7 @@ def write_xml(value: Any, names: str, types: Sequence[str]) -> str:
         raise ConversionError(
             "XML needs a message type, which names the root element: send a registered class, or a type name and a body"
         )
-    space, _, full = types[0].rpartition(".")
+    space, _, full = _without_arguments(types[0]).rpartition(".")
     root = full.rpartition("+")[2]
     _check_name(root)
     bases = "".join(f' xmlns:baseType{index or ""}="{_attribute(base)}"' for index, base in enumerate(types[1:]))
@@ -437,6 +439,14 @@ def write_xml(value: Any, names: str, types: Sequence[str]) -> str:
     _Writer(names != AS_IS, out).members(value)
     out.append(f"</{root}>")
     return "".join(out)
+
+
+def _without_arguments(name: str) -> str:
+    """The name of a type as NServiceBus writes it in XML: ``Shop.Envelope`1[[Shop.Order]]`` → ``Shop.EnvelopeOfOrder``."""
+    while (found := _ARGUMENTS.search(name)) is not None:
+        plain = "And".join(re.split(r"[.+]", each)[-1] for each in found[1].split("],["))
+        name = f"{name[: found.start()]}Of{plain}{name[found.end() :]}"
+    return name
 
 
 def decoded_again(value: Any, hint: Any) -> Any:

@@ -227,6 +227,26 @@ def test_root_names_the_type_and_its_bases() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "root"),
+    [
+        ("Shop.Envelope`1[[Shop.Messages.Order]]", "EnvelopeOfOrder"),
+        ("Shop.Outer+Pair`2[[System.Int32],[Shop.Envelope`1[[Shop.Outer+Inner]]]]", "PairOfInt32AndEnvelopeOfInner"),
+    ],
+)
+def test_root_of_a_generic_type_names_its_arguments(name: str, root: str) -> None:
+    body = serialize(Inner("x"), "pascal", XML_CONTENT_TYPE, [name])
+    assert body.startswith(f'<?xml version="1.0"?><{root} xmlns:xsi='.encode())
+    assert body.endswith(f' xmlns="http://tempuri.net/Shop"><Name>x</Name></{root}>'.encode())
+    assert deserialize(body, XML_CONTENT_TYPE, Inner) == Inner("x")
+
+
+@pytest.mark.parametrize("name", ["Shop.Envelope`1[[System.Byte[]]]", "Shop.Envelope`1", "Shop.Order[]"])
+def test_type_without_a_name_in_xml_is_refused(name: str) -> None:
+    with pytest.raises(MessageBodyError, match="cannot be the name of an XML element"):
+        serialize(Inner("x"), "pascal", XML_CONTENT_TYPE, [name])
+
+
+@pytest.mark.parametrize(
     ("message", "text"),
     [
         (Inner(), ""),

@@ -257,13 +257,17 @@ class _Scan:
         return self.db.rows(sql, [paths, *values], seconds=min(self.left(), limit_seconds))
 
     def _there(self, files: Sequence[DataFile]) -> list[DataFile]:
-        """Drop local files that no longer exist."""
+        """Drop local files that no longer exist or are out of reach."""
         left = []
         for each in files:
-            if self.is_local and not Path(self.root, each.path).exists():
-                self._leave_out(each, "the file is gone")
-            else:
+            try:
+                if self.is_local:
+                    Path(self.root, each.path).stat()
                 left.append(each)
+            except FileNotFoundError:
+                self._leave_out(each, "the file is gone")
+            except OSError as error:
+                self._leave_out(each, str(error.strerror))
         return left
 
     def _leave_out(self, file: DataFile, why: str) -> None:

@@ -179,6 +179,15 @@ def test_unreadable_files_are_reported_and_the_others_searched(lake: Path) -> No
         assert "id 1" in [each.message_id for each in results.messages]
 
 
+def test_file_out_of_reach_is_reported(lake: Path) -> None:
+    # refused by the operating system, like a folder without the right to enter it
+    far = data_file(f"messages/queue=audit/day=2026-11-20/{'x' * 300}-0.parquet")
+    assert far is not None
+    results = search(str(lake), [far, *files_of(lake)], SearchQuery(), seconds=LONG)
+    assert [each.rpartition(": ")[2] for each in results.problems] == ["File name too long"]
+    assert "id 1" in [each.message_id for each in results.messages]
+
+
 def test_one_message_is_read_by_row_version(lake: Path) -> None:
     files = [each for each in files_of(lake) if each.table == "messages"]
     one = read_message(str(lake), files, 1, with_body=True)

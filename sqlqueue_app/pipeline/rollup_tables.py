@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.db import connections, models
 
 from sqlqueue_app.lake.columns import TOP_N
-from sqlqueue_app.lake.sketches import Row, add_up_rows, from_json, start_of, to_json, top_rows
+from sqlqueue_app.lake.sketches import EPOCH, Row, add_up_rows, from_json, start_of, to_json, top_rows
 from sqlqueue_app.models import ConversationEdge, EndpointSeen, GroupFigures, MessageFigures, NotableMessage, QueueFigures, UsageDay
 from sqlqueue_app.tables.rows import cut_text
 
@@ -46,7 +46,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
     "usage": _Table(UsageDay, ("endpoint", "day"), "day"),
 }
 _LABELS: Final = frozenset({"classifier", "title", "host"})
-"""Descriptive columns, neither key nor additive: the last value wins."""
+"""Descriptive columns, neither key nor additive: the value that was seen last wins."""
 
 
 def add_rollups(alias: str, collected: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
@@ -75,9 +75,10 @@ def _add(alias: str, table: _Table, rows: list[Row], length: int, same: Callable
 
 
 def _add_up(rows: list[Row], keys: tuple[str, ...], same: Callable[[Any], Any]) -> list[Row]:
-    """Add rows up by key; the last label wins."""
+    """Add rows up by key; the label that was seen last wins."""
     marked = [{**row, "key": _key(row, keys, same)} for row in rows]
-    labels = {row["key"]: {name: row[name] for name in _LABELS & row.keys()} for row in marked}
+    by_age = sorted(marked, key=lambda row: row.get("last_seen", EPOCH))
+    labels = {row["key"]: {name: row[name] for name in _LABELS & row.keys()} for row in by_age}
     apart = {*_LABELS, *keys, "id"}
     sums = add_up_rows(({name: row[name] for name in row if name not in apart} for row in marked), ("key",))
     first: dict[Any, Row] = {}

@@ -135,6 +135,19 @@ def test_groups_queues_usage_and_endpoints_add_up(queue_database: QueueDatabase)
     assert {key[0] for key in seen} == {row["endpoint"] for row in whole["endpoints"]}
 
 
+def test_host_of_an_instance_is_that_seen_last(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    seen = [
+        {"endpoint": "Sales", "machine": "m1", "host_id": "1", "host": host, "first_seen": at, "last_seen": at, "messages": 1}
+        for host, at in (("new", AT), ("old", AT - timedelta(hours=1)))
+    ]
+
+    add({"endpoints": seen}, {"endpoints": [{**seen[1], "host": "older"}]})
+
+    (instance,) = EndpointSeen.objects.all()
+    assert (instance.host, instance.messages) == ("new", 3)
+
+
 def test_most_notable_messages_of_all_batches_are_kept(queue_database: QueueDatabase) -> None:
     install(queue_database)
     batches, whole = of_batches(4)

@@ -36,6 +36,15 @@ def test_several_hosts_are_supported() -> None:
     assert (database.host, database.port, dict(database.options)) == ("", None, {"host": "a,b", "port": "5432,5433"})
 
 
+def test_options_of_a_session_and_services_are_supported() -> None:
+    given = {"options": "-c search_path=shop", "assume_role": "o p\\s"}
+
+    url = source_url("postgresql", "", options={**given, "service": "shop"})
+
+    assert url == "postgresql:///?options=-c%20search_path%3Dshop%20-c%20role%3Do%5C%20p%5C%5Cs&service=shop"
+    assert parse_url(url).shown == "postgresql:///"
+
+
 def test_sqlite_url_is_built_and_parsed() -> None:
     url = source_url("sqlite", "/srv/my data/100%.sqlite3")
 

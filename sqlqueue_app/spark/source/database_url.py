@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +73,9 @@ def parse_url(url: str) -> Database:
         raise ConfigurationError(f"the option url begins with the scheme {parts.scheme!r}: expected {_EXPECTED}")
     path = unquote(parts.path)
     name = path.removeprefix("/")
-    if not name:
+    options = tuple(parse_qsl(parts.query, keep_blank_values=True))
+    # a service of libpq may name the database
+    if not name and not (dialect == "postgresql" and "service" in dict(options)):
         raise ConfigurationError(f"the option url names no database: expected {_EXPECTED}")
     if dialect == "sqlite" and parts.netloc:
         raise ConfigurationError("the option url names a host, and SQLite has none: expected sqlite:////path/of/the/file")
@@ -86,7 +89,7 @@ def parse_url(url: str) -> Database:
         port,
         unquote(parts.username or ""),
         unquote(parts.password or ""),
-        tuple(parse_qsl(parts.query, keep_blank_values=True)),
+        options,
     )
 
 
@@ -102,8 +105,8 @@ def source_url(
 ) -> str:
     """Build the option `url` from the parts of an entry in Django's DATABASES.
 
-    `vendor` is the name of the dialect or Django's vendor. Of `options`, the driver's are used: those of libpq for PostgreSQL,
-    `extra_params` for SQL Server. A `host` that starts with a slash is a socket folder; several hosts, and their ports, are
+    `vendor` is the name of the dialect or Django's vendor. Of `options`, `extra_params` is used for SQL Server, and those of libpq
+    and `assume_role` for PostgreSQL. A `host` that starts with a slash is a socket folder; several hosts, and their ports, are
     separated by commas. Raises ConfigurationError for an unsupported vendor and for SQLite in memory, which other processes
     cannot read.
     """
@@ -116,6 +119,9 @@ def source_url(
     query: dict[str, str] = {}
     if dialect == "postgresql":
         query = {key: str(value) for key, value in given.items() if key.startswith(_LIBPQ) and isinstance(value, str | int)}
+        if role := given.get("assume_role"):
+            escaped = re.sub(r"([ \\])", r"\\\1", str(role))
+            query["options"] = f"{query.get('options', '')} -c role={escaped}".lstrip()
         if host.startswith("/") or "," in host:
             query |= {"host": host, **({"port": str(port)} if port else {})}
             host = port = ""
@@ -129,4 +135,6 @@ def source_url(
     who = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
     place = (f"[{host}]" if ":" in host else quote(host)) + (f":{port}" if port else "")
     scheme = "mssql" if dialect == "sqlserver" else "postgresql"
-    return f"{scheme}://{who}{'@' if who else ''}{place}/{quote(name, safe='')}" + (f"?{urlencode(query)}" if query else "")
+    # libpq does not read "+" as a space
+    parameters = f"?{urlencode(query, quote_via=quote)}" if query else ""
+    return f"{scheme}://{who}{'@' if who else ''}{place}/{quote(name, safe='')}{parameters}"

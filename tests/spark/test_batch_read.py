@@ -150,7 +150,7 @@ def test_gaps_in_row_versions_are_balanced(queue: Queue) -> None:
 
 
 def test_queue_names_of_all_kinds_are_read(make_queue: Callable[[str], Queue]) -> None:
-    for name in ("Sales.Web", 'od"d', "Größe", "a b;--", "x@y", "100%"):
+    for name in ("Sales.Web", 'od"d', "Größe", "a b;--", "x@y", "100%", " Sales "):
         queue = make_queue(name) if '"' not in name else None
         if queue is not None:
             queue.add(body=name.encode())

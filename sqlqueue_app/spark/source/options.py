@@ -40,7 +40,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     if headers not in ("raw", "parsed"):
         raise ConfigurationError(f"the option headers is {headers!r}: expected 'raw', or 'parsed' for the column HeaderMap")
     return ReadOptions(
-        parse_url(needed(given, "url", "postgresql://user:password@host:5432/database")),
+        parse_url(needed(given, "url", "postgresql://user:password@host:5432/database").strip()),
         needed(given, "queue", "the name of a queue, such as Sales"),
         whole_number(given, "partitions", None, _MAX_PARTITIONS),
         whole_number(given, "batch_size", _ROWS_OF_A_BATCH, 1_000_000) or _ROWS_OF_A_BATCH,
@@ -87,7 +87,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     if text["message_type"] is not None and not resolve_enclosed(text["message_type"]):
         raise ConfigurationError(f"the option message_type is {text['message_type']!r}: expected a name such as Sales.PlaceOrder")
     return WriteOptions(
-        parse_url(needed(given, "url", "postgresql://user:password@host:5432/database")),
+        parse_url(needed(given, "url", "postgresql://user:password@host:5432/database").strip()),
         needed(given, "queue", "the name of a queue, such as Sales"),
         text["delayed"],
         Sending(text["message_type"], text["send_as"], text["delayed"] is not None),
@@ -106,8 +106,8 @@ def check_names(given: Mapping[str, str], known: tuple[str, ...]) -> None:
 
 
 def needed(given: Mapping[str, str], name: str, example: str) -> str:
-    value = given.get(name, "").strip()
-    if not value:
+    value = given.get(name, "")
+    if not value.strip():
         raise ConfigurationError(f"the option {name} is missing: expected {example}")
     return value
 

@@ -99,6 +99,20 @@ def test_acknowledgements_are_not_copied(queue_database: QueueDatabase, errors: 
     assert [each.message_id for each in copies(queue_database)] == ["m-1"]
 
 
+def test_ids_in_bytes_are_copied_once(sqlite_database: QueueDatabase, spark: SparkSession, tmp_path: Path) -> None:
+    install(sqlite_database, ENDPOINTS={"Sales": {}})
+    errors = table(sqlite_database, "error")
+    with sqlite_database.connection.cursor() as cursor:
+        cursor.execute("INSERT INTO error (Id, Recoverable, Headers) VALUES (x'ff00', 1, '{}'), (x'fe00', 1, '{}')")
+    queue = ErrorQueueCopier(tools_of(sqlite_database, spark, tmp_path / "lake"), errors, "error")
+
+    copied = queue.copy(10)
+
+    assert copied is not None
+    assert copied.rows == 2
+    assert queue.copy(10) is None
+
+
 def test_row_that_returns_is_not_copied_again(
     queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier, tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:

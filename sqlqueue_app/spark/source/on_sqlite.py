@@ -125,8 +125,9 @@ def _column(name: str, values: Sequence[Any]) -> pa.Array:
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
-        # not UTF-8
-        return pa.array([None if value is None else value.decode("utf-8", "replace") for value in values], pa.string())
+        # Not UTF-8. Different ids stay different, as in `row_id_of`.
+        errors = "backslashreplace" if name == "Id" else "replace"
+        return pa.array([None if value is None else value.decode("utf-8", errors) for value in values], pa.string())
 
 
 def _microseconds(value: bytes | None) -> int | None:

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -243,15 +243,18 @@ def _start(master: str, wanted: dict[str, str]) -> SparkSession:
             session: SparkSession = builder.master(master).appName("sqlqueue").config(map=settings).getOrCreate()
             session.dataSource.register(SqlQueueDataSource)
     except Exception as error:
+        # before Java ends, because it has the text
+        text = f"Spark did not start on {master!r}: {_first_line(error)}; see the output of Java above"
         stop_spark()
-        raise ConfigurationError(
-            f"Spark did not start on {master!r}: {_first_line(error)}; see the output of Java above"
-        ) from error
+        raise ConfigurationError(text) from error
     return session
 
 
 def _first_line(error: Exception) -> str:
-    text = error.getMessage() if isinstance(error, PySparkException) else str(error)
+    if isinstance(error, Py4JJavaError):
+        text = str(error.java_exception.toString())
+    else:
+        text = error.getMessage() if isinstance(error, PySparkException) else str(error)
     return (text or type(error).__name__).strip().splitlines()[0]
 
 

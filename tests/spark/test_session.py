@@ -57,6 +57,13 @@ def test_second_session_in_a_process_is_refused(spark: SparkSession) -> None:
         spark_session(MASTER, {"spark.driver.memory": "3g"})
 
 
+def test_refused_master_is_explained() -> None:
+    command = [sys.executable, "-c", "from sqlqueue_app.spark.session import spark_session; spark_session('local[0]')"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert "Spark did not start on 'local[0]': org.apache.spark.SparkException: Asked to run locally with 0 threads" in ended.stderr
+
+
 def test_python_workers_find_the_package(spark: SparkSession) -> None:
     def where(_: object) -> str:
         import sqlqueue_app.messages.headers

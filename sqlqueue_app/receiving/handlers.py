@@ -528,10 +528,11 @@ _INTENTS = (Intent.SUBSCRIBE, Intent.UNSUBSCRIBE)
 
 
 def is_subscription_message(incoming: IncomingMessage) -> bool:
-    """Whether a message concerns subscriptions: by the header that names an event, or as a control message by its intent."""
-    if names.SUBSCRIPTION_MESSAGE_TYPE in incoming.headers:
-        return True
-    return incoming.is_control_message and incoming.intent in _INTENTS
+    """Whether a message concerns subscriptions: by its intent and the header that names an event; as a control message, by one."""
+    names_event = names.SUBSCRIPTION_MESSAGE_TYPE in incoming.headers
+    if incoming.is_control_message:
+        return names_event or incoming.intent in _INTENTS
+    return names_event and incoming.intent in _INTENTS
 
 
 class SubscriptionMessages:

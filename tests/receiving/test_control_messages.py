@@ -162,6 +162,19 @@ def test_message_that_names_an_event_need_not_be_marked_as_control_message(publi
     assert publisher.rows("error") == []
 
 
+def test_other_message_may_have_a_header_of_that_name(publisher: Bench, calls: Calls) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        calls.add(message)
+
+    publisher.put_message("Test.Message", {"number": 1}, SubscriptionMessageType=TYPE)
+    publisher.run(endpoints=["Sales"])
+
+    assert calls.seen == [{"number": 1}]
+    assert TOPIC not in [row.topic for row in table(publisher).all()]
+    assert publisher.rows("error") == []
+
+
 def test_body_makes_no_difference(publisher: Bench) -> None:
     control(publisher, ReplyToAddress="Billing", body="\0")
     publisher.run(endpoints=["Sales"])

@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 import pytest
 from playwright.sync_api import Page
 
-from sqlqueue_app.models import ConversationEdge, FailureGroup, LakeBatch, QueueSample
+from sqlqueue_app.models import ConversationEdge, FailureGroup, Instance, LakeBatch, QueueSample
 from sqlqueue_app.status.samples import MINUTE
 from sqlqueue_app.status.traffic import GROWN_IN
 from tests.browser.conftest import Site
@@ -279,6 +279,16 @@ def test_long_names_without_dots_fit_the_page(filled: QueueDatabase, site: Site)
     window.goto(f"{ADMIN}queue/")
     state = window.locator(f'tr:has(th:has-text("{name}")) td[data-label="State"] .sq-state').first
     assert state.evaluate("each => each.getBoundingClientRect().right <= each.closest('.sq-scroll').getBoundingClientRect().right")
+
+
+def test_threads_of_an_instance_are_not_indented(filled: QueueDatabase, site: Site) -> None:
+    """The admin indents lists in its own pages, in a form by a fifth of the page."""
+    window = site.window("superuser")
+    process = Instance.objects.filter(name="here").get()
+    for page in ("instance/", f"instance/{process.pk}/change/"):
+        window.goto(ADMIN + page)
+        indents = window.locator("#content ul.sq-plain").evaluate_all("all => all.map(each => getComputedStyle(each).marginLeft)")
+        assert set(indents) == {"0px"}, page
 
 
 def test_note_of_a_user_with_a_long_name_fits_a_phone(filled: QueueDatabase, site: Site) -> None:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlqueue_app.conf.kinds import CountOrZero, QueueName, Seconds
-from sqlqueue_app.conf.validation import Code, Findings, KeyPath, listed, read_section, shown, suggestion
+from sqlqueue_app.conf.validation import Code, Findings, KeyPath, keys_of, listed, read_section, shown, suggestion
 from sqlqueue_app.messages.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -124,7 +124,12 @@ def _entries(raw: object) -> dict[str, Mapping[str, Any]]:
 
 
 def _read(alias: str, entry: Mapping[str, Any], findings: Findings) -> TaskBackend:
-    options = read_section(TaskOptions, entry.get("OPTIONS", {}), _ROOT / alias / "OPTIONS", findings)
+    at = _ROOT / alias
+    # The framework ignores keys that it does not know.
+    for key in filter(entry.__contains__, keys_of(TaskOptions)):
+        message = f"{at / key} is not a setting here, it belongs to {at / 'OPTIONS'}"
+        findings.add(at / key, message, f"move it to {at / 'OPTIONS'}", Code.UNKNOWN_KEY)
+    options = read_section(TaskOptions, entry.get("OPTIONS", {}), at / "OPTIONS", findings)
     return TaskBackend(alias, _queues(alias, entry.get("QUEUES", [DEFAULT_QUEUE]), findings), options or TaskOptions())
 
 

@@ -61,6 +61,7 @@ def test_other_task_backends_are_ignored(raw: Any) -> None:
     ("entry", "message", "code"),
     [
         ({"OPTIONS": {"RETRYS": 1}}, 'TASKS["default"]["OPTIONS"]["RETRYS"] is not a setting: did you mean \'RETRIES\'?', "E002"),
+        ({"RETRIES": 1}, 'TASKS["default"]["RETRIES"] is not a setting here, it belongs to TASKS["default"]["OPTIONS"]', "E002"),
         ({"OPTIONS": None}, 'TASKS["default"]["OPTIONS"] is None, expected a dictionary', "E003"),
         (
             {"OPTIONS": {"RETRIES": True}},

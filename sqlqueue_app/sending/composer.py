@@ -446,10 +446,8 @@ def payload_of(message: object, body: object) -> object:
             raise MessageBodyError(f"the body of {message!r} is a {type(body).__name__}; expected an object: dict or dataclass")
         return {} if body is None else body
     if body is not None:
-        raise MessageTypeError(
-            f"a body was passed with the message {type(message).__qualname__}: "
-            "pass either a message object, or a type name and a body"
-        )
+        what = f"class {message.__qualname__}" if isinstance(message, type) else f"message {type(message).__qualname__}"
+        raise MessageTypeError(f"a body was passed with the {what}: pass either a message object, or a type name and a body")
     return message
 
 

@@ -53,6 +53,11 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         MessageTypeError,
         r"body was passed with the message PlaceOrder",
     ),
+    "a body beside a class": (
+        lambda: send(PlaceOrder, {"order_id": "1"}),  # type: ignore[call-overload]
+        MessageTypeError,
+        r"body was passed with the class PlaceOrder",
+    ),
     "a body beside an object, many": (lambda: send_many([(PlaceOrder("1"), {})]), MessageTypeError, "PlaceOrder"),
     "NaN": (lambda: send("Sending.A", {"price": math.nan}), MessageBodyError, r"no number for nan.*|\['price'\]"),
     "infinity in a list": (lambda: send("Sending.A", {"a": [1, {"b": -math.inf}]}), MessageBodyError, r"a.*1.*b"),

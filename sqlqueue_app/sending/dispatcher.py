@@ -101,7 +101,7 @@ class Dispatcher:
     def _explain(self, missing: QueueNotFound, groups: Sequence[Sequence[OutgoingMessage]]) -> None:
         """Add to the error what has led to the missing queue, or which one may be meant."""
         because = self._because(groups, missing.table)
-        missing.args = (f"{missing}; {because}" if because else f"{missing}{missing_queue_hint(missing.queue)}",)
+        missing.args = (f"{missing}; {because}" if because else f"{missing}{missing_queue_hint(missing.queue, missing.table)}",)
 
     def _rows_of(self, groups: Sequence[Sequence[OutgoingMessage]]) -> Iterator[tuple[Inserts, NewRow]]:
         """The messages as rows with their tables. Rows of immediate messages are made lazily."""
@@ -148,7 +148,7 @@ class Dispatcher:
         try:
             self._write(self._with_tables(rows, ids), begun=begun)
         except QueueNotFound as missing:
-            missing.args = (f"{missing}{missing_queue_hint(missing.queue)}",)
+            missing.args = (f"{missing}{missing_queue_hint(missing.queue, missing.table)}",)
             raise
         return ids
 
@@ -220,9 +220,12 @@ def own_delayed_table(alias: str, book: AddressBook, endpoint: str | None) -> De
     return DelayedTable(alias, delayed_address(book, check_can_delay(endpoint)))
 
 
-def missing_queue_hint(queue: str) -> str:
-    """The end of an error about a queue that does not exist: the route that names it, and the endpoint that may be meant."""
+def missing_queue_hint(queue: str, table: str | None = None) -> str:
+    """The end of an error about a queue that does not exist: the route that names it, and the queue that may be meant."""
     settings = get_settings()
+    for name in settings.queue_names():
+        if "." in name and table == QueueAddress.parse(name, "postgresql").qualified(None):
+            return f": did you mean '\"{name}\"'? Without the quotes, the text before the dot is a schema"
     if queue in settings.endpoints:
         return ""
     route = next((f'; SQLQUEUE["ROUTES"]["{pattern}"] names it' for pattern, name in settings.routes.items() if name == queue), "")

@@ -14,7 +14,7 @@ from django.db import transaction
 
 from sqlqueue_app import handles, send, send_many
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.messages.errors import ConfigurationError, WireFormatError
+from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, WireFormatError
 from sqlqueue_app.models import Instance
 from sqlqueue_app.policies.priorities import PRIORITIES, PriorityTurns
 from sqlqueue_app.receiving import priority_poller
@@ -127,6 +127,17 @@ def test_endpoint_without_priorities_is_refused_with_the_remedy(bench: Bench) ->
         send_many([("Test.Message", {})], priority="low")
     send("Test.Message", {}, priority="normal")
     assert len(bench.rows("Billing")) == 1
+
+
+def test_address_of_a_queue_of_priorities_needs_quotes_on_postgresql(postgresql_bench: Bench) -> None:
+    configure(postgresql_bench)
+    hint = "did you mean '\"Sales.High\"'\\? Without the quotes, the text before the dot is a schema$"
+    with pytest.raises(QueueNotFound, match=hint):
+        send("Test.Message", {}, to="Sales.High")
+    with pytest.raises(QueueNotFound, match=hint):
+        send_many([("Test.Message", {})], to="Sales.High")
+    send("Test.Message", {}, to='"Sales.High"')
+    assert len(postgresql_bench.rows("Sales.High")) == 1
 
 
 def test_settings_name_other_endpoints_with_priorities(bench: Bench) -> None:

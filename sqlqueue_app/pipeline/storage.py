@@ -120,7 +120,7 @@ class LakeStorage(Protocol):
         """The URL of a path for Spark."""
 
     def read(self, path: str) -> str | None:
-        """The text of a small file; None if there is none."""
+        """The text of a small file, with replacements for what is not UTF-8; None if there is none."""
 
     def write_new(self, path: str, text: str) -> bool:
         """Write a small file atomically; return False, and do nothing, if the file exists."""
@@ -158,7 +158,7 @@ class LocalStorage:
     def read(self, path: str) -> str | None:
         with self._refused("read", path):
             try:
-                return (self.folder / path).read_text(encoding="utf-8")
+                return (self.folder / path).read_text(encoding="utf-8", errors="replace")
             except FileNotFoundError:
                 return None
 
@@ -296,7 +296,7 @@ class HadoopStorage:
         def read() -> str:
             stream = self._files.open(self._path(path))
             try:
-                return bytes(stream.readAllBytes()).decode("utf-8")
+                return bytes(stream.readAllBytes()).decode("utf-8", "replace")
             finally:
                 stream.close()
 

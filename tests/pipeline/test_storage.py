@@ -133,6 +133,15 @@ def test_lake_of_an_unknown_format_is_refused_unchanged(storage: LakeStorage, te
     assert storage.read("_sqlqueue.json") == text
 
 
+def test_marker_in_another_encoding_is_refused(storage: LakeStorage, tmp_path: Path) -> None:
+    written = tmp_path / "written"
+    written.write_text("{}", encoding="utf-16")
+    storage.put(written, "_sqlqueue.json")
+
+    with pytest.raises(PipelineError, match="not that of a lake of sqlqueue"):
+        open_lake(storage)
+
+
 def test_lake_keeps_its_id(storage: LakeStorage) -> None:
     first = open_lake(storage)
 

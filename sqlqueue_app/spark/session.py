@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
+from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -244,18 +244,10 @@ def _start(master: str, wanted: dict[str, str]) -> SparkSession:
             session.dataSource.register(SqlQueueDataSource)
     except Exception as error:
         # before Java ends, because it has the text
-        text = f"Spark did not start on {master!r}: {_first_line(error)}; see the output of Java above"
+        text = f"Spark did not start on {master!r}: {summarize(str(error))}; see the output of Java above"
         stop_spark()
         raise ConfigurationError(text) from error
     return session
-
-
-def _first_line(error: Exception) -> str:
-    if isinstance(error, Py4JJavaError):
-        text = str(error.java_exception.toString())
-    else:
-        text = error.getMessage() if isinstance(error, PySparkException) else str(error)
-    return (text or type(error).__name__).strip().splitlines()[0]
 
 
 def _settings(master: str, scratch: Path, wanted: Mapping[str, str]) -> dict[str, str]:
@@ -355,6 +347,7 @@ def _adapt(session: SparkSession, active: SparkContext, master: str, wanted: Map
 
 _OURS = re.compile(r"sqlqueue_app\.messages\.errors\.(?P<kind>\w+): (?P<text>[^\n]+)")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(?P<name>[^']+)'")
+_OF_CALL = "An error occurred while calling "
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)
 _MEANINGS = (
@@ -398,7 +391,8 @@ def summarize(text: str) -> str:
     _before, found, traceback = text.rpartition(_TRACEBACK)
     if found and (raised := _RAISED.findall(traceback)):
         return str(raised[0])
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # py4j names its own call first
+    lines = [line.strip(" :") for line in text.splitlines() if line.strip() and not line.startswith(_OF_CALL)]
     return lines[0] if lines else "Java has ended; see its output above"
 
 

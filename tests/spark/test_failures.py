@@ -32,6 +32,7 @@ _FRAMES = """
         ),
         ("java.io.IOException: No space left on device\n\tat java.base", "the disk is full"),
         ("Something else\n\tat java.base", "Something else"),
+        ("An error occurred while calling o1.parquet.\n: a.Fault: broken\n\tat a.B", "a.Fault: broken"),
         ("", "Java has ended"),
     ],
 )

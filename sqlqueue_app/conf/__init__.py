@@ -20,6 +20,7 @@ from sqlqueue_app.conf.settings import (
     get_settings,
     instance_name,
     is_configured,
+    settings_for,
     settings_problems,
 )
 from sqlqueue_app.conf.task_backends import TASK_HANDLER, TASK_MESSAGE, TaskBackend, TaskQueue
@@ -45,5 +46,6 @@ __all__ = [
     "get_settings",
     "instance_name",
     "is_configured",
+    "settings_for",
     "settings_problems",
 ]

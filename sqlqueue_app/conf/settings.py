@@ -362,17 +362,24 @@ def read_settings(raw: object, *, dialects: Mapping[str, str] | None = None) -> 
     return settings, findings.problems
 
 
-@lru_cache(maxsize=4)
-def get_settings(dialect: str | None = None) -> Settings:
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
     """The `SQLQUEUE` setting, checked and complete; without the setting, the defaults and no endpoints but those for `TASKS`.
-
-    With `dialect` it is checked as on a database of that dialect, for a script that another one runs.
 
     Reads Django's settings at the first call and never connects to a database. Raises ConfigurationError that lists all
     errors, and as `check_installed`; warnings are left to the system checks. Safe to call from any thread.
     """
+    return _checked(ConfiguredDialects())
+
+
+def settings_for(dialect: str) -> Settings:
+    """The setting as `get_settings` returns it, but checked as on databases of this dialect: for a script to run elsewhere."""
+    return _checked(dict.fromkeys(connections.settings, dialect))
+
+
+def _checked(dialects: Mapping[str, str]) -> Settings:
     check_installed()
-    settings, problems = _read(dialect)
+    settings, problems = _read(dialects)
     errors = [problem.message for problem in problems if problem.is_error]
     if len(errors) == 1:
         raise ConfigurationError(errors[0])
@@ -389,7 +396,7 @@ def check_installed() -> None:
 
 def current_problems() -> list[Problem]:
     """The errors and warnings about the `SQLQUEUE` setting of this process and about our entries in `TASKS`."""
-    return _read()[1]
+    return _read(ConfiguredDialects())[1]
 
 
 def is_configured() -> bool:
@@ -408,13 +415,12 @@ def instance_name(endpoint: EndpointSettings | None = None) -> str:
     return name
 
 
-def _read(dialect: str | None = None) -> tuple[Settings, list[Problem]]:
+def _read(dialects: Mapping[str, str]) -> tuple[Settings, list[Problem]]:
     if not is_configured():
         return Settings(), []
     findings = Findings()
     backends = read_task_backends(getattr(django_settings, "TASKS", None), findings)
     raw = with_endpoints_for_tasks(getattr(django_settings, "SQLQUEUE", {}), backends)
-    dialects = ConfiguredDialects() if dialect is None else dict.fromkeys(connections.settings, dialect)
     settings, problems = read_settings(raw, dialects=dialects)
     if not any(problem.is_error for problem in problems):
         find_missing_queues(backends, settings.endpoints, findings)

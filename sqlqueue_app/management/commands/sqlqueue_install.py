@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from sqlqueue_app.conf import Settings, dialect_of, get_settings
+from sqlqueue_app.conf import Settings, dialect_of, get_settings, settings_for
 from sqlqueue_app.dialects.dialect import DIALECTS, dialect
 from sqlqueue_app.dialects.schema import PlannedTable, installation_script
 from sqlqueue_app.installation import Purpose, grants_for, planned_tables, wake_up_tables
@@ -86,7 +86,7 @@ class Command(SqlQueueCommand):
         for name in options["instance"] or ():
             if not name.strip() or "@" in name:
                 raise self.usage_error(f"--instance: expected the name of a machine, got {name!r}")
-        settings = get_settings(options["dialect"])
+        settings = settings_for(options["dialect"]) if options["dialect"] else get_settings()
         if options["wake_up"]:
             self._check_wake_up(settings, options)
         if options["sql"]:

@@ -159,6 +159,8 @@ def test_overview_without_its_own_tables_is_not_fine(queue_database: QueueDataba
         ("warning", "? failing and not muted"),
         ("warning", "? not completed yet"),
     ]
+    queue_database.configure(ERROR_QUEUE_OWNER="servicecontrol")
+    assert tile("Failed messages") == ("warning", "? in the error queues, which belong to ServiceControl")
 
 
 def test_message_that_has_just_become_due_is_not_overdue(queue_database: QueueDatabase) -> None:

@@ -63,10 +63,12 @@ class RollupQuery:
     counted_until: datetime | None = None
 
     @classmethod
-    def until(cls, end: datetime, length: timedelta, seconds: int, **filters: Any) -> RollupQuery:
+    def until(
+        cls, end: datetime, length: timedelta, seconds: int, *, counted_until: datetime | None = None, **filters: str
+    ) -> RollupQuery:
         """The steps that began within `length` before `end`."""
         first = -(-(end - length).timestamp() // seconds) * seconds
-        return cls(datetime.fromtimestamp(first, UTC), end.astimezone(UTC), seconds, **filters)
+        return cls(datetime.fromtimestamp(first, UTC), end.astimezone(UTC), seconds, counted_until=counted_until, **filters)
 
     def resample(self, seconds: int) -> RollupQuery:
         first = self.begin.timestamp() // seconds * seconds

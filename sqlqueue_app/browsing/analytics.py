@@ -29,8 +29,8 @@ from sqlqueue_app.models import (
     PipelineRun,
     QueueFigures,
     UsageDay,
+    managed_alias,
 )
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 
 HOUR: Final = 3_600

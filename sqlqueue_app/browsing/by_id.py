@@ -36,9 +36,8 @@ from sqlqueue_app.lake.search import SearchQuery, search
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import ConfigurationError, TaskRevoked, WireFormatError
 from sqlqueue_app.messages.failure_groups import guid_of
-from sqlqueue_app.models import HandledMessage, TaskResult
+from sqlqueue_app.models import HandledMessage, TaskResult, managed_alias
 from sqlqueue_app.models.failures import fitting
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.sender import current_handling
 from sqlqueue_app.status.delayed import known_delayed_tables
 from sqlqueue_app.status.instances import read_callback_queues

@@ -29,9 +29,8 @@ from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseE
 from sqlqueue_app.messages.failure_groups import guid_of, processing_endpoint, unique_message_id
 from sqlqueue_app.messages.headers import Headers, Intent, read_headers
 from sqlqueue_app.messages.types import resolve_enclosed
-from sqlqueue_app.models import CallbackQueue, CopyOutcome, FailedMessage, FailureStatus, LakeCopy
+from sqlqueue_app.models import CallbackQueue, CopyOutcome, FailedMessage, FailureStatus, LakeCopy, managed_alias
 from sqlqueue_app.models.failures import fitting
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.delayed import instant_of, known_delayed_tables
 from sqlqueue_app.status.instances import read_callback_queues
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, address_book_of, known_queues, listed_tables, other_queues, table_key

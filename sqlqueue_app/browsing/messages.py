@@ -28,9 +28,8 @@ from sqlqueue_app.messages.errors import PoisonMessage, QueueNotFound, SqlQueueE
 from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.messages.headers import Headers, read_headers
 from sqlqueue_app.messages.types import full_name
-from sqlqueue_app.models import FailedMessage
+from sqlqueue_app.models import FailedMessage, managed_alias
 from sqlqueue_app.policies.priorities import Priority
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.claim_checks import claim_checks_of
 from sqlqueue_app.sending.composer import Routes
 from sqlqueue_app.sending.sender import send, send_many

@@ -35,9 +35,8 @@ from sqlqueue_app.lake.data_files import LakeEngineMissing, LakeError
 from sqlqueue_app.lake.search import FoundMessage, Results, SearchQuery, search
 from sqlqueue_app.messages.failure_groups import guid_of, unique_message_id
 from sqlqueue_app.messages.headers import json_texts
-from sqlqueue_app.models import TaskResult
+from sqlqueue_app.models import TaskResult, managed_alias
 from sqlqueue_app.models.failures import fitting
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.queues import QueueKind
 from sqlqueue_app.tables.connections import optional_read
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION

@@ -29,8 +29,7 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, label_of_page
 from sqlqueue_app.lake.search import INSTALL
 from sqlqueue_app.lake.sketches import from_json
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
-from sqlqueue_app.models import Analytics, NotableKind, PipelineRun, RunState
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import Analytics, NotableKind, PipelineRun, RunState, managed_alias
 from sqlqueue_app.status.texts import PLAIN_INPUT
 from sqlqueue_app.tables.connections import database_now, guarded_read
 

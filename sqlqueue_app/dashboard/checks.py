@@ -22,12 +22,11 @@ from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin
 from sqlqueue_app.failures.operations import is_worker_alive
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.models import CheckResult
+from sqlqueue_app.models import CheckResult, managed_alias
 from sqlqueue_app.monitoring.check_results import can_be_run_now, is_muted, is_stale, mute, request_check_run
 from sqlqueue_app.monitoring.checks import describe_advice, describe_finding, label_of
 from sqlqueue_app.monitoring.health import Issue, current_results, text_of_issue
 from sqlqueue_app.monitoring.snapshot import Snapshot
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.tables.connections import database_now
 

@@ -33,9 +33,9 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, label_o
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
 from sqlqueue_app.messages.types import plain_name
-from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, Instance, Queue, Subscription
+from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, Instance, Queue, Subscription, managed_alias
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
-from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, gone_instances, managed_alias
+from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, gone_instances
 from sqlqueue_app.status import endpoints
 from sqlqueue_app.status.endpoints import EndpointStatus, Measured
 from sqlqueue_app.status.instances import InstanceState, InstanceStatus, is_received, read_instances, status_of_row, threads_on

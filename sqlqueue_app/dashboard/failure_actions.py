@@ -30,8 +30,7 @@ from sqlqueue_app.failures.operation_kinds import FAILURE_KINDS, FailureKind, er
 from sqlqueue_app.failures.operations import Preview, preview
 from sqlqueue_app.failures.selection import MAX_IDS, FailureSelection
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus, Redirect
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus, Redirect, managed_alias
 from sqlqueue_app.status.endpoints import reasons_to_wait
 from sqlqueue_app.status.queues import queue_name_at
 

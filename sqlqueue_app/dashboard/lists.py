@@ -26,8 +26,8 @@ from sqlqueue_app.dashboard.access import Button, Permission, require
 from sqlqueue_app.dashboard.formats import Number, State, breakable, duration, number, stamp_html
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, query_of
+from sqlqueue_app.models import managed_alias
 from sqlqueue_app.models.fields import UtcInstantField
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.texts import csv_lines, json_lines, values_of
 from sqlqueue_app.tables.rows import without_nul
 

@@ -24,10 +24,16 @@ from sqlqueue_app.dashboard.lists import WIDE, ListAdmin, TableColumn, link_html
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import Crumb, found_or_404
 from sqlqueue_app.failures.operations import is_worker_alive
-from sqlqueue_app.models import DeliveryState, NotificationChannel, NotificationDelivery, NotificationKind, NotificationRule
+from sqlqueue_app.models import (
+    DeliveryState,
+    NotificationChannel,
+    NotificationDelivery,
+    NotificationKind,
+    NotificationRule,
+    managed_alias,
+)
 from sqlqueue_app.monitoring import notifying, rules, webhooks
 from sqlqueue_app.monitoring.notifying import RuleForm, SecretForm, change_summary, sentences_of, shown_target
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.retention import NOTIFICATIONS_KEPT
 
 _LAST_DELIVERIES: Final = 20

@@ -28,8 +28,7 @@ from sqlqueue_app.failures.operation_kinds import KINDS, label_of_kind
 from sqlqueue_app.failures.operations import cancel_operation, is_worker_alive
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.models import FailedMessage, FailureStatus, Operation, OperationState
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import FailedMessage, FailureStatus, Operation, OperationState, managed_alias
 from sqlqueue_app.status.endpoints import reasons_to_wait
 from sqlqueue_app.tables.connections import database_now
 

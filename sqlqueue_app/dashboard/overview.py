@@ -21,11 +21,11 @@ from sqlqueue_app.dashboard.lists import HtmlTable, TableColumn, table
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.failures.index import catch_up_for_page, has_new_failures
+from sqlqueue_app.models import managed_alias
 from sqlqueue_app.monitoring import checks
 from sqlqueue_app.monitoring.check_results import CheckResults, live_alerts, read_results
 from sqlqueue_app.monitoring.health import Issue, current_issues, text_of_issue
 from sqlqueue_app.monitoring.snapshot import Snapshot
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.endpoints import failed_and_minimums
 from sqlqueue_app.status.overview import Status, Total, read_status
 from sqlqueue_app.status.queues import QueueKind, QueueStatus

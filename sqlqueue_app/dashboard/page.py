@@ -35,9 +35,8 @@ from sqlqueue_app.dashboard.access import Permission, may
 from sqlqueue_app.dashboard.formats import Number, bounded_number, number
 from sqlqueue_app.dashboard.live import is_live, live_answers, tagged
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
-from sqlqueue_app.models import Conversation, Queue
+from sqlqueue_app.models import Conversation, Queue, managed_alias
 from sqlqueue_app.monitoring.check_results import count_alerts_and_failures
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.queues import KnownQueue, QueueProblem
 from sqlqueue_app.status.texts import path_of, text_of_path
 from sqlqueue_app.tables.connections import is_database_unavailable, optional_read

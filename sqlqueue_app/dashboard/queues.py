@@ -31,9 +31,8 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, queue_of_path
 from sqlqueue_app.failures.operation_kinds import queue_scope
 from sqlqueue_app.failures.queries import failures_of_rows
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.models import Endpoint, QueueSample
+from sqlqueue_app.models import Endpoint, QueueSample, managed_alias
 from sqlqueue_app.monitoring.check_results import read_growth
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.instances import InstanceStatus, gone_callback_queues, read_instances, remove_callback_queue
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import (

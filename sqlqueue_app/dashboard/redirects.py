@@ -20,8 +20,7 @@ from sqlqueue_app.dashboard.page import PageAdmin, found_or_404
 from sqlqueue_app.failures.retrying import change_redirect, create_redirect, remove_redirect
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import AddressError
-from sqlqueue_app.models import FailedMessage, FailureStatus, Redirect
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import FailedMessage, FailureStatus, Redirect, managed_alias
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.status.texts import PLAIN_INPUT
 from sqlqueue_app.tables.queue import queue_table

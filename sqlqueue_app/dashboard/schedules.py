@@ -27,8 +27,7 @@ from sqlqueue_app.dashboard.lists import WIDE, FileColumns, HtmlTable, TableColu
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.failures.operations import is_worker_alive
-from sqlqueue_app.models import FailedMessage, Queue, Schedule, ScheduleTick
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import FailedMessage, Queue, Schedule, ScheduleTick, managed_alias
 from sqlqueue_app.status.schedule_definitions import ScheduleForm, adoptable_row, delete, save_definition, times_of
 from sqlqueue_app.status.schedules import (
     Origin,

@@ -32,9 +32,8 @@ from sqlqueue_app.messages.envelope import new_message_id
 from sqlqueue_app.messages.errors import PoisonMessage, SqlQueueError
 from sqlqueue_app.messages.headers import Headers, read_headers
 from sqlqueue_app.messages.serializers import is_xml
-from sqlqueue_app.models import FailedMessage, FailureStatus
+from sqlqueue_app.models import FailedMessage, FailureStatus, managed_alias
 from sqlqueue_app.receiving.error_queue import headers_of_copy
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.tables.connections import database_now, errors_of_alias
 from sqlqueue_app.tables.queue import QueueTable, queue_table

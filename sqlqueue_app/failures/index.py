@@ -42,10 +42,10 @@ from sqlqueue_app.messages.failure_groups import (
 )
 from sqlqueue_app.messages.headers import Headers, read_headers
 from sqlqueue_app.messages.times import parse_time
-from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, managed_alias
 from sqlqueue_app.models.failures import fitting
 from sqlqueue_app.receiving.background import BackgroundJob
-from sqlqueue_app.receiving.instances import claim, managed_alias, one_at_a_time
+from sqlqueue_app.receiving.instances import claim, one_at_a_time
 from sqlqueue_app.status.events import EventKind, NewEvent, record_events
 from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, known_queues

@@ -18,8 +18,7 @@ from django.utils.translation import gettext, gettext_lazy
 
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import SqlQueueError
-from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, managed_alias
 from sqlqueue_app.tables.connections import connection_of
 
 # Upper bound for the bodies held in memory; a larger message is a batch of its own.

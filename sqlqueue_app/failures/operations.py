@@ -41,10 +41,9 @@ from sqlqueue_app.failures.operation_kinds import KINDS, OperationKind, Scope, f
 from sqlqueue_app.failures.retrying import RetryTargets, Target
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import SqlQueueError, TransientError, counted
-from sqlqueue_app.models import ActionResult, FailedAttempt, FailedMessage, Operation, OperationState
+from sqlqueue_app.models import ActionResult, FailedAttempt, FailedMessage, Operation, OperationState, managed_alias
 from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.receiving.background import BackgroundJob
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.status.events import Actor, EventKind, record_action, record_event
 from sqlqueue_app.status.instances import read_instances

@@ -28,8 +28,7 @@ from sqlqueue_app.failures.selection import MAX_IDS, FailureSelection, has_id
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import AddressError, DatabaseError, QueueNotFound
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
-from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, Operation
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, Operation, managed_alias
 from sqlqueue_app.status.queues import KnownQueue, address_book_of
 from sqlqueue_app.tables.connections import database_now, guarded_read, optional_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table

@@ -38,10 +38,9 @@ from sqlqueue_app.messages.envelope import columns_of, new_message_id
 from sqlqueue_app.messages.errors import AddressError, QueueNotFound, SqlQueueError, TableMismatch, WireFormatError
 from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
-from sqlqueue_app.models import FailedMessage, FailureStatus, Redirect
+from sqlqueue_app.models import FailedMessage, FailureStatus, Redirect, managed_alias
 from sqlqueue_app.receiving.destinations import allowed_destinations
 from sqlqueue_app.receiving.error_queue import headers_of_copy
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues, table_key
 from sqlqueue_app.tables.connections import database_now

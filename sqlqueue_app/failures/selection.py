@@ -24,8 +24,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _, ngettext
 
 from sqlqueue_app.messages import failure_groups
-from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, managed_alias
 from sqlqueue_app.status.queues import address_of_queue
 
 # The maximum that a URL and one statement can hold.

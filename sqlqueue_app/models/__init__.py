@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.apps import apps
-from django.db import models
+from django.db import models, router
 
 from sqlqueue_app.models.anchors import (
     Analytics,
@@ -127,6 +127,7 @@ __all__ = [
     "TwoPhaseCoordinator",
     "UniqueMessage",
     "UsageDay",
+    "managed_alias",
     "managed_models",
     "queue_model",
     "queue_models",
@@ -136,3 +137,8 @@ __all__ = [
 def managed_models() -> list[type[models.Model]]:
     """The models whose tables `migrate` creates; a worker reads and writes them."""
     return [model for model in apps.get_app_config("sqlqueue_app").get_models() if model._meta.managed]
+
+
+def managed_alias() -> str:
+    """The alias that holds the managed tables, by the project's routers."""
+    return router.db_for_write(Instance)

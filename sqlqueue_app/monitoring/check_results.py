@@ -22,7 +22,7 @@ from django.utils.module_loading import autodiscover_modules
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.health_checks import HealthCheck, registry
 from sqlqueue_app.messages.errors import TransientError
-from sqlqueue_app.models import CheckResult, Claim, FailedMessage, FailureStatus, Severity
+from sqlqueue_app.models import CheckResult, Claim, FailedMessage, FailureStatus, Severity, managed_alias
 from sqlqueue_app.monitoring.checks import (
     BUILT_IN,
     CHECKS,
@@ -41,7 +41,7 @@ from sqlqueue_app.monitoring.checks import (
 )
 from sqlqueue_app.monitoring.snapshot import FAILURES_COUNTED, Snapshot
 from sqlqueue_app.receiving.background import BackgroundJob
-from sqlqueue_app.receiving.instances import due, managed_alias, one_at_a_time
+from sqlqueue_app.receiving.instances import due, one_at_a_time
 from sqlqueue_app.status.events import EventKind, NewEvent, fitting_subject, record_events
 from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.status.queues import utc_now

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import suggestion
 from sqlqueue_app.messages.errors import ConfigurationError, counted
-from sqlqueue_app.models import CheckResult, Severity
+from sqlqueue_app.models import CheckResult, Severity, managed_alias
 from sqlqueue_app.monitoring import checks
 from sqlqueue_app.monitoring.check_results import CheckResults, last_run, read_results
 from sqlqueue_app.monitoring.checks import (
@@ -37,7 +37,6 @@ from sqlqueue_app.monitoring.checks import (
     words_of,
 )
 from sqlqueue_app.monitoring.snapshot import Snapshot
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.endpoints import read_minimums
 from sqlqueue_app.status.events import fitting_subject
 from sqlqueue_app.status.overview import Status, read_status

@@ -18,13 +18,12 @@ from prometheus_client.registry import Collector
 
 from sqlqueue_app import __version__
 from sqlqueue_app.conf import Settings, get_settings
-from sqlqueue_app.models import CheckResult, FailedMessage, Operation, PipelineRun, RunState
+from sqlqueue_app.models import CheckResult, FailedMessage, Operation, PipelineRun, RunState, managed_alias
 from sqlqueue_app.models.failures import FailureStatus
 from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.monitoring.check_results import is_muted
 from sqlqueue_app.monitoring.health import current_results, is_watched
 from sqlqueue_app.monitoring.snapshot import Snapshot
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.instances import InstanceStatus
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import QueueStatus

@@ -28,13 +28,19 @@ from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.messages.errors import TransientError, counted
-from sqlqueue_app.models import DeliveryState, NotificationChannel, NotificationDelivery, NotificationKind, NotificationRule
+from sqlqueue_app.models import (
+    DeliveryState,
+    NotificationChannel,
+    NotificationDelivery,
+    NotificationKind,
+    NotificationRule,
+    managed_alias,
+)
 from sqlqueue_app.monitoring import rules, webhooks
 from sqlqueue_app.monitoring.checks import describe_finding, label_of
 from sqlqueue_app.monitoring.rules import EVERY_SECONDS, GONE, NEW, RAISED, RESOLVED, Change, Evaluator
 from sqlqueue_app.monitoring.webhooks import SendFailed, host_is_allowed, post, signed_headers
 from sqlqueue_app.receiving.background import BackgroundJob
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.status.events import EventKind, record_event
 from sqlqueue_app.status.texts import PLAIN_INPUT, path_of

@@ -28,11 +28,12 @@ from sqlqueue_app.models import (
     NotificationKind,
     NotificationRule,
     QueueSample,
+    managed_alias,
 )
 from sqlqueue_app.monitoring.check_results import is_muted
 from sqlqueue_app.monitoring.checks import CHECKS
 from sqlqueue_app.monitoring.snapshot import Snapshot
-from sqlqueue_app.receiving.instances import DEAD_AFTER_SECONDS, claim, managed_alias
+from sqlqueue_app.receiving.instances import DEAD_AFTER_SECONDS, claim
 from sqlqueue_app.status.events import fitting_subject
 from sqlqueue_app.status.queues import QueueKind, address_of_queue
 from sqlqueue_app.status.samples import start_of

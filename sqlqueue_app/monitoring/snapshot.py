@@ -18,8 +18,15 @@ from django.db.models import Avg, Count, F, IntegerField, Max, Min, OuterRef, Q,
 from django.utils import timezone
 
 from sqlqueue_app.conf import Settings
-from sqlqueue_app.models import EndpointExpectation, FailedAttempt, FailedMessage, FailureGroup, FailureStatus, QueueSample
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import (
+    EndpointExpectation,
+    FailedAttempt,
+    FailedMessage,
+    FailureGroup,
+    FailureStatus,
+    QueueSample,
+    managed_alias,
+)
 from sqlqueue_app.status.delayed import DelayedStatus
 from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.status.instances import InstanceStatus, is_received, read_instances, works_on

@@ -13,14 +13,13 @@ from sqlqueue_app.conf import PipelineSettings, Settings
 from sqlqueue_app.conf.kinds import has_password
 from sqlqueue_app.failures.queries import read_all_failures
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, SqlQueueError, counted
-from sqlqueue_app.models import PipelineRun, RunState
+from sqlqueue_app.models import PipelineRun, RunState, managed_alias
 from sqlqueue_app.pipeline.compacting import compact, retire_old
 from sqlqueue_app.pipeline.copying import ErrorQueueCopier, OutcomeTracker
 from sqlqueue_app.pipeline.manifest import Commit, Heartbeats, Manifest, Step, begin_run, end_run, no_step
 from sqlqueue_app.pipeline.storage import BatchLost, PipelineError, check_local_lake, open_lake, open_storage
 from sqlqueue_app.pipeline.taking import AuditQueueCopier, AuditQueueTaker, BatchResult, delete_copied
 from sqlqueue_app.pipeline.tools import Tools, reader_of
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.spark.java import java_home
 from sqlqueue_app.spark.session import WarmSession, spark_errors

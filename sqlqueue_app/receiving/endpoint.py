@@ -20,7 +20,7 @@ from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, PermissionDenied, QueueNotFound, TransientError, counted
 from sqlqueue_app.messages.types import plain_name
-from sqlqueue_app.models import DistributedTransaction, HandledMessage, Instance, TwoPhaseCoordinator
+from sqlqueue_app.models import DistributedTransaction, HandledMessage, Instance, TwoPhaseCoordinator, managed_alias
 from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, TransactionMode, default_policy
 from sqlqueue_app.receiving.auditing import Auditing, Forwarding
 from sqlqueue_app.receiving.background import BackgroundJob
@@ -39,7 +39,7 @@ from sqlqueue_app.receiving.handlers import (
     with_time_limits,
 )
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
-from sqlqueue_app.receiving.instances import InstanceLease, lease_instance, managed_alias
+from sqlqueue_app.receiving.instances import InstanceLease, lease_instance
 from sqlqueue_app.receiving.keys import KeyedHandlerTable, check_keys, key_window
 from sqlqueue_app.receiving.measures import Measures, SlowHandlers
 from sqlqueue_app.receiving.priority_poller import LevelPoller, PriorityPoller, PriorityWakeUp

@@ -16,14 +16,14 @@ from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
 
-from django.db import IntegrityError, connections, router, transaction
+from django.db import IntegrityError, connections, transaction
 from django.db.models import QuerySet, Value
 from django.db.models.functions import Now
 
 from sqlqueue_app import __version__
 from sqlqueue_app.conf import EndpointSettings, get_settings, instance_name
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, LockTimeout, TransientError
-from sqlqueue_app.models import CallbackQueue, Claim, Instance
+from sqlqueue_app.models import CallbackQueue, Claim, Instance, managed_alias
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.receiver import Receiver
 from sqlqueue_app.tables.connections import errors_of_alias
@@ -286,11 +286,6 @@ def _dead_before() -> object:
 
 def _host() -> str:
     return platform.node() or "unknown"
-
-
-def managed_alias() -> str:
-    """The alias that holds the managed tables, by the project's routers."""
-    return router.db_for_write(Instance)
 
 
 class Heartbeat:

@@ -33,7 +33,7 @@ def resume(endpoint: str, *, host: str | None = None, pid: int | None = None, by
 
 
 def _pause(endpoint: str, host: str | None, pid: int | None, by: str | None, *, paused: bool) -> int:
-    from sqlqueue_app.receiving.instances import managed_alias  # noqa: PLC0415 - as in _instances
+    from sqlqueue_app.models import managed_alias  # noqa: PLC0415 - as in _instances
     from sqlqueue_app.status.events import EventKind, command_actor, record_event  # noqa: PLC0415
     from sqlqueue_app.tables.connections import database_now  # noqa: PLC0415
 
@@ -74,8 +74,7 @@ def _request(endpoint: str, host: str | None, pid: int | None, **fields: object)
 
 def _instances(endpoint: str, host: str | None, pid: int | None) -> QuerySet[Instance]:
     # Imported here, because the names that the package exports can be imported before Django is set up.
-    from sqlqueue_app.models import Instance  # noqa: PLC0415
-    from sqlqueue_app.receiving.instances import managed_alias  # noqa: PLC0415
+    from sqlqueue_app.models import Instance, managed_alias  # noqa: PLC0415
 
     _check_processes(endpoint, host, pid)
     chosen = Instance.objects.using(managed_alias()).filter(endpoint=endpoint)

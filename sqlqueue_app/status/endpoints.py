@@ -16,9 +16,8 @@ from django.utils.translation import gettext as _
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
-from sqlqueue_app.models import EndpointExpectation, EndpointSample, FailedMessage, FailureStatus, Operation
+from sqlqueue_app.models import EndpointExpectation, EndpointSample, FailedMessage, FailureStatus, Operation, managed_alias
 from sqlqueue_app.models.operations import OPEN
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.receiving.measures import SUMS, Counted
 from sqlqueue_app.status.events import Actor
 from sqlqueue_app.status.instances import InstanceStatus, clock_of_rows, is_received, read_instances, works_on

@@ -14,8 +14,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue_app.messages.errors import DatabaseError
-from sqlqueue_app.models import ActionResult, Event, Operation, OperatorAction, Severity
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import ActionResult, Event, Operation, OperatorAction, Severity, managed_alias
 from sqlqueue_app.tables.connections import database_now, guarded_read
 from sqlqueue_app.tables.rows import cut_text, without_nul
 

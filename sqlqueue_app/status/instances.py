@@ -23,8 +23,8 @@ from sqlqueue_app.messages.errors import (
     TableMismatch,
     TransientError,
 )
-from sqlqueue_app.models import CallbackQueue, Instance
-from sqlqueue_app.receiving.instances import claim_callback_queue, dead_instances, is_dead, is_gone, managed_alias
+from sqlqueue_app.models import CallbackQueue, Instance, managed_alias
+from sqlqueue_app.receiving.instances import claim_callback_queue, dead_instances, is_dead, is_gone
 from sqlqueue_app.status.queues import (
     MIGRATE_COMMAND,
     KnownQueue,

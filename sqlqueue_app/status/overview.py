@@ -12,7 +12,7 @@ from datetime import datetime
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.settings import ErrorQueueOwner
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import managed_alias
 from sqlqueue_app.status.delayed import DelayedStatus, read_delayed
 from sqlqueue_app.status.instances import InstanceStatus, clock_of_rows, read_instances, threads_on
 from sqlqueue_app.status.queues import (

@@ -22,9 +22,9 @@ from django.db.models.functions import Now
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.messages.errors import DatabaseError, TransientError
-from sqlqueue_app.models import EndpointSample, EndpointTotal, Instance, QueueSample
+from sqlqueue_app.models import EndpointSample, EndpointTotal, Instance, QueueSample, managed_alias
 from sqlqueue_app.receiving.background import BackgroundJob
-from sqlqueue_app.receiving.instances import claim, forget_claims, is_dead, managed_alias
+from sqlqueue_app.receiving.instances import claim, forget_claims, is_dead
 from sqlqueue_app.receiving.measures import SUMS, Counted, Measures
 from sqlqueue_app.status.delayed import DelayedStatus, read_delayed
 from sqlqueue_app.status.instances import InstanceStatus

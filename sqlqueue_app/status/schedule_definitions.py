@@ -21,9 +21,8 @@ from sqlqueue_app.conf.schedule_times import FIRST, LAST, ScheduleTimes
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError, MessageBodyError
 from sqlqueue_app.messages.serializers import serialize
 from sqlqueue_app.messages.types import full_name, name_fault, plain_name
-from sqlqueue_app.models import Schedule, ScheduleKind, ScheduleTick
+from sqlqueue_app.models import Schedule, ScheduleKind, ScheduleTick, managed_alias
 from sqlqueue_app.receiving.handlers import Handler, handlers_of, takes_tasks
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.composer import Routes
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.status.texts import PLAIN_INPUT

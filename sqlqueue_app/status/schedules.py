@@ -22,9 +22,8 @@ from sqlqueue_app.messages.envelope import OutgoingMessage
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, TransientError
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.messages.types import full_name
-from sqlqueue_app.models import MissedPolicy, Schedule, ScheduleKind, ScheduleTick
+from sqlqueue_app.models import MissedPolicy, Schedule, ScheduleKind, ScheduleTick, managed_alias
 from sqlqueue_app.receiving.background import BackgroundJob
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.composer import Routes, SendOptions
 from sqlqueue_app.sending.sender import Sender
 from sqlqueue_app.status.events import Actor

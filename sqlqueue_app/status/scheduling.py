@@ -40,7 +40,7 @@ def schedule(
     that is not a message type, and DatabaseError.
     """
     # Imported here, because the names that the package exports can be imported before Django is set up.
-    from sqlqueue_app.receiving.instances import managed_alias  # noqa: PLC0415
+    from sqlqueue_app.models import managed_alias  # noqa: PLC0415
     from sqlqueue_app.status.schedule_definitions import store  # noqa: PLC0415
     from sqlqueue_app.tables.connections import database_now, guarded_read  # noqa: PLC0415
 
@@ -131,7 +131,7 @@ def unschedule(name: str) -> bool:
 
     Messages that were sent already stay. A schedule of the settings is not deleted. Raises DatabaseError.
     """
-    from sqlqueue_app.receiving.instances import managed_alias  # noqa: PLC0415 - as in schedule
+    from sqlqueue_app.models import managed_alias  # noqa: PLC0415 - as in schedule
     from sqlqueue_app.status.schedule_definitions import delete  # noqa: PLC0415
     from sqlqueue_app.tables.connections import guarded_read  # noqa: PLC0415
 

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 from django.db.models import BigIntegerField, Case, F, Q, Sum, Value, When
 from django.db.models.functions import Cast
 
-from sqlqueue_app.models import EndpointSample, QueueSample
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import EndpointSample, QueueSample, managed_alias
 from sqlqueue_app.status.overview import Status
 from sqlqueue_app.status.queues import QueueStatus, total_depth
 from sqlqueue_app.status.samples import FINEST, MINUTE, read_page_samples, resolution_for

@@ -27,7 +27,7 @@ from sqlqueue_app.failures.index import FailureIndexing
 from sqlqueue_app.failures.operations import bulk_operations_job
 from sqlqueue_app.installation import planned_tables
 from sqlqueue_app.messages.errors import CannotConnect, ConfigurationError, TransientError, WorkerFailed, counted
-from sqlqueue_app.models import TaskResult
+from sqlqueue_app.models import TaskResult, managed_alias
 from sqlqueue_app.monitoring.check_results import CheckRunner, custom_check_jobs
 from sqlqueue_app.monitoring.checks import ProcessChecks, connections_needed
 from sqlqueue_app.monitoring.notifying import Notifications
@@ -37,7 +37,7 @@ from sqlqueue_app.receiving.background import BackgroundJob, Worker
 from sqlqueue_app.receiving.delayed import DelayedMover, due_messages_of
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint, ReceivingQueue, endpoints_of
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
-from sqlqueue_app.receiving.instances import Heartbeat, InstanceLease, claim, forget_gone, managed_alias, register_instance
+from sqlqueue_app.receiving.instances import Heartbeat, InstanceLease, claim, forget_gone, register_instance
 from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Receiver
 from sqlqueue_app.receiving.reply_listeners import WorkerReplyListeners
 from sqlqueue_app.receiving.stopping import PartOfStop, StopSignal

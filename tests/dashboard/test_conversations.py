@@ -16,8 +16,7 @@ from django.utils import translation
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.page import path_of, text_of_path
 from sqlqueue_app.messages.failure_groups import deterministic_guid
-from sqlqueue_app.models import LakeBatch, LakeFile
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import LakeBatch, LakeFile, managed_alias
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address

@@ -38,8 +38,7 @@ from sqlqueue_app.failures.retrying import RetryBatch
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.models import ActionResult, FailedMessage, FailureStatus, Operation, OperationState, OperatorAction
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import ActionResult, FailedMessage, FailureStatus, Operation, OperationState, OperatorAction, managed_alias
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.status.events import Actor
 from sqlqueue_app.tables.connections import database_now

@@ -20,8 +20,7 @@ from sqlqueue_app.failures.operations import OperationRunner, create_operation
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import TransientError
-from sqlqueue_app.models import FailedMessage, FailureStatus, Operation
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import FailedMessage, FailureStatus, Operation, managed_alias
 from sqlqueue_app.status.events import Actor
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.receive_transaction import receive_transaction

@@ -17,8 +17,7 @@ from sqlqueue_app.failures.retrying import create_redirect
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Operation, Redirect
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Operation, Redirect, managed_alias
 from sqlqueue_app.status.events import Actor
 from sqlqueue_app.status.queues import address_book_of, address_of_queue
 from sqlqueue_app.tables.installation import drop_queue, install_tables

@@ -13,10 +13,18 @@ from django.db import connections, models, transaction
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.lake.sketches import to_json
-from sqlqueue_app.models import ConversationEdge, EndpointSeen, GroupFigures, MessageFigures, NotableMessage, QueueFigures, UsageDay
+from sqlqueue_app.models import (
+    ConversationEdge,
+    EndpointSeen,
+    GroupFigures,
+    MessageFigures,
+    NotableMessage,
+    QueueFigures,
+    UsageDay,
+    managed_alias,
+)
 from sqlqueue_app.pipeline import rollup_tables
 from sqlqueue_app.pipeline.rollup_tables import add_rollups
-from sqlqueue_app.receiving.instances import managed_alias
 from tests.support import spark_reference as reference
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install

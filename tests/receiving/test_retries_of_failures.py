@@ -12,8 +12,7 @@ from sqlqueue_app.failures.editing import edit_and_retry, read_editable
 from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.failures.operations import request_operation
 from sqlqueue_app.failures.selection import FailureSelection
-from sqlqueue_app.models import FailedMessage, FailureStatus
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import FailedMessage, FailureStatus, managed_alias
 from sqlqueue_app.status.events import Actor
 from sqlqueue_app.tables.connections import database_now
 from tests.support.bench import Bench, Calls

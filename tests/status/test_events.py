@@ -17,8 +17,7 @@ from sqlqueue_app.dashboard.history import text_of_event
 from sqlqueue_app.failures.index import FailureIndexing
 from sqlqueue_app.failures.operation_kinds import KINDS
 from sqlqueue_app.failures.operations import OperationRunner
-from sqlqueue_app.models import Event, FailedMessage, FailureStatus, Operation, OperationState, Severity
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import Event, FailedMessage, FailureStatus, Operation, OperationState, Severity, managed_alias
 from sqlqueue_app.status import events
 from sqlqueue_app.status.events import CATALOGUE, EventKind, record_event, report_event
 from sqlqueue_app.status.retention import EVENTS_KEPT, delete_old_events

@@ -15,8 +15,8 @@ from sqlqueue_app.models import (
     Operation,
     OperationState,
     OperatorAction,
+    managed_alias,
 )
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status import retention
 from sqlqueue_app.status.events import Actor, record_action
 from sqlqueue_app.status.retention import ACTIONS_KEPT, OPERATIONS_KEPT, delete_old_rollups, delete_old_rows

@@ -12,8 +12,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.times import format_time
-from sqlqueue_app.models import FailedMessage, FailureStatus
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import FailedMessage, FailureStatus, managed_alias
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.rows import NewRow
 from tests.support.databases import QueueDatabase

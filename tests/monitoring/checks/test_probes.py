@@ -7,11 +7,19 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.models import CheckResult, EndpointExpectation, Event, Instance, QueueSample, Schedule, ScheduleTick
+from sqlqueue_app.models import (
+    CheckResult,
+    EndpointExpectation,
+    Event,
+    Instance,
+    QueueSample,
+    Schedule,
+    ScheduleTick,
+    managed_alias,
+)
 from sqlqueue_app.monitoring.check_results import UNSEEN
 from sqlqueue_app.monitoring.checks import BUILT_IN, EXPIRED_LIMIT, connections_needed, pool_size
 from sqlqueue_app.monitoring.snapshot import MINUTES, Snapshot
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.status.traffic import read_traffic, traffic_of
 from sqlqueue_app.tables.listing import list_tables

@@ -251,11 +251,12 @@ class NotificationAdmin(WithRecipients):
         def of(rule: NotificationRule) -> str:
             return _("Applies to {}").format(rule.subject) if rule.subject else ""
 
+        conditions = rules.present_conditions()
         return [
             TableColumn(_("Rule"), lambda rule: link_html(self.url("rule", rule.pk), rule.name), WIDE),
             TableColumn(_("Condition"), lambda rule: with_notes(notifying.describe_condition(rule), of(rule)), WIDE),
             TableColumn(_("Recipients"), lambda rule: _to(request, rule), WIDE),
-            TableColumn(_("State"), lambda rule: with_notes(_state_of_rule(rule), _raised(rule))),
+            TableColumn(_("State"), lambda rule: with_notes(_state_of_rule(rule, conditions), _raised(rule))),
             TableColumn(_("Last notification"), lambda rule: with_notes(rule.notified_at, _last_result(rule))),
         ]
 
@@ -292,7 +293,7 @@ class NotificationAdmin(WithRecipients):
             live_seconds=LIVE_SECONDS,
             crumbs=(Crumb(rule.name),),
             rule=rule,
-            state=_state_of_rule(rule),
+            state=_state_of_rule(rule, rules.present_conditions()),
             condition=notifying.describe_condition(rule),
             to=_to(request, rule),
             raised=_raised(rule),
@@ -415,7 +416,9 @@ def target_for(request: HttpRequest, each: NotificationRule | NotificationDelive
     return ", ".join(each.target.split()) if is_whole else shown_target(each.channel, each.target)
 
 
-def _state_of_rule(rule: NotificationRule) -> State:
+def _state_of_rule(rule: NotificationRule, conditions: rules.RuleConditions) -> State:
     if not rule.enabled:
         return State(Grade.INFO, _("disabled"))
-    return State(Grade.WARNING, _("raised")) if rule.raised else State(Grade.OK, _("enabled"))
+    if rule.raised:
+        return State(Grade.WARNING, _("raised"))
+    return State(Grade.OK, _("enabled")) if conditions.has_data(rule) else State(Grade.WARNING, _("no data"))

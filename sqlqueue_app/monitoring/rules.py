@@ -15,7 +15,8 @@ from django.db import IntegrityError, InterfaceError, OperationalError, transact
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _, gettext_lazy
 
-from sqlqueue_app.conf import Settings
+from sqlqueue_app.conf import Settings, get_settings
+from sqlqueue_app.health_checks import registry
 from sqlqueue_app.messages.errors import SqlQueueError
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import (
@@ -222,6 +223,17 @@ class RuleConditions:
         of_kind = self._of_kind.get(rule.kind)
         return Readings({}) if of_kind is None else of_kind(rule)
 
+    def has_data(self, rule: NotificationRule) -> bool:
+        """Whether the rule can fire; False for one whose queue, endpoint or check is not known, and for queues without samples."""
+        if rule.kind in (NotificationKind.NEW_GROUP, NotificationKind.FAILURES_ABOVE):
+            snapshot = self._snapshot
+            known = {"", *snapshot.settings.endpoints, *snapshot.newest_samples, *(each.endpoint for each in snapshot.instances)}
+            return rule.subject in known or FailedMessage.objects.using(self._alias).filter(_of(rule.subject)).exists()
+        if rule.kind == NotificationKind.CHECK_FAILED:
+            checks = CheckResult.objects.using(self._alias).filter(name=rule.subject)
+            return rule.subject in {"", *CHECKS, *(each.name for each in registry.all())} or checks.exists()
+        return bool(self.read(rule).by_subject)
+
     def new_groups(self, rule: NotificationRule, since: datetime) -> dict[UUID, datetime]:
         """The groups by exception and place first seen since then, of the rule's endpoint if it names one."""
         groups = FailureGroup.objects.using(self._alias).filter(classifier=GROUPED_BY.name, first_seen_at__gte=since)
@@ -312,6 +324,12 @@ class RuleConditions:
     @cached_property
     def _failing(self) -> list[CheckResult]:
         return list(CheckResult.objects.using(self._alias).filter(failing=True))
+
+
+def present_conditions() -> RuleConditions:
+    """The conditions at this instant, for pages that show rules."""
+    alias = managed_alias()
+    return RuleConditions(Snapshot(get_settings(), database_now(alias)), alias)
 
 
 def _of(subject: str) -> Q:

@@ -16,7 +16,7 @@ from django.urls import reverse
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.page import path_of
-from sqlqueue_app.models import NotificationDelivery, NotificationRule, OperatorAction
+from sqlqueue_app.models import NotificationDelivery, NotificationRule, OperatorAction, QueueSample
 from sqlqueue_app.monitoring.notifying import Links
 from sqlqueue_app.monitoring.rules import RuleValues, create_rule, new_delivery
 from sqlqueue_app.monitoring.webhooks import key_of
@@ -381,3 +381,32 @@ def test_log_is_filtered_by_the_states_that_it_shows(admin: Client) -> None:
         text = Markup(admin.get(f"{LOG}?state={value}").content.decode()).text()
         assert [each for each in states.values() if each in text] == [subject]
         assert words[value] in text.partition("newest first")[2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject", "threshold", "state"),
+    [
+        ("queue_longer", "Sales", 5.0, "enabled"),
+        ("queue_older", "Sales", 5.0, "enabled"),
+        ("queue_longer", "Salse", 5.0, "no data"),
+        ("queue_older", "Salse", 5.0, "no data"),
+        ("check_failed", "sqlqueue.growing", None, "enabled"),
+        ("check_failed", "growing", None, "no data"),
+        ("failures_above", "Sales", 5.0, "enabled"),
+        ("failures_above", "Salse", 5.0, "no data"),
+        ("new_group", "Salse", None, "no data"),
+        ("new_group", "", None, "enabled"),
+        ("instances_below", "Sales", 1.0, "enabled"),
+        ("instances_below", "Sales", None, "no data"),
+    ],
+)
+def test_rule_that_nothing_can_trigger_is_not_shown_as_fine(
+    admin: Client, kind: str, subject: str, threshold: float | None, state: str
+) -> None:
+    now = datetime.now(UTC)
+    QueueSample.objects.create(
+        queue="Sales", seconds=10, taken_at=now - timedelta(seconds=20), waiting=1, most_waiting=1, head_age_seconds=1.0
+    )
+    made = webhook_rule(kind=kind, subject=subject, threshold=threshold)
+    shown = [Markup(admin.get(page).content.decode()).text() for page in (RULES, f"{RULES}{made.pk}/")]
+    assert [[word for word in ("enabled", "no data") if word in text] for text in shown] == [[state], [state]]

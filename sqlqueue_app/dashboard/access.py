@@ -36,7 +36,7 @@ def may(request: HttpRequest, permission: Permission) -> bool:
     return bool(user.has_perm(f"sqlqueue_app.{Permission.VIEW}") and user.has_perm(f"sqlqueue_app.{permission}"))
 
 
-def refusal_text(permission: Permission) -> str:
+def refusal_text(permission: str) -> str:
     """The text shown to a user without the permission."""
     # Django provides the name of the view permission.
     name = dict(Queue._meta.permissions).get(permission, gettext_noop("Can view queue"))

@@ -13,12 +13,13 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
+from django.utils import translation
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.translation import gettext as _, ngettext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, refusal
+from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, refusal, refusal_text
 from sqlqueue_app.dashboard.formats import number
 from sqlqueue_app.dashboard.lists import text_html
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin
@@ -165,7 +166,8 @@ class Action:
         """Raise PermissionDenied without the permission; a confirmed attempt is recorded."""
         if reason := refusal(self.request, self.permission):
             if self.is_confirmed:
-                self._record(ActionResult.DENIED, 0, reason)
+                with translation.override(None):
+                    self._record(ActionResult.DENIED, 0, refusal_text(self.permission))
             raise PermissionDenied(reason)
 
     def make_form(self) -> forms.Form:
@@ -221,10 +223,9 @@ def begin_operation(admin: PageAdmin, request: HttpRequest, kind: str, scope: Sc
     """Start an operation; the outcome leads to its page unless it is complete. Raises as `request_operation`."""
     operation = request_operation(get_settings(), kind, scope, actor=actor_of(request))
     page = admin.url_of(Operation, "operation", operation.pk) or back_url
-    done = operation.state == OperationState.COMPLETED and not operation.skipped and not operation.failed
     count = operation.total if operation.is_open else operation.done
     # The outcome of retried messages is not known yet: the page of the operation counts it.
-    is_final = done and kind != "retry"
+    is_final = kind != "retry" and operation.state == OperationState.COMPLETED and not (operation.skipped or operation.failed)
     return ActionOutcome(_result_message(operation), back_url if is_final else page, count, operation)
 
 
@@ -244,4 +245,4 @@ def _result_message(operation: Operation) -> str:
     text = texts.get(operation.kind, deleted) % {"count": number(count)}
     if left := operation.skipped + operation.failed:
         text += " " + ngettext("%(count)s was skipped.", "%(count)s were skipped.", left) % {"count": number(left)}
-    return f"{text} {operation.error}".strip()
+    return f"{text} {_(operation.error)}".strip()

@@ -230,7 +230,6 @@ def pausing_buttons(
 
 def instance_buttons(pages: PageAdmin, request: HttpRequest, each: InstanceStatus) -> list[Button]:
     """The actions on one process that apply to its state."""
-    offered: tuple[type[Action], ...] = (ResumeInstance if each.paused else PauseInstance, SetConcurrency)
-    if not each.alive:
-        offered = (RemoveInstance,)
+    usual: tuple[type[Action], ...] = (ResumeInstance if each.paused else PauseInstance, SetConcurrency)
+    offered = usual if each.alive else (RemoveInstance,)
     return [action.button(pages, request, path_of(each.endpoint), each.id) for action in offered]

@@ -14,7 +14,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import URLPattern
-from django.utils import timezone
+from django.utils import timezone, translation
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
@@ -172,7 +172,8 @@ class BulkAction(FailureAction):
 
     def find(self, **key: Any) -> None:
         self.selection = _selection_of(self.request, self.statuses)
-        self.target = self.selection.in_words()
+        with translation.override(None):
+            self.target = self.selection.in_words()
         self.back_url = page_of(self.pages, replace(self.selection, newest=None))
         back = self.request.POST.get("back") or self.request.GET.get("back", "")
         found = Preview()
@@ -186,7 +187,7 @@ class BulkAction(FailureAction):
             self.back_url = back
             self.hidden.append(("back", back))
         self.count, self.submit = found.eligible, f"{self.label} ({number(found.eligible)})"
-        facts = [(_("Messages"), self.target), (str(self.eligible), number(found.eligible))]
+        facts = [(_("Messages"), self.selection.in_words()), (str(self.eligible), number(found.eligible))]
         targets = found.targets.most_common(_REASONS_SHOWN)
         facts += [(_("to %(queue)s") % {"queue": queue_name_at(target)}, number(count)) for target, count in targets]
         if found.not_eligible:
@@ -267,7 +268,7 @@ class EditFailure(FailureAction):
         if len(selection.ids) != 1 or selection.problems:
             raise editing.EditRefused(_("Choose one message to edit."))
         self.failure_id = selection.ids[0]
-        self.target, self.back_url = selection.in_words(), self.pages.url("message", self.failure_id)
+        self.target, self.back_url = f"the message {self.failure_id}", self.pages.url("message", self.failure_id)
 
     @classmethod
     def url_pattern(cls, pages: PageAdmin) -> URLPattern:

@@ -14,12 +14,13 @@ from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
 from sqlqueue_app import models
+from sqlqueue_app.dashboard.access import refusal_text
 from sqlqueue_app.dashboard.actions import words_of_actions
 from sqlqueue_app.dashboard.formats import Grade, State
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, DaysFilter, ListAdmin, TableColumn, choices, link_html, with_notes
 from sqlqueue_app.dashboard.operations import operation_state
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
-from sqlqueue_app.failures.operation_kinds import KINDS
+from sqlqueue_app.failures.operation_kinds import KINDS, words_of
 from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.monitoring.checks import describe_finding, label_of
 from sqlqueue_app.status.events import CATALOGUE, SubjectKind
@@ -146,12 +147,15 @@ class ActionAdmin(ListAdmin[models.OperatorAction]):
         words = words_of_actions()
 
         def target(action: models.OperatorAction) -> object:
-            return link_html(self._target_url(action), Truncator(action.target).chars(200)) if action.target else None
+            text = words_of(action.operation) if action.operation else action.target
+            return link_html(self._target_url(action), Truncator(text).chars(200)) if text else None
 
         def result(action: models.OperatorAction) -> object:
             state = State(_RESULTS.get(action.result, Grade.INFO), action.get_result_display())
+            is_refused = action.permission and action.result == models.ActionResult.DENIED and not action.operation
+            reason = refusal_text(action.permission) if is_refused else _(action.reason)
             operation = action.operation if action.result == models.ActionResult.REQUESTED else None
-            return with_notes(state, operation and operation_state(operation), Truncator(action.reason).chars(300))
+            return with_notes(state, operation and operation_state(operation), Truncator(reason).chars(300))
 
         return [
             TableColumn(_("Time"), lambda action: action.at),

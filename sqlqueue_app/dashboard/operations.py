@@ -24,7 +24,7 @@ from sqlqueue_app.dashboard.formats import Grade, State, number
 from sqlqueue_app.dashboard.page import Crumb, found_or_404
 from sqlqueue_app.failures.index import catch_up_for_page
 from sqlqueue_app.failures.operation_batches import describe_reason
-from sqlqueue_app.failures.operation_kinds import KINDS, label_of_kind
+from sqlqueue_app.failures.operation_kinds import KINDS, label_of_kind, words_of
 from sqlqueue_app.failures.operations import cancel_operation, is_worker_alive
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConfigurationError
@@ -66,11 +66,11 @@ class CancelOperation(Action):
     def find(self, **key: Any) -> None:
         operation = self.operation = _operation(key["pk"])
         self.permission = _permission_of(operation)
-        self.target = f"{_kind(operation)}: {operation.description}"
+        self.target = str(operation)
         self.back_url = self.pages.url("operation", operation.pk)
-        self.facts = ((_("Operation"), self.target), (_("Done so far"), number(operation.done)))
+        self.facts = ((label_of_kind(operation.kind), words_of(operation)), (_("Done so far"), number(operation.done)))
         self.blocked = "" if operation.is_open else _("The operation has ended: there is nothing to cancel.")
-        self.crumbs = (Crumb(_kind(operation), self.back_url),)
+        self.crumbs = (Crumb(label_of_kind(operation.kind), self.back_url),)
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         if not cancel_operation(self.operation.pk):
@@ -98,8 +98,8 @@ class OperationAdmin(lists.ListAdmin[Operation]):
         now = database_now(managed_alias())
 
         def name(each: Operation) -> SafeString:
-            link = lists.link_html(self.url("operation", each.pk), _kind(each))
-            return format_html("{}: {}", link, lists.text_html(Truncator(each.description).chars(120)))
+            link = lists.link_html(self.url("operation", each.pk), label_of_kind(each.kind))
+            return format_html("{}: {}", link, lists.text_html(Truncator(words_of(each)).chars(120)))
 
         return [
             lists.TableColumn(_("Operation"), name),
@@ -121,16 +121,17 @@ class OperationAdmin(lists.ListAdmin[Operation]):
         found = FailedMessage.objects.using(managed_alias()).filter(operation=operation.pk)
         counts: dict[int, int] = dict(found.order_by().values_list("status").annotate(Count("pk")))
         messages = list(found.order_by("-status_at", "pk")[:PAGE_SIZE])
-        kind, more = _kind(operation), self.more(request, [operation])
+        kind, words, more = label_of_kind(operation.kind), words_of(operation), self.more(request, [operation])
         pending = operation.kind == "retry" and counts.get(FailureStatus.RETRY_ISSUED, 0)
         waiting = found.filter(status=FailureStatus.RETRY_ISSUED).order_by("retried_to").values_list("retried_to", flat=True)
         return self.page(
             request,
             "operation",
             live_seconds=_LIVE_SECONDS if operation.is_open else _PENDING_SECONDS if pending else None,
-            title=f"{kind}: {operation.description}",
+            title=f"{kind}: {words}",
             crumbs=(Crumb(kind),),
             operation=operation,
+            words=words,
             state=operation_state(operation),
             progress=_progress(operation),
             **_speed(operation, now, is_advancing=operation.is_open and not more["no_worker"]),
@@ -180,10 +181,6 @@ def _operation(pk: UUID) -> Operation:
     return found_or_404(Operation.objects.using(managed_alias()).filter(pk=pk), text)
 
 
-def _kind(operation: Operation) -> str:
-    return label_of_kind(operation.kind)
-
-
 def operation_state(operation: Operation) -> State:
     """The state of an operation."""
     if operation.is_open and operation.cancel_requested:
@@ -193,8 +190,7 @@ def operation_state(operation: Operation) -> State:
 
 def _progress(operation: Operation) -> SafeString:
     highest = max(operation.total, operation.processed, 1)
-    percent = operation.processed * 100 // highest
-    return lists.template_html("progress", operation=operation, highest=highest, percent=percent)
+    return lists.template_html("progress", operation=operation, highest=highest, percent=operation.processed * 100 // highest)
 
 
 def _permission_of(operation: Operation) -> Permission:
@@ -230,6 +226,5 @@ def _speed(operation: Operation, now: datetime, *, is_advancing: bool) -> dict[s
     if took is None:
         return {}
     rate = operation.processed / took.total_seconds()
-    is_known = is_advancing and rate
-    left = timedelta(seconds=max(0, operation.total - operation.processed) / rate) if is_known else None
+    left = timedelta(seconds=max(0, operation.total - operation.processed) / rate) if is_advancing and rate else None
     return {"took": took, "rate": round(rate), "left": left}

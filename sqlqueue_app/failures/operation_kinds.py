@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final
 from uuid import UUID
 
 from django.utils.functional import Promise
@@ -32,8 +32,8 @@ from sqlqueue_app.failures.operation_batches import (
 from sqlqueue_app.failures.retrying import REDIRECTABLE, RETRIABLE, RetryBatch, RetryTargets, redirect_batch, remove
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
-from sqlqueue_app.models import FailureStatus
+from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, SqlQueueError
+from sqlqueue_app.models import FailureStatus, Operation
 from sqlqueue_app.status.queues import table_key
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import remove_rows, take_rows
@@ -136,10 +136,10 @@ class QueueOperation:
 
     def total(self, settings: Settings, scope: object) -> int:
         """The current number of messages; an estimate for a long queue."""
-        return queue_table(settings.database, self._read(scope).queue).depth().waiting
+        return queue_table(settings.database, self.read(scope).queue).depth().waiting
 
     def batch(self, settings: Settings, scope: object, cursor: str, limit: int, now: datetime) -> ProcessedBatch:
-        chosen = self._read(scope)
+        chosen = self.read(scope)
         table = queue_table(settings.database, chosen.queue)
         numbers, is_last = self._next(table, chosen, cursor, limit)
         outcome = BatchOutcome()
@@ -150,7 +150,7 @@ class QueueOperation:
         return ProcessedBatch(outcome, str(numbers[-1]) if numbers else cursor, is_last)
 
     def skip_first(self, settings: Settings, scope: object, cursor: str) -> str:
-        chosen = self._read(scope)
+        chosen = self.read(scope)
         numbers, _is_last = self._next(queue_table(settings.database, chosen.queue), chosen, cursor, 1)
         return str(numbers[0]) if numbers else cursor
 
@@ -168,7 +168,8 @@ class QueueOperation:
             raise _gone(scope.name) from None
         return numbers[:limit], len(numbers) <= limit
 
-    def _read(self, scope: object) -> QueueScope:
+    def read(self, scope: object) -> QueueScope:
+        """The scope of the row of an operation. Raises OperationRefused if it cannot be read."""
         return self.scope(QueueScope.from_json(scope))
 
 
@@ -248,7 +249,6 @@ class FailureKind:
 
 Scope = FailureSelection | QueueScope
 OperationKind = FailureKind | QueueOperation
-Kind = TypeVar("Kind", FailureKind, OperationKind)
 
 
 def error_queue_refusal(settings: Settings) -> str:
@@ -280,7 +280,10 @@ KINDS: Final[Mapping[str, OperationKind]] = {**FAILURE_KINDS, **{kind.name: kind
 
 def kind_of(name: str) -> OperationKind:
     """The kind with this name. ConfigurationError lists the known names."""
-    return _named(KINDS, name)
+    kind = KINDS.get(name)
+    if kind is None:
+        raise ConfigurationError(f"unknown kind of operation {name!r}: expected one of {', '.join(KINDS)}")
+    return kind
 
 
 def label_of_kind(name: str) -> str:
@@ -288,13 +291,9 @@ def label_of_kind(name: str) -> str:
     return str(KINDS[name].label) if name in KINDS else name
 
 
-def failure_kind_of(name: str) -> FailureKind:
-    """Like `kind_of`, for kinds that work on failed messages."""
-    return _named(FAILURE_KINDS, name)
-
-
-def _named(kinds: Mapping[str, Kind], name: str) -> Kind:
-    kind = kinds.get(name)
-    if kind is None:
-        raise ConfigurationError(f"unknown kind of operation {name!r}: expected one of {', '.join(kinds)}")
-    return kind
+def words_of(operation: Operation) -> str:
+    """What it works on, in the current language; as stored, in English, if this version cannot read its scope."""
+    try:
+        return kind_of(operation.kind).read(operation.scope).in_words()
+    except SqlQueueError:
+        return operation.description

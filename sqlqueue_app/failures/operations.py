@@ -25,6 +25,7 @@ from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Case, Count, IntegerField, Q, QuerySet, Value, When
+from django.utils import translation
 from django.utils.translation import gettext as _
 
 from sqlqueue_app.conf import Settings
@@ -37,7 +38,7 @@ from sqlqueue_app.failures.operation_batches import (
     merged_log,
     reason_of_status,
 )
-from sqlqueue_app.failures.operation_kinds import KINDS, OperationKind, Scope, failure_kind_of, kind_of
+from sqlqueue_app.failures.operation_kinds import FAILURE_KINDS, KINDS, OperationKind, Scope, kind_of
 from sqlqueue_app.failures.retrying import RetryTargets, Target
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import SqlQueueError, TransientError, counted
@@ -76,8 +77,8 @@ class Preview:
 
 
 def preview(settings: Settings, kind: str, selection: FailureSelection) -> Preview:
-    """The effect of an operation now, from the index. Changes and locks nothing. Raises OperationRefused like a request."""
-    chosen = failure_kind_of(kind)
+    """The effect of one of FAILURE_KINDS now, from the index. Changes and locks nothing. Raises OperationRefused like a request."""
+    chosen = FAILURE_KINDS[kind]
     scope = chosen.scope(selection)
     found = Preview()
     sends = chosen.name in ("retry", "redirect")
@@ -250,7 +251,8 @@ class OperationRunner:
         return row
 
     def _batch(self, operation_id: uuid.UUID) -> Operation:
-        with errors_of_alias(self.alias, "work on an operation"), transaction.atomic(using=self.alias):
+        # In English, because the reasons are stored for readers of all languages.
+        with translation.override(None), errors_of_alias(self.alias, "work on an operation"), transaction.atomic(using=self.alias):
             row = self._locked(operation_id)
             if row.cancel_requested:
                 return self._ended(row, OperationState.CANCELLED)
@@ -394,10 +396,11 @@ def create_operation(settings: Settings, kind: str, wanted: Scope, *, actor: Act
     with errors_of_alias(alias, "begin an operation"):
         if isinstance(scope, FailureSelection):
             scope = scope.as_of_now()
-        words = scope.in_words()
         total = chosen.total(settings, scope.to_json())
         if not total:
-            raise OperationRefused(_("There is no such message: %(selection)s.") % {"selection": words})
+            raise OperationRefused(_("There is no such message: %(selection)s.") % {"selection": scope.in_words()})
+        with translation.override(None):
+            words = scope.in_words()
         lease_until = runner.lease_until()
         return Operation.objects.using(alias).create(
             id=uuid.uuid4(),

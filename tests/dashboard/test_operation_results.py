@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 
 import pytest
 from django.test.utils import CaptureQueriesContext
+from django.utils import translation
 
-from sqlqueue_app.models import FailedMessage, FailureStatus, Instance, Operation, OperatorAction
+from sqlqueue_app.models import Event, FailedMessage, FailureGroup, FailureStatus, Instance, Operation, OperatorAction
 from sqlqueue_app.tables.rows import NewRow
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import FAILED_AT, acknowledgement, failed
@@ -171,3 +172,33 @@ def test_page_takes_few_statements(sqlite_database: QueueDatabase) -> None:
     with CaptureQueriesContext(sqlite_database.connection) as queries:
         assert client.get(page).status_code == 200
     assert len(queries) <= 15, len(queries)
+
+
+def test_texts_are_stored_in_english_and_shown_in_the_language_of_the_reader(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    middleware = queue_database.settings.MIDDLEWARE
+    queue_database.settings.MIDDLEWARE = [*middleware, "django.middleware.locale.LocaleMiddleware"]
+    group = fail(queue_database, [row("m-0")])[0].exception_group
+    assert group is not None
+    german = {"accept-language": "de"}
+    url = f"{FAILURES}archive/?group={group}&classifier=exception"
+    with translation.override("de"):
+        assert client_of("viewer").post(url, CONFIRMED, headers=german).status_code == 403
+        assert client_of("writer").post(url, CONFIRMED, headers=german).status_code == 302
+
+    operation = Operation.objects.get()
+    denied, done = OperatorAction.objects.order_by("pk")
+    event = Event.objects.get(kind="operation_completed")
+    title = FailureGroup.objects.get(pk=group).title
+    assert operation.description == event.subject == f"the group “{title}”; unresolved"
+    assert done.target == denied.target == f"the group “{title}”"
+    assert denied.reason == "You need the permission “Can archive failed messages, and bring them back”."
+
+    with translation.override("en"):
+        texts = {
+            page: Markup(client_of("viewer").get(f"{ADMIN}{page}/", headers=german).content.decode()).text()
+            for page in ("operation", f"operation/{operation.pk}", "operatoraction")
+        }
+    assert [page for page, text in texts.items() if "die Gruppe" not in text] == []
+    assert "unresolved" not in texts["operation"]
+    assert "You need the permission" not in texts["operatoraction"]

@@ -51,13 +51,10 @@ def wake_up_tables(settings: Settings, dialect: str, instance_names: Iterable[st
 
 
 def _once(tables: Iterable[PlannedTable], dialect: str) -> list[PlannedTable]:
-    found: dict[tuple[str, str | None, str | None], PlannedTable] = {}
+    found: dict[tuple[str | None, ...], PlannedTable] = {}
     for table in tables:
         check_address(table.address, dialect)
-        address = table.address
-        # Names that differ only in case are one table on SQLite and, with its usual collations, SQL Server.
-        name = address.table if dialect == "postgresql" else address.table.lower()
-        found.setdefault((name, address.schema, address.catalog), table)
+        found.setdefault(table_key(table.address), table)
     return list(found.values())
 
 

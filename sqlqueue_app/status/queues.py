@@ -250,11 +250,9 @@ def known_queues(
     the queues' database. Does not connect. AddressError for an invalid error or audit address.
     """
     book = book or address_book_of(settings)
-    found: dict[tuple[str, str | None, str | None], KnownQueue] = {}
+    found: dict[tuple[str | None, ...], KnownQueue] = {}
     for address, kind, endpoint in (*_of_settings(settings, book), *_callback_queues(settings, book, holders)):
-        # SQLite and, by its usual collations, SQL Server see one table where names differ only in case.
-        table = address.table if book.dialect == "postgresql" else address.table.lower()
-        key = (table, address.schema, address.catalog)
+        key = table_key(address)
         first = found.get(key)
         if first is None:
             found[key] = KnownQueue(name_of_queue(book, address), address, kind, (endpoint,))

@@ -197,13 +197,7 @@ def has_route(settings: Settings, message_type: str) -> bool:
 
 def schedules_without_route(settings: Settings) -> list[ScheduleSettings]:
     """The schedules whose message type has no route and no handling endpoint; imports handlers, does not connect."""
-    routes = Routes(settings.routes)
-    unrouted = [schedule for schedule in settings.schedules.values() if routes.find(full_name(schedule.send)) is None]
-    if not unrouted:
-        return []
-    handlers = (handler for endpoint in settings.endpoints.values() for handler in handlers_or_none(endpoint))
-    handled = {full_name(handler.message_type) for handler in handlers}
-    return [schedule for schedule in unrouted if full_name(schedule.send) not in handled]
+    return [each for each in settings.schedules.values() if not has_route(settings, each.send)]
 
 
 def handlers_or_none(endpoint: EndpointSettings) -> list[Handler]:

@@ -16,7 +16,7 @@ import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -289,7 +289,7 @@ class FailureIndexing:
         self._last: dict[str, int] = {}
 
     def job(self) -> BackgroundJob:
-        return BackgroundJob("index of failures", INDEX_SECONDS, self._run)
+        return BackgroundJob("index of failures", INDEX_SECONDS, self.index, retries_silently=True)
 
     def index(self) -> IndexState:
         """Update the index if an error queue has grown, and at every sixth call, once per interval in the cluster.
@@ -321,11 +321,6 @@ class FailureIndexing:
             last = numbers_of(known.filter(queue=queue.name).order_by("-row_version")[:1])
             self._last[queue.name] = max(last, default=0)
         return state
-
-    def _run(self) -> None:
-        # The database is unavailable, or (SQLite) locked by a long write: the next run retries.
-        with suppress(TransientError):
-            self.index()
 
 
 _LOCK: Final = "failure index is written"

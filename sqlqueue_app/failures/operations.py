@@ -15,7 +15,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -355,14 +354,8 @@ _MAX_OPERATIONS: Final = 20
 
 def bulk_operations_job(settings: Settings, stop: StopSignal) -> BackgroundJob:
     """Check for open operations every five seconds; one indexed statement while there are none."""
-    runner = OperationRunner(settings)
-
-    def run() -> None:
-        # The database is unavailable, or (SQLite) locked by a long write: the next run retries.
-        with suppress(TransientError):
-            run_open_operations(runner, stop)
-
-    return BackgroundJob("bulk operations", EVERY_SECONDS, run)
+    run = partial(run_open_operations, OperationRunner(settings), stop)
+    return BackgroundJob("bulk operations", EVERY_SECONDS, run, retries_silently=True)
 
 
 def run_open_operations(runner: OperationRunner, stop: StopSignal) -> int:

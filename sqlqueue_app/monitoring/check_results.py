@@ -8,7 +8,6 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -301,35 +300,16 @@ class _Change:
 logger = logging.getLogger("sqlqueue.background")
 
 
-class _Runner:
-    """Runs due checks. One object serves one thread at a time; others may compete with it.
-
-    `now` is the clock of the managed tables' database unless given.
-    """
-
-    def __init__(self, now: Callable[[], datetime] | None = None) -> None:
-        self._alias = managed_alias()
-        self._now = now or partial(database_now, self._alias)
-
-    def run_due(self) -> list[str]:
-        """Run the due checks, unless another process has. Returns their names. Raises DatabaseError."""
-        raise NotImplementedError
-
-    def _run(self) -> None:
-        # The database is unavailable, or (SQLite) locked by a long write: the next run retries.
-        with suppress(TransientError):
-            self.run_due()
-
-
 # A run that is later than this, as after an outage of the database, skips the checks of processes, which renew their
 # heartbeats every ten seconds and so before the next run.
 OUTAGE_GAP: Final = timedelta(seconds=1.5 * URGENT_INTERVAL)
 CLAIM_PREFIX: Final = "checks every "
 
 
-class CheckRunner(_Runner):
-    """Runs the built-in checks. `local` is the clock of the machine.
+class CheckRunner:
+    """Runs the built-in checks. One object serves one thread at a time; others may compete with it.
 
+    `now` is the clock of the managed tables' database unless given, `local` the clock of the machine.
     While nothing is due, a run is one transaction with two statements; the process that runs the checks has another transaction.
     """
 
@@ -342,7 +322,8 @@ class CheckRunner(_Runner):
         now: Callable[[], datetime] | None = None,
         local: Callable[[], datetime] = utc_now,
     ) -> None:
-        super().__init__(now)
+        self._alias = managed_alias()
+        self._now = now or partial(database_now, self._alias)
         self._settings = settings
         self._own = own
         self._in_doubt = in_doubt
@@ -353,7 +334,7 @@ class CheckRunner(_Runner):
         self._hash = hashlib.sha256(names.encode()).hexdigest()[:16]
 
     def job(self) -> BackgroundJob:
-        return BackgroundJob("checks", URGENT_INTERVAL, self._run)
+        return BackgroundJob("checks", URGENT_INTERVAL, self.run_due, retries_silently=True)
 
     def run_due(self) -> list[str]:
         """Run the due checks. A check that cannot run is logged, and reports nothing until it can."""
@@ -422,16 +403,17 @@ def custom_check_jobs() -> list[BackgroundJob]:
     return [ProjectChecks(checks).job()] if checks else []
 
 
-class ProjectChecks(_Runner):
-    """Runs the checks of the project."""
+class ProjectChecks:
+    """Runs the checks of the project. Threads and clock as for `CheckRunner`."""
 
     def __init__(self, checks: Sequence[HealthCheck], *, now: Callable[[], datetime] | None = None) -> None:
-        super().__init__(now)
+        self._alias = managed_alias()
+        self._now = now or partial(database_now, self._alias)
         self._checks = {claim_of_custom(each.name): each for each in checks}
 
     def job(self) -> BackgroundJob:
         """`run_due` as a separate background job: a check that hangs must not stop the built-in ones."""
-        return BackgroundJob("checks of the project", RUN_SECONDS, self._run)
+        return BackgroundJob("checks of the project", RUN_SECONDS, self.run_due, retries_silently=True)
 
     def run_due(self) -> list[str]:
         """Run the due checks. A check that is killed with its process runs again at its next time."""

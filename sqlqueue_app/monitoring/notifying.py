@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -215,7 +215,7 @@ class Notifications:
         stop.subscribe(self._wake.set)
 
     def job(self) -> BackgroundJob:
-        return BackgroundJob("notifications", EVERY_SECONDS, self._run)
+        return BackgroundJob("notifications", EVERY_SECONDS, self.evaluate, retries_silently=True)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -242,11 +242,6 @@ class Notifications:
         if is_waiting:
             self._wake.set()
         return is_waiting
-
-    def _run(self) -> None:
-        # The database is unavailable, or (SQLite) locked by a long write: the next run retries.
-        with suppress(TransientError):
-            self.evaluate()
 
     def _send(self) -> None:
         # A worker without this thread would send no more notifications.

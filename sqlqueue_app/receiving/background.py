@@ -17,7 +17,7 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.base import BaseScheduler
 from django.db import InterfaceError, OperationalError, connections
 
-from sqlqueue_app.messages.errors import DatabaseError
+from sqlqueue_app.messages.errors import DatabaseError, TransientError
 from sqlqueue_app.policies.polling import BUSY_PROBE_SECONDS, SLOW_TASK_TICK_SECONDS
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.tables.connections import POOL_IDLE_SECONDS, ConnectionPool
@@ -37,7 +37,8 @@ class BackgroundJob:
     """A function that is called at once and then periodically; an exception is logged and does not end the job.
 
     Jobs with `uses_database` may have to wait for it, and share a few threads, so that they never delay the others. `sooner`
-    returns after each call in how many seconds the next one is due, None for the regular time.
+    returns after each call in how many seconds the next one is due, None for the regular time. With `retries_silently` a
+    TransientError is not logged: the receivers log an unavailable database, and the next run does what this one has left.
     """
 
     name: str
@@ -45,6 +46,7 @@ class BackgroundJob:
     call: Callable[[], object]
     uses_database: bool = True
     sooner: Callable[[], float | None] | None = None
+    retries_silently: bool = False
 
 
 class _SteadyScheduler(BaseScheduler):  # type: ignore[misc]
@@ -161,6 +163,8 @@ def _run(job: BackgroundJob, kept: ConnectionPool) -> None:
         try:
             job.call()
         except Exception as error:
+            if job.retries_silently and isinstance(error, TransientError):
+                return
             extra = {"event": "background_job_failed", "job": job.name}
             # A database error needs only its text, a bug its traceback.
             trace = None if isinstance(error, (DatabaseError, OperationalError, InterfaceError)) else error

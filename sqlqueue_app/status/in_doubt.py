@@ -10,7 +10,6 @@ import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -20,7 +19,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.dialects.postgresql import CAN_PREPARE
-from sqlqueue_app.messages.errors import DatabaseError, TransientError
+from sqlqueue_app.messages.errors import DatabaseError
 from sqlqueue_app.models import DistributedTransaction
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.endpoint import transaction_log
@@ -75,7 +74,8 @@ class InDoubt:
 
     def jobs(self) -> list[BackgroundJob]:
         """`end_branches` as a background job; no job if no other database can have branches."""
-        return [BackgroundJob("branches in doubt", EVERY_SECONDS, self._run)] if self._can_have_branches else []
+        ending = BackgroundJob("branches in doubt", EVERY_SECONDS, self.end_branches, retries_silently=True)
+        return [ending] if self._can_have_branches else []
 
     @cached_property
     def _others(self) -> list[str]:
@@ -84,11 +84,6 @@ class InDoubt:
     @property
     def _can_have_branches(self) -> bool:
         return bool(self._others) and self._log.is_here
-
-    def _run(self) -> None:
-        # The database is unavailable, or (SQLite) locked by a long write: the next run does it.
-        with suppress(TransientError):
-            self.end_branches()
 
     def end_branches(self) -> Resolved:
         """Finish branches in doubt, and forget finished transactions. Logs unavailable databases once, and retries them later.

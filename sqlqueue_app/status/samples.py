@@ -21,7 +21,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from sqlqueue_app.conf import Settings, get_settings
-from sqlqueue_app.messages.errors import DatabaseError, TransientError
+from sqlqueue_app.messages.errors import DatabaseError
 from sqlqueue_app.models import EndpointSample, EndpointTotal, Instance, QueueSample, managed_alias
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.instances import claim, forget_claims, is_dead
@@ -221,13 +221,10 @@ class Sampling:
         self.rolled_up_at: datetime | None = None
 
     def job(self) -> BackgroundJob:
-        return BackgroundJob("queue samples", SAMPLE_SECONDS, self._run)
+        return BackgroundJob("queue samples", SAMPLE_SECONDS, self._run, retries_silently=True)
 
     def _run(self) -> None:
-        if self._next_sample is not None and self._clock() < self._next_sample:
-            return
-        # The database is unavailable, or (SQLite) locked by a long write: leaves a gap in a chart.
-        with suppress(TransientError):
+        if self._next_sample is None or self._clock() >= self._next_sample:
             self.sample()
 
     def sample(self) -> int:
@@ -386,12 +383,7 @@ class Measuring:
         self._now = now or partial(database_now, self._alias)
 
     def job(self) -> BackgroundJob:
-        return BackgroundJob("measures of endpoints", WRITE_SECONDS, self._run)
-
-    def _run(self) -> None:
-        # The database is unavailable, or (SQLite) locked by a long write: the next run writes.
-        with suppress(TransientError):
-            self.write()
+        return BackgroundJob("measures of endpoints", WRITE_SECONDS, self.write, retries_silently=True)
 
     def write(self) -> int:
         """Write the counts since the last call in one transaction. Returns the number of rows. Raises DatabaseError.

@@ -128,3 +128,18 @@ def test_only_a_bug_of_a_job_is_logged_with_its_traceback(caplog: pytest.LogCapt
 
     (record,) = [record for record in caplog.records if getattr(record, "event", "") == "background_job_failed"]
     assert bool(record.exc_info) is traced
+
+
+def test_outage_is_not_logged_by_a_job_that_retries_silently(events: Callable[[], list[str]]) -> None:
+    called = threading.Event()
+
+    def fail() -> None:
+        called.set()
+        raise ConnectionLost("gone")
+
+    jobs = BackgroundJobs([BackgroundJob("operations", 60.0, fail, retries_silently=True)])
+    jobs.start()
+    assert called.wait(60)
+    jobs.stop()
+
+    assert "background_job_failed" not in events()

@@ -89,6 +89,13 @@ def test_german_uses_one_word_for_each_term() -> None:
     assert condition == "weniger aktive Instanzen als der Mindestwert des Endpunkts"
 
 
+def test_severity_of_an_event_is_one_error() -> None:
+    """The word is also the kind of a queue, in which there may be several."""
+    assert {each: {entry.msgid: entry.msgstr for entry in catalog(each)}["error"] for each in LANGUAGES} == {
+        "de": "Fehler", "es": "error", "fr": "erreur",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_compiled_catalog_matches_its_source(language: str) -> None:
     written = {entry.msgid: texts_of(entry) for entry in catalog(language)}

@@ -322,16 +322,30 @@ def test_navigation_and_its_menus_fit_the_screen(filled: QueueDatabase, site: Si
     assert wider == []
 
 
-def test_growth_of_a_queue_fits_a_phone(filled: QueueDatabase, site: Site) -> None:
+def grow(database: QueueDatabase) -> None:
+    """The queue Sales has grown by a thousand messages in ten minutes."""
     before = MINUTE.start_of(datetime.now(UTC) - GROWN_IN)
     for minute in range(-1, 3):  # the page is later than the test by its own time
         at = before + timedelta(minutes=minute)
         QueueSample.objects.create(queue="Sales", taken_at=at, seconds=MINUTE.seconds, waiting=0, most_waiting=0)
-    table(filled, "Sales").send(message() for _ in range(1_000))
+    table(database, "Sales").send(message() for _ in range(1_000))
+
+
+def test_growth_of_a_queue_fits_a_phone(filled: QueueDatabase, site: Site) -> None:
+    grow(filled)
     window = site.window("viewer", phone=True)
     window.goto(f"{ADMIN}dashboard/")
     growth = window.locator("#content-main td").get_by_text("in 10 min")
     assert growth.evaluate("each => each.getBoundingClientRect().right <= each.closest('tr').getBoundingClientRect().right")
+
+
+def test_growth_of_a_queue_does_not_hide_its_failed_messages(filled: QueueDatabase, site: Site) -> None:
+    grow(filled)
+    window = site.window("viewer")
+    window.goto(f"{ADMIN}dashboard/")
+    assert window.locator("#content-main td").get_by_text("in 10 min").count() == 1
+    width, shown = window.eval_on_selector(".sq-scroll:has(> .sq-traffic)", "each => [each.scrollWidth, each.clientWidth]")
+    assert width <= shown
 
 
 def test_messages_of_a_diagram_are_links_in_their_order(filled: QueueDatabase, site: Site) -> None:

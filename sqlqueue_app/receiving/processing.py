@@ -141,6 +141,8 @@ class MessageProcessor:
     """Whether a transaction may have more than one message."""
     shares_transaction = True
     """Whether handlers get the connection of the receive transaction."""
+    has_lost = False
+    """Whether its last message is in no queue. Nothing is received afterwards: the error closes the thread's connections."""
 
     def __init__(
         self, config: ProcessorConfig, transaction: ReceiveTransaction, *, clock: Callable[[], float] = time.monotonic
@@ -627,12 +629,10 @@ class NonTransactionalProcessor(MessageProcessor):
             with all_or_none(self.transaction.table.alias):
                 self.recovery.write(action, delivery, failure)
         except DatabaseError as error:
-            logger.critical(
-                "message lost: it failed (%s) and could not be written to the error queue (%s)",
-                failure.message,
-                error,
-                extra=self.config.log_extra("message_lost", delivery.incoming.message_id),
-            )
+            text = "message lost: it failed (%s) and could not be written to the error queue (%s)"
+            extra = self.config.log_extra("message_lost", delivery.incoming.message_id)
+            logger.critical(text, failure.message, error, extra=extra)
+            self.has_lost = True
             raise
         self._report(delivery, action, failure)
         self.outcomes.given_up(delivery, failure, action)()

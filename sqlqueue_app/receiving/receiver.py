@@ -163,8 +163,9 @@ class QueuePoller:
                 processor.give_back()
             return found
         except DatabaseError as error:
-            text = "a message could not be finished and returned to its queue: %s"
-            logger.critical(text, error, extra=self._extra("message_stays"))
+            if not processor.has_lost:
+                text = "a message could not be finished and returned to its queue: %s"
+                logger.critical(text, error, extra=self._extra("message_stays"))
             raise
         finally:
             self.handling = False

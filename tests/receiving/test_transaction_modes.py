@@ -228,6 +228,21 @@ def test_mode_none_moves_a_message_whose_handler_has_lost_its_connection(
     assert not {"thread_died", "message_lost", "receive_failed"} & set(events())
 
 
+def test_mode_none_does_not_say_that_a_lost_message_is_in_its_queue(bench: Bench, events: Callable[[], list[str]]) -> None:
+    bench.configure(TRANSACTION_MODE="none")
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        with connections[bench.database.alias].cursor() as cursor:
+            cursor.execute(f"DROP TABLE {bench.table('error').qualified}")
+        raise ValueError("no")
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert [event for event in events() if event in ("message_lost", "message_stays")] == ["message_lost"]
+    assert bench.rows("Sales") == []
+
+
 @pytest.mark.parametrize("mode", ["receive_only", "transaction_scope"])
 def test_second_connection_that_was_cut_is_replaced(postgresql_bench: Bench, calls: Calls, mode: str) -> None:
     bench = postgresql_bench

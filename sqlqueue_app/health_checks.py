@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.messages.errors import ConfigurationError, dotted_path
 
 CheckFunction = Callable[[], Any]
 _Function = TypeVar("_Function", bound=CheckFunction)
@@ -31,7 +31,7 @@ class HealthCheck:
     @property
     def path(self) -> str:
         """The dotted path of the function, for errors and logs."""
-        return _path(self.function)
+        return dotted_path(self.function)
 
 
 class CheckRegistry:
@@ -108,15 +108,10 @@ def _check_function(name: str, function: Any) -> None:
     call = function if inspect.isroutine(function) else type(function).__call__
     if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
         raise ConfigurationError(
-            f"check {name!r} ({_path(function)}) is async or a generator: a thread of the worker calls it, where no event loop "
-            "runs; write a plain function, and call async code in it with asgiref's async_to_sync"
+            f"check {name!r} ({dotted_path(function)}) is async or a generator: a thread of the worker calls it, where no event "
+            "loop runs; write a plain function, and call async code in it with asgiref's async_to_sync"
         )
     try:
         inspect.signature(function).bind()
     except TypeError as error:
-        raise ConfigurationError(f"check {name!r} ({_path(function)}) must be callable without arguments: {error}") from error
-
-
-def _path(function: Any) -> str:
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return f"{getattr(function, '__module__', '?')}.{name}"
+        raise ConfigurationError(f"check {name!r} ({dotted_path(function)}) must be callable without arguments: {error}") from error

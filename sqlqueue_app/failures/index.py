@@ -41,7 +41,7 @@ from sqlqueue_app.messages.failure_groups import (
     unique_message_id,
 )
 from sqlqueue_app.messages.headers import Headers, read_headers
-from sqlqueue_app.messages.times import parse_time
+from sqlqueue_app.messages.times import time_or_none
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, managed_alias
 from sqlqueue_app.models.failures import fitting
 from sqlqueue_app.receiving.background import BackgroundJob
@@ -593,7 +593,7 @@ def _acknowledgement(row: PeekedRow, headers: Headers) -> Acknowledgement | None
 
 def _failure(queue: str, row: PeekedRow, headers: Headers, poison: str, now: datetime) -> FailureRow:
     message = IncomingMessage(row.id, headers, b"", row.correlation_id, row.reply_to_address)
-    failed_at = _time(headers.get(names.TIME_OF_FAILURE)) or message.time_sent or now
+    failed_at = time_or_none(headers.get(names.TIME_OF_FAILURE)) or message.time_sent or now
     groups = () if poison else groups_of(headers)
     fields = {each.classifier.field: each.id for each in groups}
     values: dict[str, Any] = {
@@ -617,17 +617,10 @@ def _failure(queue: str, row: PeekedRow, headers: Headers, poison: str, now: dat
     attempt = {
         **{name: values[name] for name in _ATTEMPT_VALUES},
         "worker": cut_text(headers.get(names.HOST_DISPLAY_NAME) or headers.get(names.PROCESSING_MACHINE) or "", _WORKER_CHARACTERS),
-        "started_at": _time(headers.get(names.HANDLER_START_TIME)),
-        "delayed_at": _time(headers.get(names.DELAYED_RETRIES_TIMESTAMP)),
+        "started_at": time_or_none(headers.get(names.HANDLER_START_TIME)),
+        "delayed_at": time_or_none(headers.get(names.DELAYED_RETRIES_TIMESTAMP)),
     }
     return FailureRow(row.row_version, unique, failed_at, values, attempt, groups)
 
 
 _GROUP_FIELDS: Final = tuple(each.name for each in FailedMessage._meta.get_fields() if each.name.endswith("_group"))
-
-
-def _time(text: str | None) -> datetime | None:
-    try:
-        return parse_time(text) if text else None
-    except ValueError:
-        return None

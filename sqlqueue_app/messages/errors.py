@@ -164,6 +164,12 @@ def counted(number: int, one: str, several: str = "") -> str:
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"
 
 
+def dotted_path(found: object) -> str:
+    """The dotted path of a class or function, for errors and logs; of another callable object, that of its class."""
+    name = getattr(found, "__qualname__", None) or type(found).__qualname__
+    return f"{getattr(found, '__module__', '?')}.{name}"
+
+
 def json_text(text: str) -> str:
     """A JSON text with control characters as JSON escapes."""
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlqueue_app.messages.errors import MessageTypeError
+from sqlqueue_app.messages.errors import MessageTypeError, dotted_path
 from sqlqueue_app.messages.type_hints import NAMES, check_mappable
 
 if TYPE_CHECKING:
@@ -61,15 +61,15 @@ class MessageTypes:
         """
         name = plain_name(found.name)
         other = self._by_name.get(name)
-        if other is not None and _path(other.cls) != _path(found.cls):
+        if other is not None and dotted_path(other.cls) != dotted_path(found.cls):
             raise MessageTypeError(
-                f"the message type {found.name!r} is registered twice: for {_path(other.cls)} and for "
-                f"{_path(found.cls)}; give one of them another name"
+                f"the message type {found.name!r} is registered twice: for {dotted_path(other.cls)} and for "
+                f"{dotted_path(found.cls)}; give one of them another name"
             )
         former = self._by_class.get(found.cls)
         if former is not None and former.name != found.name:
             raise MessageTypeError(
-                f"the class {_path(found.cls)} is registered as {former.name!r} already; it cannot be {found.name!r} too"
+                f"the class {dotted_path(found.cls)} is registered as {former.name!r} already; it cannot be {found.name!r} too"
             )
         self._by_name[name] = found
         self._by_class[found.cls] = found
@@ -79,17 +79,13 @@ class MessageTypes:
         """The type with exactly this name, or ``None``; the assemblies of type arguments are ignored."""
         return self._by_name.get(name if "[" not in name else plain_name(name))
 
-    def by_class(self, cls: type) -> MessageType | None:
-        """The type of exactly this class, or ``None``; an unregistered subclass has none."""
-        return self._by_class.get(cls)
-
     def of(self, message: object) -> MessageType:
         """The type of a message or message class. Raises :class:`MessageTypeError` if it is not registered."""
         cls = message if isinstance(message, type) else type(message)
         found = self._by_class.get(cls)
         if found is None:
             raise MessageTypeError(
-                f"the class {_path(cls)} is not a message type; "
+                f"the class {dotted_path(cls)} is not a message type; "
                 f'decorate it with @message_type("Namespace.{cls.__name__}"), or send a type name and a dict'
             )
         return found
@@ -214,7 +210,3 @@ def _check(name: object, assembly: object, names: object) -> None:
         raise MessageTypeError(f"the assembly {assembly!r} of {name!r} cannot be used; expected text like 'Shop.Messages'")
     if names is not None and names not in NAMES:
         raise MessageTypeError(f"names={names!r} of {name!r} is unknown; expected one of {', '.join(NAMES)}, or None")
-
-
-def _path(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"

@@ -34,6 +34,7 @@ from sqlqueue_app.messages.errors import (
     SeveralMessages,
     SoftTimeLimitExceeded,
     Unrecoverable,
+    dotted_path,
 )
 from sqlqueue_app.messages.headers import CONTENT_TYPE, CONTROL_MESSAGE, ENCLOSED_MESSAGE_TYPES, Intent
 from sqlqueue_app.messages.serializers import body_reader, deserialize_element, type_names_in
@@ -87,7 +88,7 @@ class Handler:
     @property
     def path(self) -> str:
         """The dotted path of the function, for logs and errors."""
-        return _path(self.function)
+        return dotted_path(self.function)
 
     def belongs_to(self, modules: Iterable[str]) -> bool:
         """Whether the function was defined, or registered, in one of the modules or below them."""
@@ -211,21 +212,21 @@ def _check_key(key: Any) -> None:
     """Raise HandlerError unless it can be called with the message, and returns its result at once."""
     expected = "expected a function of the message, as in key=lambda message: message.customer_id"
     if inspect.iscoroutinefunction(key):
-        raise HandlerError(f"@handles(…, key={_path(key)}): it is `async def`; {expected}")
+        raise HandlerError(f"@handles(…, key={dotted_path(key)}): it is `async def`; {expected}")
     if not callable(key):
         raise HandlerError(f"@handles(…, key={key!r}): {expected}")
     with contextlib.suppress(ValueError):  # written in C: has no signature
         try:
             inspect.signature(key).bind(None)
         except TypeError as error:
-            raise HandlerError(f"@handles(…, key={_path(key)}): {error}; {expected}") from error
+            raise HandlerError(f"@handles(…, key={dotted_path(key)}): {error}; {expected}") from error
 
 
 def named_type(message: Any, *, where: str = "@handles") -> tuple[str, type | None]:
     """The type name and the class for an argument of a decorator. Checked at registration, so that mistakes surface early."""
     if inspect.isroutine(message) or (inspect.isclass(message) and "__call__" in vars(message)):
         raise HandlerError(
-            f"{where} decorates {_path(message)} without a message type: "
+            f"{where} decorates {dotted_path(message)} without a message type: "
             f"write {where}(PlaceOrder) for a message class, or {where}('Sales.PlaceOrder') for a type name"
         )
     if not isinstance(message, str):
@@ -263,14 +264,14 @@ def _checked_call(function: Any) -> HandlerFunction | None:
     call = function if inspect.isroutine(function) else function.__call__
     if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
         kind = "an async generator" if inspect.isasyncgenfunction(call) else "a generator"
-        raise HandlerError(f"handler {_path(function)} is {kind}, of which nothing would run: write it without yield")
+        raise HandlerError(f"handler {dotted_path(function)} is {kind}, of which nothing would run: write it without yield")
     try:
         inspect.signature(function).bind(None, None)
     except TypeError as error:
-        raise HandlerError(f"handler {_path(function)} must take (message, context): {error}") from error
+        raise HandlerError(f"handler {dotted_path(function)} must take (message, context): {error}") from error
     except ValueError as error:  # written in C: has no signature
         raise HandlerError(
-            f"handler {_path(function)} has no signature to check: expected a function that takes (message, context)"
+            f"handler {dotted_path(function)} has no signature to check: expected a function that takes (message, context)"
         ) from error
     return async_to_sync(with_timeout(call)) if inspect.iscoroutinefunction(call) else None
 
@@ -291,11 +292,6 @@ def with_timeout(call: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, A
             raise SoftTimeLimitExceeded from error
 
     return limited
-
-
-def _path(function: Any) -> str:
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return f"{getattr(function, '__module__', '?')}.{name}"
 
 
 _REMEMBERED_TEXTS = 1000

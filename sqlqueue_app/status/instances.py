@@ -7,12 +7,11 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import QuerySet
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from sqlqueue_app.conf import Settings, instance_name
 from sqlqueue_app.messages.errors import (
@@ -34,6 +33,7 @@ from sqlqueue_app.status.queues import (
     address_book_of,
     known_queues,
 )
+from sqlqueue_app.status.texts import in_utc
 from sqlqueue_app.tables.connections import errors_of_alias, guarded_read, optional_read
 from sqlqueue_app.tables.installation import drop_queue
 from sqlqueue_app.tables.queue import Depth, QueueTable, queue_table
@@ -178,7 +178,7 @@ def read_callback_queues() -> list[CallbackQueue]:
 
 def _with_replaced(found: list[InstanceStatus], rows: Iterable[Instance]) -> tuple[InstanceStatus, ...]:
     starts = sorted((each.endpoint, each.started_at) for each in found if each.alive)
-    heartbeats = [_aware(row.heartbeat_at) for row in rows]
+    heartbeats = [in_utc(row.heartbeat_at) for row in rows]
     # The process with the oldest heartbeat is replaced first.
     for place in sorted((place for place, each in enumerate(found) if not each.alive), key=heartbeats.__getitem__):
         endpoint = found[place].endpoint
@@ -194,13 +194,7 @@ def clock_of_rows(rows: Iterable[Instance | CallbackQueue]) -> datetime | None:
     first: Any = next(iter(rows), None)
     if first is None:
         return None
-    return _aware(first.database_now).replace(microsecond=0)
-
-
-def _aware(instant: datetime) -> datetime:
-    # Without USE_TZ Django gives instants in its own time zone.
-    aware = timezone.make_aware(instant, timezone.get_default_timezone()) if timezone.is_naive(instant) else instant
-    return aware.astimezone(UTC)
+    return in_utc(first.database_now).replace(microsecond=0)
 
 
 def status_of_row(row: Any) -> InstanceStatus:
@@ -212,7 +206,7 @@ def status_of_row(row: Any) -> InstanceStatus:
         host=row.host,
         pid=row.pid,
         callback_queue=row.callback_queue,
-        started_at=_aware(row.started_at),
+        started_at=in_utc(row.started_at),
         heartbeat_age=now - row.heartbeat_at,
         alive=not is_dead(row, now),
         threads=_counts(row.threads),
@@ -220,10 +214,10 @@ def status_of_row(row: Any) -> InstanceStatus:
         version=row.version,
         busy=_counts(row.busy),
         paused=row.paused,
-        paused_since=row.paused_since and _aware(row.paused_since),
+        paused_since=row.paused_since and in_utc(row.paused_since),
         paused_by=row.paused_by,
-        asked_at=row.asked_at and _aware(row.asked_at),
-        heartbeat_at=_aware(row.heartbeat_at),
+        asked_at=row.asked_at and in_utc(row.asked_at),
+        heartbeat_at=in_utc(row.heartbeat_at),
         id=row.pk,
         requested_ago=now - row.asked_at if row.asked_at is not None and row.asked_at > row.heartbeat_at else None,
     )

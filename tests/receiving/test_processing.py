@@ -26,7 +26,7 @@ class PlaceOrder:
     total: int = 0
 
 
-if message_types.by_class(PlaceOrder) is None:
+if message_types.by_name("Test.PlaceOrder") is None:
     message_type("Test.PlaceOrder")(PlaceOrder)
 
 

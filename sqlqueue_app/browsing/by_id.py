@@ -301,4 +301,4 @@ def _in_lake(settings: Settings, message_id: str) -> list[MessageStatus]:
         read = messages_of_lake(search(lake.lake, lake.files, query, seconds=LAKE_SECONDS).messages)
     except (LakeError, LakeEngineMissing):
         return []
-    return [_status(message_id, each) for each in (*read.handled, *(read.failed or {}).values())]
+    return [_status(message_id, each) for each in (*read.handled, *read.failed.values())]

@@ -196,7 +196,7 @@ def read_conversation(settings: Settings, conversation: str) -> ConversationResu
 
     failures = failures_where(Q(conversation_id=fitting("conversation_id", conversation)))
     rows, extent, problems = scan_rows(settings, RowSearch((needle_of(conversation),), fits=fits, match_case=True))
-    lake = read_lake(settings, conversation, limit=MAX_MESSAGES)
+    lake = read_lake(settings, conversation)
     again = {
         unique: each for unique, each in failures.items() if unique not in lake.again or each.status == FailureStatus.UNRESOLVED
     }
@@ -614,7 +614,7 @@ class LakeMessages:
     """Messages from the lake: handled ones, and the last copy of each failure by unique id."""
 
     handled: tuple[ConversationMessage, ...] = ()
-    failed: Mapping[UUID, ConversationMessage] | None = None
+    failed: Mapping[UUID, ConversationMessage] = field(default_factory=dict)
     extent: LakeScanExtent | None = None
 
     @property
@@ -623,7 +623,7 @@ class LakeMessages:
         return frozenset(each.failure for each in self.handled if each.failure is not None)
 
 
-def read_lake(settings: Settings, conversation: str, *, limit: int) -> LakeMessages:
+def read_lake(settings: Settings, conversation: str) -> LakeMessages:
     """Read a conversation from the lake; empty without a lake. At most four statements. Raises ConnectionLost."""
     lake = known_lake(settings)
     if not lake.lake:
@@ -631,9 +631,8 @@ def read_lake(settings: Settings, conversation: str, *, limit: int) -> LakeMessa
     if lake.problem:
         return LakeMessages(extent=LakeScanExtent(problem=lake.problem))
     try:
-        found = search(
-            lake.lake, lake.files, SearchQuery(conversation=conversation, size=limit, headers=True), seconds=LAKE_SECONDS
-        )
+        query = SearchQuery(conversation=conversation, size=MAX_MESSAGES, headers=True)
+        found = search(lake.lake, lake.files, query, seconds=LAKE_SECONDS)
     except (LakeError, LakeEngineMissing) as error:
         return LakeMessages(extent=LakeScanExtent(problem=str(error)))
     problem = "; ".join(found.problems[:3]) or ("the time limit was reached" if found.is_partial else "")
@@ -665,7 +664,7 @@ def _only_in_lake(
         for each in lake.handled
         if (each.queue, each.row_version, each.message_id) not in rows
     ]
-    failed = [each for unique, each in (lake.failed or {}).items() if unique not in failures and unique not in later]
+    failed = [each for unique, each in lake.failed.items() if unique not in failures and unique not in later]
     return [*handled, *(each for each in failed if (each.queue, each.row_version, each.message_id) not in rows)]
 
 

@@ -153,7 +153,7 @@ def _search_archive(
         return ArchiveSearch(lake, problem=str(error)), []
     newest = sorted(found.values(), key=attrgetter("counted_at", "row_version", "path_queue"), reverse=True)[:MAX_FROM_ARCHIVE]
     read = messages_of_lake(newest)
-    return ArchiveSearch(lake, results), [*read.handled, *(read.failed or {}).values()]
+    return ArchiveSearch(lake, results), [*read.handled, *read.failed.values()]
 
 
 def _archive_queries(text: str, *, bodies: bool) -> Iterator[SearchQuery]:

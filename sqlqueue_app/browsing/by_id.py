@@ -34,8 +34,8 @@ from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.lake.data_files import LakeEngineMissing, LakeError
 from sqlqueue_app.lake.search import SearchQuery, search
 from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.envelope import guid_of
 from sqlqueue_app.messages.errors import ConfigurationError, TaskRevoked, WireFormatError
-from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.models import HandledMessage, TaskResult, managed_alias
 from sqlqueue_app.models.failures import fitting
 from sqlqueue_app.sending.sender import current_handling

@@ -24,9 +24,9 @@ from sqlqueue_app.lake.columns import FAILURES
 from sqlqueue_app.lake.data_files import LakeEngineMissing, LakeError
 from sqlqueue_app.lake.search import FoundMessage, SearchQuery, search
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.envelope import message_times
+from sqlqueue_app.messages.envelope import guid_of, message_times
 from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseError, PoisonMessage
-from sqlqueue_app.messages.failure_groups import guid_of, processing_endpoint, unique_message_id
+from sqlqueue_app.messages.failure_groups import processing_endpoint, unique_message_id
 from sqlqueue_app.messages.headers import Headers, Intent, read_headers
 from sqlqueue_app.messages.types import resolve_enclosed
 from sqlqueue_app.models import CallbackQueue, CopyOutcome, FailedMessage, FailureStatus, LakeCopy, managed_alias

@@ -23,9 +23,8 @@ from sqlqueue_app.browsing.bodies import DecodedBody, decode_body
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.lake.search import FoundMessage
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.envelope import IncomingMessage
+from sqlqueue_app.messages.envelope import IncomingMessage, guid_of
 from sqlqueue_app.messages.errors import PoisonMessage, QueueNotFound, SqlQueueError
-from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.messages.headers import Headers, read_headers
 from sqlqueue_app.messages.types import full_name
 from sqlqueue_app.models import FailedMessage, managed_alias
@@ -432,12 +431,8 @@ def find_sent_message(
 
 def _row_version(table: QueueTable, message_id: str) -> int | None:
     """Search by row id, which usually equals the message id, else by the headers of the first rows."""
-    try:
-        wanted = UUID(message_id)
-        found = find_ids(table, [wanted], limit=EXACT_COUNT_LIMIT).get(wanted)
-    except ValueError:
-        found = None
-    if found is not None:
+    wanted = guid_of(message_id)
+    if wanted is not None and (found := find_ids(table, [wanted], limit=EXACT_COUNT_LIMIT).get(wanted)) is not None:
         return found
     rows = (summary_of(row) for row in table.peek(SEARCHED_ROWS, body_limit=0))
     return next((row.row_version for row in rows if row.message_id == message_id), None)

@@ -33,7 +33,8 @@ from sqlqueue_app.browsing.conversations import (
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.lake.data_files import LakeEngineMissing, LakeError
 from sqlqueue_app.lake.search import FoundMessage, Results, SearchQuery, search
-from sqlqueue_app.messages.failure_groups import guid_of, unique_message_id
+from sqlqueue_app.messages.envelope import guid_of
+from sqlqueue_app.messages.failure_groups import unique_message_id
 from sqlqueue_app.messages.headers import json_texts
 from sqlqueue_app.models import TaskResult, managed_alias
 from sqlqueue_app.models.failures import fitting

@@ -21,7 +21,7 @@ from sqlqueue_app.dashboard.lists import NUMBER, WIDE, DaysFilter, ListAdmin, Ta
 from sqlqueue_app.dashboard.operations import operation_state
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.failures.operation_kinds import KINDS, words_of
-from sqlqueue_app.messages.failure_groups import guid_of
+from sqlqueue_app.messages.envelope import guid_of
 from sqlqueue_app.monitoring.checks import describe_finding, label_of
 from sqlqueue_app.status.events import CATALOGUE, SubjectKind
 from sqlqueue_app.status.retention import EVENTS_KEPT

@@ -16,8 +16,7 @@ from sqlqueue_app.dashboard.access import Permission, may, refusal_text
 from sqlqueue_app.dashboard.page import PageAdmin, number_of
 from sqlqueue_app.failures.queries import traces_of
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.envelope import message_times
-from sqlqueue_app.messages.failure_groups import guid_of
+from sqlqueue_app.messages.envelope import guid_of, message_times
 from sqlqueue_app.models import FailedMessage
 from sqlqueue_app.status.queues import queue_name_at
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION, QueueTable

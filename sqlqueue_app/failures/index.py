@@ -29,14 +29,13 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.envelope import IncomingMessage
+from sqlqueue_app.messages.envelope import IncomingMessage, guid_of
 from sqlqueue_app.messages.errors import DatabaseError, PoisonMessage, TransientError
 from sqlqueue_app.messages.failure_groups import (
     CLASSIFIERS,
     Group,
     deterministic_guid,
     groups_of,
-    guid_of,
     processing_endpoint,
     unique_message_id,
 )

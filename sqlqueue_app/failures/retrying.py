@@ -34,9 +34,8 @@ from sqlqueue_app.failures.operation_batches import (
 from sqlqueue_app.failures.queries import MAX_ROWS
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
-from sqlqueue_app.messages.envelope import columns_of, new_message_id
+from sqlqueue_app.messages.envelope import columns_of, guid_of, new_message_id
 from sqlqueue_app.messages.errors import AddressError, QueueNotFound, SqlQueueError, TableMismatch, WireFormatError
-from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
 from sqlqueue_app.models import FailedMessage, FailureStatus, Redirect, managed_alias
 from sqlqueue_app.receiving.destinations import allowed_destinations
@@ -102,13 +101,9 @@ def row_to_send(table: QueueTable, headers: Headers, body: bytes | None) -> NewR
 
 
 def _row_id_for(table: QueueTable, headers: Headers) -> str:
-    """The row id for these headers: new on PostgreSQL, elsewhere the message id if that is a GUID."""
-    try:
-        if table.dialect.name != "postgresql":
-            return str(uuid.UUID(headers.get(names.MESSAGE_ID) or ""))
-    except ValueError:
-        pass
-    return new_message_id()
+    """The row id for these headers: new where it must be unique, elsewhere the message id if that is a GUID."""
+    message_id = None if table.has_unique_ids else guid_of(headers.get(names.MESSAGE_ID))
+    return new_message_id() if message_id is None else str(message_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _, ngettext
 
 from sqlqueue_app.messages import failure_groups
+from sqlqueue_app.messages.envelope import guid_of
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, managed_alias
 from sqlqueue_app.status.queues import address_of_queue
 
@@ -255,7 +256,7 @@ def _of_id(text: str) -> Q:
 def has_id(text: str) -> Q:
     """The condition for the messages with exactly this message id or unique id."""
     condition = Q(message_id=text)
-    unique = failure_groups.guid_of(text)
+    unique = guid_of(text)
     if unique is None:
         return condition
     # People type GUIDs in several forms.
@@ -266,7 +267,7 @@ def _contains(word: str) -> Q:
     condition = Q()
     for column in _SEARCHED:
         condition |= Q(**{f"{column}__icontains": word})
-    unique = failure_groups.guid_of(word)
+    unique = guid_of(word)
     return condition if unique is None else condition | Q(pk=unique)
 
 
@@ -322,7 +323,7 @@ def _read_ids(texts: list[str], problems: list[str]) -> tuple[UUID, ...]:
         return ()
     found = []
     for text in texts:
-        if (unique := failure_groups.guid_of(text)) is None:
+        if (unique := guid_of(text)) is None:
             problems.append(_("“%(value)s” is not the id of a failed message.") % {"value": text[:80]})
         else:
             found.append(unique)
@@ -337,7 +338,7 @@ def _read_group(lists: Mapping[str, list[str]], problems: list[str]) -> tuple[UU
 
 
 def _read_group_id(text: str, problems: list[str]) -> UUID | None:
-    group = failure_groups.guid_of(text) if text else None
+    group = guid_of(text) if text else None
     if text and group is None:
         problems.append(_("“%(value)s” is not the id of a group.") % {"value": text[:80]})
     return group

@@ -179,6 +179,14 @@ def new_message_id() -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
+def guid_of(text: str | None) -> uuid.UUID | None:
+    """Parse a text as a GUID; None for any other text."""
+    try:
+        return uuid.UUID(text or "")
+    except ValueError:
+        return None
+
+
 def shared_headers(
     *,
     endpoint: str | None,

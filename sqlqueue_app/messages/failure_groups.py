@@ -21,6 +21,7 @@ from typing import Final
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import is_blank
+from sqlqueue_app.messages.envelope import guid_of
 
 _WORD: Final = re.compile(r"[ \t]*\w+[ \t]+")
 # Only white space ends a name, a line break does not; longer text is not a name.
@@ -148,14 +149,6 @@ def deterministic_guid(*parts: str) -> uuid.UUID:
     return uuid.UUID(bytes_le=hashlib.md5(text, usedforsecurity=False).digest())
 
 
-def guid_of(text: str | None) -> uuid.UUID | None:
-    """Parse a text as a GUID; None for any other text."""
-    try:
-        return uuid.UUID(text or "")
-    except ValueError:
-        return None
-
-
 @dataclass(frozen=True, slots=True)
 class Classifier:
     """A way to group: `name` is ServiceControl's, `key` is used in URLs, `field` is the column of FailedMessage."""
@@ -238,10 +231,8 @@ def _by_instance(headers: Headers) -> str | None:
         return instance
     if _by_endpoint(headers) is None:
         return None
-    try:
-        return uuid.UUID(headers.get(names.HOST_ID) or str(uuid.UUID(int=0))).hex
-    except ValueError:
-        return None
+    host_id = guid_of(headers.get(names.HOST_ID) or str(uuid.UUID(int=0)))
+    return None if host_id is None else host_id.hex
 
 
 def _by_endpoint(headers: Headers) -> str | None:

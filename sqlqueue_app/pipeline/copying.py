@@ -15,6 +15,7 @@ from django.db.models import Q, QuerySet
 
 from sqlqueue_app.lake.columns import FAILURES, FATES, TABLES
 from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.envelope import guid_of
 from sqlqueue_app.models import BatchKind, CopyOutcome, FailedMessage, FailureStatus, LakeBatch, LakeCopy
 from sqlqueue_app.pipeline.lake_batches import PreparedBatch, WrittenBatch, count_batch, make_batch, write_parsed, write_rows
 from sqlqueue_app.pipeline.manifest import Commit, count_in_run
@@ -175,7 +176,7 @@ class OutcomeTracker:
 
     def _changes(self, copies: Sequence[LakeCopy], now: datetime) -> Iterator[LakeCopy]:
         """Set the new outcome of each copy that has one, without saving."""
-        ids = {each.pk: _uuid(each.unique_message_id) for each in copies}
+        ids = {each.pk: guid_of(each.unique_message_id) for each in copies}
         failures = FailedMessage.objects.using(self._tools.alias).in_bulk([each for each in ids.values() if each is not None])
         for each in copies:
             key = ids[each.pk]
@@ -231,10 +232,3 @@ def outcome_of(copy: LakeCopy, failure: FailedMessage | None) -> CopyOutcome:
     is_same_row = (failure.queue, failure.row_version) == (copy.queue, copy.row_version)
     # The message waits in another row: it was retried and failed again.
     return before if failure.row_version is None or is_same_row else CopyOutcome.RETRIED
-
-
-def _uuid(text: str) -> uuid.UUID | None:
-    try:
-        return uuid.UUID(text)
-    except ValueError:
-        return None

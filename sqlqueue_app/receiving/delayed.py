@@ -16,7 +16,7 @@ from sqlqueue_app.conf import EndpointSettings, Settings
 from sqlqueue_app.dialects.schema import wake_up_channel
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import AddressBook
-from sqlqueue_app.messages.envelope import body_for_null, columns_of
+from sqlqueue_app.messages.envelope import body_for_null, columns_of, guid_of
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, LockTimeout, PoisonMessage, QueueNotFound, TransientError
 from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
 from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS, BackOff
@@ -58,10 +58,7 @@ class DueMessage:
     @property
     def row_id(self) -> uuid.UUID:
         """The message id if it can be a row id, from which transports 1.x and 2.x take it."""
-        try:
-            return uuid.UUID(self.headers.get(names.MESSAGE_ID) or "")
-        except ValueError:
-            return uuid.uuid4()
+        return guid_of(self.headers.get(names.MESSAGE_ID)) or uuid.uuid4()
 
     def row(self, table: QueueTable) -> NewRow:
         """The row for the destination."""

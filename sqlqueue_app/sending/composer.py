@@ -20,6 +20,7 @@ from sqlqueue_app.messages.envelope import (
     NewMessage,
     OutgoingMessage,
     columns_of,
+    guid_of,
     new_message_id,
     outgoing_headers,
     shared_headers,
@@ -539,10 +540,8 @@ def _row_id(message_id: str | None) -> str:
     # Our own ids have this form already.
     if _GUID.fullmatch(message_id):
         return message_id
-    try:
-        return str(uuid.UUID(message_id))
-    except ValueError:
-        return new_message_id()
+    found = guid_of(message_id)
+    return new_message_id() if found is None else str(found)
 
 
 def delayed_row(message: OutgoingMessage, book: AddressBook, now: datetime) -> NewRow:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 
@@ -17,6 +16,7 @@ from sqlqueue_app.failures.queries import find_messages, group_exists, read_all_
 from sqlqueue_app.failures.retrying import RETRIABLE
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument
+from sqlqueue_app.messages.envelope import guid_of
 from sqlqueue_app.messages.errors import ConfigurationError, counted, terminal_text
 from sqlqueue_app.models import ActionResult, Operation, OperationState
 from sqlqueue_app.status.events import command_actor, record_action
@@ -70,8 +70,8 @@ class Command(SqlQueueCommand):
             retriable = replace(selection, statuses=RETRIABLE)
             return retriable if retriable.queryset().exists() else selection
         if options["group"] is not None:
-            group = _group(options["group"])
-            if group is None:
+            group = guid_of(options["group"])
+            if group is None or not group_exists(group):
                 raise ConfigurationError(f"there is no group of failures with the id {options['group']!r}: see the admin")
             return FailureSelection(group=group)
         return FailureSelection()
@@ -133,14 +133,6 @@ class Command(SqlQueueCommand):
             self.stdout.write(f"{counted(found.not_eligible, 'message')} would not be")
         for text, count in found.in_words():
             self.stdout.write(f"  {count:,}: {terminal_text(text)}")
-
-
-def _group(text: str) -> UUID | None:
-    try:
-        group = UUID(text)
-    except ValueError:
-        return None
-    return group if group_exists(group) else None
 
 
 def _document(operation: Operation) -> dict[str, Any]:

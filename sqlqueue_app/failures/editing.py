@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -146,9 +146,13 @@ def read_edited_headers(text: str) -> Headers:
         raise EditRefused(_("The headers are not valid JSON: %(error)s") % {"error": error}) from error
     if not isinstance(headers, dict) or not all(value is None or isinstance(value, str) for value in headers.values()):
         raise EditRefused(_("The headers must be one JSON object with texts, or null, as values."))
+    _refuse_locked(headers)
+    return headers
+
+
+def _refuse_locked(headers: Iterable[str]) -> None:
     if locked := sorted(filter(is_locked, headers)):
         raise EditRefused(_("These headers cannot be changed: %(names)s") % {"names": ", ".join(locked)})
-    return headers
 
 
 def check_body(text: str, content_type: str | None) -> None:
@@ -179,8 +183,7 @@ def edit_and_retry(
     DatabaseErrors; nothing has changed in either case.
     """
     check_body(body, headers.get(names.CONTENT_TYPE))
-    if locked := sorted(filter(is_locked, headers)):
-        raise EditRefused(_("These headers cannot be changed: %(names)s") % {"names": ", ".join(locked)})
+    _refuse_locked(headers)
     alias = managed_alias()
     at = database_now(alias)
     with errors_of_alias(alias, "edit a failed message"), transaction.atomic(using=alias):

@@ -10,7 +10,7 @@ import logging
 import threading
 
 from sqlqueue_app.messages.envelope import IncomingMessage
-from sqlqueue_app.messages.errors import ConfigurationError, TransientError
+from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.tables.managed import HandledTable, key_of
 
@@ -64,13 +64,10 @@ class Duplicates:
 
     def job(self) -> BackgroundJob:
         """The job that deletes old ids."""
-        return BackgroundJob(f"forget handled messages of {self._queue}", FORGET_EVERY_SECONDS, self.forget)
+        name = f"forget handled messages of {self._queue}"
+        return BackgroundJob(name, FORGET_EVERY_SECONDS, self.forget, retries_silently=True)
 
     def forget(self) -> None:
         """Delete ids older than DEDUPLICATE_FOR, in batches that are committed one by one."""
-        try:
-            while self._table.forget(self._queue[:_QUEUE_CHARACTERS], self._seconds, FORGET_BATCH) == FORGET_BATCH:
-                pass
-        except TransientError:
-            # A slow handler on SQLite, or an unavailable database: the next run deletes them.
-            return
+        while self._table.forget(self._queue[:_QUEUE_CHARACTERS], self._seconds, FORGET_BATCH) == FORGET_BATCH:
+            pass

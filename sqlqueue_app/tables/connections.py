@@ -391,10 +391,8 @@ def raise_table_error(table: Table, doing: str, error: Exception) -> None:
     kind = _kind_of(table.dialect, error)
     if kind is None:
         return
-    ours = kind(f"failed to {doing}: {str(error).strip()}")
-    if isinstance(ours, QueueNotFound):
-        ours.table, ours.queue = table.qualified, table.address.table
-    raise ours from error
+    text = f"failed to {doing}: {str(error).strip()}"
+    raise (missing_table(table, text) if kind is QueueNotFound else kind(text)) from error
 
 
 def _is_missing(table: Table) -> bool:

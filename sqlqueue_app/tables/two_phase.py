@@ -168,11 +168,6 @@ class PreparedBranch:
     prepared_at: datetime
 
 
-def has_written(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the open transaction has written or locked a row."""
-    return bool(fetch_all(connection, _dialect().statement("transaction_has_written"))[0][0])
-
-
 def prepare(connection: BaseDatabaseWrapper, branch: BranchId) -> None:
     """Phase one: turn the open transaction into a branch that any session can commit, even after a server crash.
 
@@ -394,8 +389,8 @@ class Participant:
         return raw is None or self.connection.closed_in_transaction or raw.info.transaction_status == _IN_ERROR
 
     def has_written(self) -> bool:
-        """Whether the transaction has any changes to commit."""
-        return has_written(self.connection)
+        """Whether the open transaction has written or locked a row."""
+        return bool(fetch_all(self.connection, _dialect().statement("transaction_has_written"))[0][0])
 
     def commit_plainly(self) -> Hooks:
         """Commit a transaction that has written nothing, and return its hooks."""

@@ -22,13 +22,21 @@ from django.db.transaction import Atomic
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
-from sqlqueue_app.messages.errors import AddressError, BodyNotFound, MessageBodyError, PoisonMessage, SqlQueueError, counted
+from sqlqueue_app.messages.errors import (
+    AddressError,
+    BodyNotFound,
+    MessageBodyError,
+    PoisonMessage,
+    SqlQueueError,
+    TableMismatch,
+    counted,
+)
 from sqlqueue_app.messages.headers import Headers, Intent, read_headers
 from sqlqueue_app.messages.serializers import CONTENT_TYPES, deserialize, is_xml, number_in_dict, serialize
 from sqlqueue_app.messages.times import as_delay, parse_time
 from sqlqueue_app.messages.types import registry as message_types, resolve_enclosed
 from sqlqueue_app.sending.claim_checks import claim_checks_of, claimed_body
-from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues
+from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues, table_key
 from sqlqueue_app.tables.connections import connection_of
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
@@ -223,7 +231,7 @@ def sent(message: type | str | None = None, *, to: str | None = None) -> list[Se
         name = type_name(message)
         found = [each for each in found if name in each.message_types]
     if to is not None:
-        found = [each for each in found if each.address == book.parse(to)]
+        found = [each for each in found if table_key(each.address) == table_key(book.parse(to))]
     return sorted(found, key=lambda each: each.headers.get(names.TIME_SENT) or "")
 
 
@@ -275,17 +283,19 @@ def _waiting(settings: Settings, book: AddressBook) -> Iterator[SentMessage]:
 
 def _messages(table: QueueTable) -> Iterator[SentMessage]:
     if table.exists():
-        for row in table.peek(MAX_ROWS, after=-(2**63), body_limit=_WHOLE_BODY):
-            yield from _message(table.address, row.headers, row.body)
+        with suppress(TableMismatch):  # every send to a table that is no queue was refused
+            table.layout()
+            for row in table.peek(MAX_ROWS, after=-(2**63), body_limit=_WHOLE_BODY):
+                yield from _message(table.address, row.headers, row.body)
 
 
 def _queues(settings: Settings) -> list[QueueTable]:
     """The tables that this process has used and the main queues, without error and audit queues."""
     known = known_queues(settings)
-    others = {entry.address for entry in known if entry.kind in (QueueKind.ERROR, QueueKind.AUDIT)}
+    others = {table_key(entry.address) for entry in known if entry.kind in (QueueKind.ERROR, QueueKind.AUDIT)}
     own = [queue_table(settings.database, entry.address) for entry in known if entry.kind in (QueueKind.MAIN, QueueKind.SATELLITE)]
-    tables = {table.address: table for table in (*own, *used_tables(settings.database))}
-    return [table for address, table in tables.items() if address not in others]
+    tables = {table_key(table.address): table for table in (*used_tables(settings.database), *own)}
+    return [table for key, table in tables.items() if key not in others]
 
 
 def delayed_tables(settings: Settings, book: AddressBook) -> list[DelayedTable]:

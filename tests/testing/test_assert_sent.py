@@ -13,6 +13,7 @@ from django.db import transaction
 from pytest_django import Settings
 
 from sqlqueue_app import handles, message_type, send, send_many
+from sqlqueue_app.messages.errors import TableMismatch
 from sqlqueue_app.testing import assert_not_sent, assert_sent, drain, sent
 from tests.support.bench import Bench
 
@@ -49,6 +50,22 @@ def test_sent_message_is_found_by_class_name_object_and_body(bench: Bench) -> No
     assert message.body == {"order_id": "1", "total": Decimal("9.9"), "lines": [{"a": 1}]}
     assert_sent("Test.Sent.PlaceOrder", {"total": Decimal("9.9"), "lines": [{}]}, to="Sales", count=1)
     assert_sent(PlaceOrder("1", Decimal("9.90"), [{"a": 1}]), count=1)
+
+
+def test_refused_send_to_a_table_that_is_no_queue_does_not_break_later_assertions(bench: Bench) -> None:
+    with pytest.raises(TableMismatch):
+        send("Test.Any", {}, to=str(bench.table("Sales.Delayed").address))
+
+    assert_not_sent()
+
+
+def test_queue_is_listed_once_in_any_case_of_its_name(sqlite_bench: Bench) -> None:
+    send("Test.Any", {"number": 1}, to="Sales")
+    send("Test.Any", {"number": 2}, to="sales")
+
+    assert [message.queue for message in sent()] == ["Sales", "Sales"]
+    assert_sent("Test.Any", to="Sales", count=2)
+    assert_sent("Test.Any", to="sales", count=2)
 
 
 def test_values_are_compared_in_wire_format(bench: Bench) -> None:

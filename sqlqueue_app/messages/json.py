@@ -624,9 +624,9 @@ def _key(key: Any) -> str:
         key = key.value
     if isinstance(key, str):
         return key
-    if isinstance(key, (int, UUID)) and not isinstance(key, bool):
-        return str(key)
-    raise ConversionError(f"the key {key!r} is {type(key).__name__}; expected str, int or UUID")
+    if isinstance(key, (int, UUID, Decimal, date, time, timedelta)) and not isinstance(key, bool):
+        return _scalar_of(key, _WRITTEN_SCALARS)(key).strip('"')
+    raise ConversionError(f"the key {key!r} is {type(key).__name__}; expected str, int or UUID, or Decimal, date, time, timedelta")
 
 
 def _scalar_of(value: Any, scalars: _Scalars) -> _Write:

@@ -514,3 +514,24 @@ def test_class_reads_floats_of_a_dictionary_and_writes_its_own_form() -> None:
     assert deserialize(serialize({"sku": "a", "quantity": 2.0, "discount": 1}), None, Special) == Special("a", 2, 1.0)
     assert deserialize(serialize({"order_id": "1", "total": 9.9, "weight": 0.1}), None, Order).total == Decimal("9.9")
     assert serialize(Special("a", 1, 0.5)) == b'{"sku":"a","quantity":1,"discount":0.5}'
+
+
+@dataclass
+class Prices:
+    by_day: dict[date, int]
+    by_instant: dict[datetime, int]
+    by_duration: dict[timedelta, int]
+    by_amount: dict[Decimal, int]
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/xml"])
+def test_keys_that_are_dates_durations_and_amounts_are_read_back(content_type: str) -> None:
+    prices = Prices(
+        {date(2026, 11, 20): 1}, {datetime(2026, 11, 20, 10, tzinfo=UTC): 2}, {timedelta(days=1): 3}, {Decimal("1.50"): 4}
+    )
+    assert deserialize(serialize(prices, content_type=content_type, types=["Test.Prices"]), content_type, Prices) == prices
+
+
+def test_keys_have_the_form_of_values() -> None:
+    keys = {date(2026, 11, 20): 1, timedelta(days=1): 2, Decimal("1E+2"): 3}
+    assert serialize(keys) == b'{"2026-11-20":1,"1.00:00:00":2,"100":3}'

@@ -12,6 +12,7 @@ from typing import Any, Final
 from sqlqueue_app.conf import PipelineSettings, Settings
 from sqlqueue_app.conf.kinds import has_password
 from sqlqueue_app.failures.queries import read_all_failures
+from sqlqueue_app.lake.data_files import local_path
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, SqlQueueError, counted
 from sqlqueue_app.models import PipelineRun, RunState, managed_alias
 from sqlqueue_app.pipeline.compacting import compact, retire_old
@@ -58,7 +59,7 @@ _OF_SETTINGS: Final = ("lake", "master", "peek_only", "keep_days", "batch_size",
 def options_of(settings: Settings, **given: Any) -> PipelineOptions:
     """The options of the settings, overridden by arguments that are not None.
 
-    Raises ConfigurationError if no lake is configured or its URL contains a password.
+    A local lake becomes an absolute path. Raises ConfigurationError if no lake is configured or its URL contains a password.
     """
     configured = settings.pipeline or PipelineSettings()
     chosen: dict[str, Any] = {name: getattr(configured, name) for name in _OF_SETTINGS}
@@ -72,6 +73,9 @@ def options_of(settings: Settings, **given: Any) -> PipelineOptions:
             "the URL of the lake contains a password, which would be stored with every run: pass the keys of the store to Spark, "
             'as spark.hadoop.fs.s3a.secret.key in SQLQUEUE["PIPELINE"]["SPARK"], or in the environment'
         )
+    if (folder := local_path(chosen["lake"])) is not None:
+        # Recorded with each run, for sites that run in another working directory.
+        chosen["lake"] = str(folder.absolute())
     return PipelineOptions(**chosen)
 
 

@@ -109,6 +109,24 @@ def test_continuous_run_stops_between_two_batches(database: QueueDatabase) -> No
     assert (ran.state, ran.messages) == ("stopped", 4)
 
 
+def test_run_records_a_local_lake_by_its_absolute_path(
+    sqlite_database: QueueDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The site that shows the run may have another working directory."""
+    install(sqlite_database, ENDPOINTS={"Sales": {}})
+    monkeypatch.chdir(tmp_path)
+
+    lakes = {
+        given: options_of(get_settings(), lake=given).lake for given in ("lake", f"file://{tmp_path}/lake", "s3a://bucket/lake")
+    }
+
+    assert lakes == {
+        "lake": f"{tmp_path}/lake",
+        f"file://{tmp_path}/lake": f"{tmp_path}/lake",
+        "s3a://bucket/lake": "s3a://bucket/lake",
+    }
+
+
 def test_queue_that_is_named_twice_is_read_once(sqlite_database: QueueDatabase, tmp_path: Path) -> None:
     install(sqlite_database, ENDPOINTS={"Sales": {}}, PIPELINE={"LAKE": str(tmp_path), "AUDIT_QUEUES": ["audit", "Audit", "audit"]})
 

@@ -178,13 +178,13 @@ def read_message(table: QueueTable, row_version: int, *, as_hex: bool = False) -
     if not 0 < row_version <= LAST_ROW_VERSION:
         return None
     with guarded_read(table.alias, f"read {table.qualified}"):
-        rows = table.peek(1, after=row_version - 1)
-        if not rows or rows[0].row_version != row_version:
+        row = table.peek_row(row_version)
+        if row is None:
             return None
         following = table.peek(1, after=row_version, body_limit=0)
         before = table.peek_back(1, before=row_version - 1)
     previous = before[0].row_version if before else None
-    return detail_of(rows[0], as_hex=as_hex, previous=previous, following=following[0].row_version if following else None)
+    return detail_of(row, as_hex=as_hex, previous=previous, following=following[0].row_version if following else None)
 
 
 def read_body(table: QueueTable, row_version: int, limit: int = MAX_BODY_BYTES) -> bytes | None:
@@ -192,10 +192,8 @@ def read_body(table: QueueTable, row_version: int, limit: int = MAX_BODY_BYTES) 
     if not 0 < row_version <= LAST_ROW_VERSION:
         return None
     with guarded_read(table.alias, f"read {table.qualified}"):
-        rows = table.peek(1, after=row_version - 1, body_limit=limit)
-    if not rows or rows[0].row_version != row_version:
-        return None
-    return _with_claimed_body(rows[0], limit).body
+        row = table.peek_row(row_version, body_limit=limit)
+    return None if row is None else _with_claimed_body(row, limit).body
 
 
 def _with_claimed_body(row: PeekedRow, limit: int) -> PeekedRow:

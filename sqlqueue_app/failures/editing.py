@@ -118,10 +118,9 @@ def read_editable(settings: Settings, failure_id: uuid.UUID) -> Editable:
     if failure is None:
         raise EditRefused(_("There is no such failed message."))
     _check(settings, failure)
-    number = failure.row_version or 0
     table = RetryTargets(settings).error_table(failure.queue)
-    row = next(iter(table.peek(1, after=number - 1, body_limit=MAX_BODY_BYTES + 1)), None) if table is not None else None
-    if row is None or row.row_version != number:
+    row = None if table is None else table.peek_row(failure.row_version or 0, body_limit=MAX_BODY_BYTES + 1)
+    if row is None:
         raise EditRefused(_not_there())
     if (row.body_length or 0) > MAX_BODY_BYTES:
         raise EditRefused(_("The body is larger than 512 KiB: it cannot be edited here."))

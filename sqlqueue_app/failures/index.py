@@ -199,11 +199,8 @@ class _QueueIndex:
 
     def _is_unchanged(self, attempt: FailedAttempt, now: datetime) -> bool:
         """Whether the row of the attempt is gone or still belongs to the same message."""
-        number = attempt.row_version or 0
-        rows = self._table.peek(1, after=number - 1, body_limit=0)
-        if not rows or rows[0].row_version != number:
-            return True
-        return read_error_row(self._queue, rows[0], now)[1].id == attempt.failure_id
+        row = self._table.peek_row(attempt.row_version or 0, body_limit=0)
+        return row is None or read_error_row(self._queue, row, now)[1].id == attempt.failure_id
 
     def _note_gone(self, numbers: Collection[int], now: datetime) -> IndexState:
         gone = sum(self._records.gone(chunk, now) for chunk in _chunks([sorted(numbers)], len(numbers), GONE_BATCH))

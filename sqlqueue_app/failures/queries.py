@@ -255,15 +255,13 @@ def _read_row(table: QueueTable, message: FailedMessage, as_hex: bool) -> tuple[
         return None, ""
     try:
         with guarded_read(table.alias, f"read {table.qualified}"):
-            rows = table.peek(1, after=message.row_version - 1)
+            row = table.peek_row(message.row_version)
     except DatabaseError as error:
         return None, str(error)
     # If the table was recreated, another message can have this RowVersion.
-    if not rows or rows[0].row_version != message.row_version:
+    if row is None or read_error_row(message.queue, row, timezone.now())[1].id != message.pk:
         return None, ""
-    if read_error_row(message.queue, rows[0], timezone.now())[1].id != message.pk:
-        return None, ""
-    return detail_of(rows[0], as_hex=as_hex), ""
+    return detail_of(row, as_hex=as_hex), ""
 
 
 def traces_of(row: MessageDetail) -> tuple[str, str]:

@@ -221,8 +221,7 @@ class KeyWindow:
         """The row with its whole body."""
         if (row.body_length or 0) <= READ_BODY_BYTES:
             return row
-        found = table.peek(1, after=row.row_version - 1, body_limit=row.body_length or 0)
-        return found[0] if found and found[0].row_version == row.row_version else row
+        return table.peek_row(row.row_version, body_limit=row.body_length or 0) or row
 
     def _learn(self, row: PeekedRow, lock: int) -> None:
         number = row.row_version

@@ -137,6 +137,11 @@ class QueueTable(Table):
         """The first rows after a RowVersion, oldest first. Takes none, and does not wait for rows that are being received."""
         return self._peek(limit, after, body_limit, compared=">", order="ASC")
 
+    def peek_row(self, row_version: int, *, body_limit: int = PEEKED_BODY_BYTES) -> PeekedRow | None:
+        """The row of this RowVersion; None if there is none. Otherwise as `peek`."""
+        rows = self.peek(1, after=row_version - 1, body_limit=body_limit)
+        return rows[0] if rows and rows[0].row_version == row_version else None
+
     def peek_back(self, limit: int, *, before: int = LAST_ROW_VERSION) -> list[PeekedRow]:
         """The last rows at or before a RowVersion, newest first, without bodies; otherwise as `peek`."""
         return self._peek(limit, before, 0, compared="<=", order="DESC")
@@ -189,7 +194,7 @@ class QueueTable(Table):
 
     def holds(self, row: ReceivedRow) -> bool:
         """Whether a received row is still, or again, in the table."""
-        return any(found.row_version == row.row_version for found in self.peek(1, after=row.row_version - 1, body_limit=0))
+        return self.peek_row(row.row_version, body_limit=0) is not None
 
     @property
     def has_unique_ids(self) -> bool:

@@ -75,8 +75,8 @@ def find_ids(table: QueueTable, ids: Collection[uuid.UUID], *, limit: int) -> di
 def statement_chunks(chosen: Iterable[Chosen]) -> Iterator[list[Chosen]]:
     """Split the items lazily into chunks of one statement, a thousand each."""
     source = iter(chosen)
-    while portion := list(islice(source, ROWS_PER_STATEMENT)):
-        yield portion
+    while chunk := list(islice(source, ROWS_PER_STATEMENT)):
+        yield chunk
 
 
 def _each(table: QueueTable, statement: str, row_versions: Iterable[int], **texts: str) -> Iterator[tuple[Any, ...]]:
@@ -132,9 +132,9 @@ def remove_ranges(table: QueueTable, ranges: Iterable[RowVersionRange]) -> int:
     Waits for rows locked by others on PostgreSQL and SQL Server.
     """
     removed = 0
-    for portion in _chunks(ranges, _ROWS_PER_STATEMENT.get(table.dialect.name)):
-        text = ", ".join(f"({int(each.lowest)}, {int(each.highest)})" for each in portion)
-        with table.errors(f"delete {counted(len(portion), 'range')} of rows of {table.qualified}"):
+    for chunk in _chunks(ranges, _ROWS_PER_STATEMENT.get(table.dialect.name)):
+        text = ", ".join(f"({int(each.lowest)}, {int(each.highest)})" for each in chunk)
+        with table.errors(f"delete {counted(len(chunk), 'range')} of rows of {table.qualified}"):
             removed += run(table.connection(), table.dialect.statement("remove_ranges", table=table.qualified, ranges=text))
     return removed
 
@@ -186,17 +186,17 @@ def _id_text(row_id: object) -> str:
 
 
 def _chunks(ranges: Iterable[RowVersionRange], max_rows: int | None) -> Iterator[list[RowVersionRange]]:
-    portion: list[RowVersionRange] = []
+    chunk: list[RowVersionRange] = []
     rows = 0
     for each in _pieces(ranges, max_rows):
         length = each.highest - each.lowest + 1
-        if portion and (len(portion) == RANGES_PER_STATEMENT or (max_rows is not None and rows + length > max_rows)):
-            yield portion
-            portion, rows = [], 0
-        portion.append(each)
+        if chunk and (len(chunk) == RANGES_PER_STATEMENT or (max_rows is not None and rows + length > max_rows)):
+            yield chunk
+            chunk, rows = [], 0
+        chunk.append(each)
         rows += length
-    if portion:
-        yield portion
+    if chunk:
+        yield chunk
 
 
 def _pieces(ranges: Iterable[RowVersionRange], max_rows: int | None) -> Iterator[RowVersionRange]:

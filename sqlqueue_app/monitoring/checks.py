@@ -240,8 +240,7 @@ def _receivers(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         return
     for endpoint in snapshot.settings.senders:
         queues, workers = snapshot.queues_of(endpoint), snapshot.workers(endpoint)
-        is_below = snapshot.is_below_minimum(endpoint) and not workers
-        is_explained = is_below or endpoint in snapshot.lost or endpoint in snapshot.paused
+        is_explained = (not workers and snapshot.is_below_minimum(endpoint)) or endpoint in {*snapshot.lost, *snapshot.paused}
         cause = "send_only" if snapshot.settings.is_send_only(endpoint) else "no_worker"
         for subject, group in [(each.name, [each]) for each in queues] if workers else [(endpoint, queues)]:
             waiting = sum(snapshot.unreceived.get(each, 0) for each in group)
@@ -287,13 +286,13 @@ def _failures(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         return  # ServiceControl is about to fetch them
     found = snapshot.failures
     queues = [each.name for each in snapshot.known_queues if each.kind is QueueKind.ERROR]
-    now = {"count": found.count, "about": "" if found.exact else "about ", "effect": "newest" if found.newest else ""}
-    newest = {"newest": found.newest, "also": f"; the newest: {found.newest}" if found.newest else ""}
+    now = {"count": found.count, "exact": found.exact, "newest": found.newest, "effect": "newest" if found.newest else ""}
+    line = {"about": "" if found.exact else "at least ", "also": f"; the newest: {found.newest}" if found.newest else ""}
     groups = {"groups": found.groups, "more": "groups"} if found.groups > 1 else {"group": found.group}
     yield ProbeOutcome(
         ", ".join(queues),
         {"failed": found.count} if found.count else None,
-        {**now, **newest, **groups},
+        {**now, **line, **groups},
         queue=queues[0] if len(queues) == 1 else "",
         since=found.since,
     )
@@ -301,8 +300,9 @@ def _failures(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
 
 def _mover(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     due = {each.endpoint: each.next_due for each in snapshot.delayed}
+    counted_in_part = {each.endpoint for each in snapshot.delayed if not each.overdue_exact}
     for endpoint, overdue in snapshot.overdue.items():
-        now = {"count": overdue, "endpoint": endpoint}
+        now = {"count": overdue, "exact": endpoint not in counted_in_part, "endpoint": endpoint}
         details = {"overdue": overdue} if overdue else None
         is_explained = overdue > 0 and snapshot.has_no_workers and snapshot.is_reported(endpoint)
         yield ProbeOutcome(endpoint, details, now, endpoint=endpoint, since=due.get(endpoint), is_explained=is_explained)

@@ -101,8 +101,10 @@ def text_of_issue(issue: Issue, status: Status) -> str:
     outcome = issue.outcome
     queue = next((each for each in status.queues if each.name == (outcome.queue or outcome.endpoint)), None)
     words = {name: duration(value) for name, value in outcome.now.items() if isinstance(value, timedelta)}
-    if queue is not None and queue.depth is not None and not queue.depth.exact:
-        words["count"] = f"≈ {number(outcome.now.get('count', 0))}"
+    # The length of a queue is estimated beyond a limit; other numbers are counted up to one.
+    is_estimate = queue is not None and queue.depth is not None and not queue.depth.exact
+    if not outcome.now.get("exact", not is_estimate):
+        words["count"] = f"{'≥' if 'exact' in outcome.now else '≈'} {number(outcome.now.get('count', 0))}"
     if "age" not in outcome.now:
         age = queue.head_age.age if queue is not None and queue.head_age is not None else None
         words["age"] = "" if age is None or age < timedelta() else ", " + _("the first is %(age)s old") % {"age": duration(age)}

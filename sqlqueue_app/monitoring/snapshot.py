@@ -51,7 +51,10 @@ FAILURES_COUNTED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """The failed messages waiting for a decision: the newest in words, its group, the time of the oldest, the number of groups."""
+    """The failed messages waiting for a decision: the newest in words, its group, the time of the oldest, the number of groups.
+
+    If `count` is not exact, it is a lower bound, and the groups are not known.
+    """
 
     count: int = 0
     exact: bool = True
@@ -274,9 +277,10 @@ class Snapshot:
             if rows:
                 newest, count = rows[-1], rows[0]["count"]
                 text = cut_text(newest["title"] or newest["exception_type"], 200)
-                is_exact, group = count <= FAILURES_COUNTED, newest["exception_group"]
+                is_exact = count <= FAILURES_COUNTED
+                group, groups = (newest["exception_group"], newest["groups"]) if is_exact else (None, 0)
                 since = min(row["first_failed_at"] for row in rows)
-                return Failures(min(count, FAILURES_COUNTED), is_exact, text, since, group, newest["groups"])
+                return Failures(min(count, FAILURES_COUNTED), is_exact, text, since, group, groups)
         return Failures()
 
     @cached_property

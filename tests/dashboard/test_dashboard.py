@@ -19,6 +19,7 @@ from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import FAILED_AT, failed
+from tests.support.failing import fail
 from tests.support.filling import HOSTILE, install, instance, message, table
 from tests.support.pages import Markup, client_of
 
@@ -101,6 +102,7 @@ def test_capped_numbers_of_the_tiles_are_marked(queue_database: QueueDatabase, m
     install(queue_database)
     delay(queue_database, datetime(2026, 1, 1, tzinfo=UTC), count=3)
     table(queue_database, "Sales").send([message(lifetime_ms=-1000) for _ in range(3)])
+    instance(threads={"Sales": 1})
     real = read_status()
     few = tuple(replace(each, depth=each.depth and replace(each.depth, exact=False), expiry_exact=False) for each in real.queues)
     shown = replace(real, queues=few, delayed=tuple(replace(each, exact=False) for each in real.delayed))
@@ -108,6 +110,7 @@ def test_capped_numbers_of_the_tiles_are_marked(queue_database: QueueDatabase, m
     text = page().text()
     assert "Expired ≥ 3 expired, not yet purged" in text
     assert "Delayed ≥ 3 ≥ 3 overdue" in text
+    assert "Overdue delayed messages that no worker moves: ≥ 3." in text
     # Those due first are counted first.
     some = tuple(replace(each, overdue=each.overdue and 2) for each in shown.delayed)
     monkeypatch.setattr("sqlqueue_app.dashboard.overview.read_status", lambda: replace(shown, delayed=some))
@@ -214,7 +217,18 @@ def test_failures_are_counted_without_a_worker(queue_database: QueueDatabase, mo
 
     assert "Failed messages 3 unresolved" in page().text()
     monkeypatch.setattr("sqlqueue_app.monitoring.snapshot.FAILURES_COUNTED", 2)
-    assert "Failed messages ≥ 2 unresolved" in page().text()
+    text = page().text()
+    assert "Failed messages ≥ 2 unresolved" in text
+    assert "Failed messages that wait for a decision: ≥ 2." in text
+    (level,) = [each for each in read_health(get_settings()).findings if each.check == "failed"]
+    assert level.text.startswith("failed messages in error: at least 2;")
+
+
+def test_exact_number_of_failures_is_no_estimate_in_a_long_error_queue(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    fail(sqlite_database, [failed(f"m-{number}") for number in range(10_001)])
+    FailedMessage.objects.exclude(message_id="m-1").update(status=FailureStatus.ARCHIVED)
+    assert "Failed messages that wait for a decision: 1." in page().text()
 
 
 def test_alert_about_failures_counts_messages_like_the_tile(queue_database: QueueDatabase) -> None:

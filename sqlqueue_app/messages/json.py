@@ -626,7 +626,7 @@ def _key(key: Any) -> str:
         return key
     if isinstance(key, (int, UUID, Decimal, date, time, timedelta)) and not isinstance(key, bool):
         return _scalar_of(key, _WRITTEN_SCALARS)(key).strip('"')
-    raise ConversionError(f"the key {key!r} is {type(key).__name__}; expected str, int or UUID, or Decimal, date, time, timedelta")
+    raise ConversionError(f"the key {key!r} is {type(key).__name__}; expected str, int, UUID, Decimal, date, time or timedelta")
 
 
 def _scalar_of(value: Any, scalars: _Scalars) -> _Write:

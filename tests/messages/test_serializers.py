@@ -205,7 +205,7 @@ def endless() -> list[Any]:
         (Decimal("Infinity"), "no body has a number for"),
         (Opaque(), r"value: Opaque cannot be written as JSON \(<opaque>\); make it a dataclass"),
         ([1, {"k": [Opaque()]}], r"value\[1\]\['k'\]\[0\]: Opaque cannot be written"),
-        ({None: 1}, "value: the key None is NoneType; expected str, int or UUID"),
+        ({None: 1}, "value: the key None is NoneType; expected str, int, UUID, Decimal, date, time or timedelta"),
         ({True: 1}, "the key True is bool"),
         ({1: 1, "1": 2}, "two members would both be written as '1'"),
         (time(1, tzinfo=UTC), "has a time zone"),

@@ -28,18 +28,14 @@ from sqlqueue_app.models import (
 )
 from tests.support.databases import QueueDatabase
 from tests.support.filling import HOSTILE, install
-from tests.support.pages import Markup, client_of
+from tests.support.pages import Markup, client_of, page_at
 
 BASE = "/admin/sqlqueue_app/analytics/"
 PARTS = ("", "groups/", "map/", "usage/", "notable/")
 
 
 def page(address: str = "", kind: str = "viewer") -> Markup:
-    answer = client_of(kind).get(BASE + address)
-    assert answer.status_code == 200
-    found = Markup(answer.content.decode())
-    assert found.inline == []
-    return found
+    return page_at(BASE + address, kind)
 
 
 def rows(address: str) -> list[dict[str, Any]]:

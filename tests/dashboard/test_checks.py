@@ -18,7 +18,7 @@ from sqlqueue_app.monitoring.checks import BUILT_IN, MOVER
 from tests.support.databases import QueueDatabase
 from tests.support.delayed_rows import put
 from tests.support.filling import HOSTILE, install, instance, row, table
-from tests.support.pages import Markup, client_of
+from tests.support.pages import Markup, client_of, page_at
 
 ADMIN = "/admin/sqlqueue_app/"
 CHECKS = f"{ADMIN}checkresult/"
@@ -35,9 +35,7 @@ def failing(name: str = "payment gateway", **fields: Any) -> CheckResult:
 
 
 def page(kind: str = "viewer", query: str = "") -> Markup:
-    answer = client_of(kind).get(f"{CHECKS}?{query}")
-    assert answer.status_code == 200
-    return Markup(answer.content.decode())
+    return page_at(f"{CHECKS}?{query}", kind)
 
 
 def test_failing_checks_come_first_with_their_remedy(queue_database: QueueDatabase) -> None:

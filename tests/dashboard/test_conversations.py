@@ -24,7 +24,7 @@ from tests.support.conversations import BEGIN, audited, failed_one, sent
 from tests.support.databases import QueueDatabase
 from tests.support.failing import fail
 from tests.support.filling import HOSTILE, install, row, table
-from tests.support.pages import Markup, client_of
+from tests.support.pages import Markup, client_of, page_at
 
 CONVERSATIONS = "/admin/sqlqueue_app/conversation/"
 SEARCH = "/admin/sqlqueue_app/search/"
@@ -51,9 +51,7 @@ def delay(database: QueueDatabase, name: str) -> None:
 
 
 def page(path: str = "", kind: str = "reader", status: int = 200) -> Markup:
-    answer = client_of(kind).get(CONVERSATIONS + path)
-    assert answer.status_code == status
-    return Markup(answer.content.decode())
+    return page_at(CONVERSATIONS + path, kind, status)
 
 
 def test_conversation_is_shown_in_two_diagrams_and_a_table(shop: QueueDatabase) -> None:

@@ -21,15 +21,13 @@ from tests.support.databases import QueueDatabase
 from tests.support.error_rows import FAILED_AT, failed
 from tests.support.failing import fail
 from tests.support.filling import HOSTILE, install, instance, message, table
-from tests.support.pages import Markup, client_of
+from tests.support.pages import Markup, client_of, page_at
 
 DASHBOARD = "/admin/sqlqueue_app/dashboard/"
 
 
 def page(kind: str = "viewer") -> Markup:
-    answer = client_of(kind).get(DASHBOARD)
-    assert answer.status_code == 200
-    return Markup(answer.content.decode())
+    return page_at(DASHBOARD, kind)
 
 
 def delayed_table(database: QueueDatabase) -> DelayedTable:

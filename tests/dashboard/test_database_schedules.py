@@ -18,7 +18,7 @@ from tests.support.databases import QueueDatabase
 from tests.support.delayed_rows import put
 from tests.support.failing import fail, failed_row
 from tests.support.filling import install, instance, table
-from tests.support.pages import Markup, client_of
+from tests.support.pages import Markup, client_of, page_at
 
 LIST = "/admin/sqlqueue_app/schedule/"
 MAKE = f"{LIST}make/"
@@ -45,14 +45,6 @@ def post(address: str, button: str = "confirmed", **fields: str) -> tuple[int, s
     return answer.status_code, found.text()
 
 
-def page(address: str, kind: str = "viewer", status: int = 200) -> Markup:
-    answer = client_of(kind).get(address)
-    assert answer.status_code == status
-    found = Markup(answer.content.decode())
-    assert found.inline == []
-    return found
-
-
 def row() -> Schedule:
     return Schedule.objects.get(name="nightly")
 
@@ -62,18 +54,18 @@ def recorded() -> list[tuple[str, str, str]]:
 
 
 def test_schedule_is_created_changed_and_deleted(installed: QueueDatabase) -> None:
-    assert MAKE in page(LIST, "admin").links
-    assert "Create the schedule Preview" in page(MAKE, "admin").text()
+    assert MAKE in page_at(LIST, "admin").links
+    assert "Create the schedule Preview" in page_at(MAKE, "admin").text()
     status, text = post(MAKE)
     assert (status, "The schedule nightly is stored." in text) == (200, True)
     stored = row()
     assert (stored.kind, stored.cron, stored.time_zone, stored.body) == ("cron", "0 2 * * *", "Europe/Berlin", {"book": True})
     assert stored.next_at is not None
-    assert "nightly Sales.CloseDay Database 0 2 * * * Europe/Berlin OK" in page(LIST).text()
-    found = page(NIGHTLY, "admin")
+    assert "nightly Sales.CloseDay Database 0 2 * * * Europe/Berlin OK" in page_at(LIST).text()
+    found = page_at(NIGHTLY, "admin")
     assert "Next ten times" in found.text()
     assert {f"{NIGHTLY}change/", f"{NIGHTLY}delete/", f"{NIGHTLY}run/", f"{NIGHTLY}disable/"} <= set(found.links)
-    (name,) = page(f"{NIGHTLY}change/", "admin").find("input", name="name")
+    (name,) = page_at(f"{NIGHTLY}change/", "admin").find("input", name="name")
     assert (name["value"], "disabled" in name) == ("nightly", True)
 
     status, text = post(f"{NIGHTLY}change/", kind="interval", every_seconds="900", name="other", starts_at="2026-01-01T00:00:00")
@@ -81,11 +73,11 @@ def test_schedule_is_created_changed_and_deleted(installed: QueueDatabase) -> No
     changed = row()
     assert (changed.kind, changed.cron, changed.every_seconds) == ("interval", "", 900)
     assert changed.starts_at == datetime(2025, 12, 31, 23, tzinfo=UTC), "in the zone of the schedule"
-    (starts_at,) = page(f"{NIGHTLY}change/", "admin").find("input", name="starts_at")
+    (starts_at,) = page_at(f"{NIGHTLY}change/", "admin").find("input", name="starts_at")
     assert starts_at["value"] == "2026-01-01T00:00:00"
-    assert "every 15 min" in page(LIST).text()
+    assert "every 15 min" in page_at(LIST).text()
 
-    assert "The record of its runs is deleted too." in page(f"{NIGHTLY}delete/", "admin").text()
+    assert "The record of its runs is deleted too." in page_at(f"{NIGHTLY}delete/", "admin").text()
     assert "The schedule nightly is deleted." in post(f"{NIGHTLY}delete/")[1]
     assert not Schedule.objects.exists()
     assert recorded() == [
@@ -95,7 +87,7 @@ def test_schedule_is_created_changed_and_deleted(installed: QueueDatabase) -> No
 
 def test_change_of_another_operator_is_not_overwritten_unseen(installed: QueueDatabase) -> None:
     post(MAKE)
-    (opened,) = page(f"{NIGHTLY}change/", "admin").find("input", name="version")
+    (opened,) = page_at(f"{NIGHTLY}change/", "admin").find("input", name="version")
     version = {"version": str(opened["value"])}
     assert post(f"{NIGHTLY}change/", cron="0 3 * * *", **version)[0] == 200, "the other operator"
 
@@ -117,8 +109,8 @@ def test_one_off_is_at_its_time_in_its_zone(installed: QueueDatabase, settings: 
     settings.USE_TZ = use_tz
     assert post(MAKE, kind="once", at="2096-07-01T12:00:00")[0] == 200
     assert (row().at, row().next_at) == (datetime(2096, 7, 1, 10, tzinfo=UTC),) * 2
-    assert "once 2096-07-01 10:00:00" in page(LIST).text()
-    (at,) = page(f"{NIGHTLY}change/", "admin").find("input", name="at")
+    assert "once 2096-07-01 10:00:00" in page_at(LIST).text()
+    (at,) = page_at(f"{NIGHTLY}change/", "admin").find("input", name="at")
     assert at["value"] == "2096-07-01T12:00:00"
 
 
@@ -189,9 +181,9 @@ def test_name_is_unique(installed: QueueDatabase) -> None:
 
 def test_schedule_of_the_settings_is_not_edited(installed: QueueDatabase) -> None:
     installed.configure(SCHEDULES={"nightly": {"CRON": "0 2 * * *", "SEND": "Sales.CloseDay"}})
-    assert f"{NIGHTLY}change/" not in page(NIGHTLY, "admin").links
+    assert f"{NIGHTLY}change/" not in page_at(NIGHTLY, "admin").links
     for action in ("change", "delete"):
-        assert "It is not defined in the database: change the settings." in page(f"{NIGHTLY}{action}/", "admin").text()
+        assert "It is not defined in the database: change the settings." in page_at(f"{NIGHTLY}{action}/", "admin").text()
         assert post(f"{NIGHTLY}{action}/")[0] == 409
 
 
@@ -208,7 +200,7 @@ def test_denied_user_is_refused(installed: QueueDatabase, address: str) -> None:
 
 def test_runs_show_their_outcome(installed: QueueDatabase) -> None:
     schedule("nightly", "Sales.CloseDay", every=60)
-    assert "It has not sent a message yet." in page(NIGHTLY).text()
+    assert "It has not sent a message yet." in page_at(NIGHTLY).text()
     (failure,) = fail(installed, [failed_row()])
     put(installed, HOUR, **{"NServiceBus.MessageId": "00000000-0000-0000-0000-00000000dead", "SqlQueue.Schedule": "nightly"})
     begin = datetime.now(UTC).replace(microsecond=0) - timedelta(days=1)
@@ -221,14 +213,14 @@ def test_runs_show_their_outcome(installed: QueueDatabase) -> None:
     Schedule.objects.update(next_at=begin + HOUR)
     assert Schedules(get_settings(), "Sales").send_due() == 1
     (sent,) = table(installed, "Sales").peek(10)
-    found = page(NIGHTLY)
+    found = page_at(NIGHTLY)
     outcomes = [word for word in found.text().split("Outcome")[1].split() if word in ("done", "failed", "delayed", "waiting")]
     assert outcomes == ["waiting", "delayed", "failed", "done"]
     assert "run manually" in found.text()
     (link,) = [each for each in found.links if f"id={last_runs(('nightly', 'Sales.CloseDay'))[0].message_id}" in each]
     assert f"/queue/Sales/{sent.row_version}/" in client_of("viewer").get(link).headers["Location"]
     (link,) = [each for each in found.links if each.endswith("id=gone")]
-    assert "it was handled or deleted" in page(link).text()
+    assert "it was handled or deleted" in page_at(link).text()
 
 
 def test_pages_take_few_statements(installed: QueueDatabase) -> None:
@@ -247,7 +239,7 @@ def test_pages_take_few_statements(installed: QueueDatabase) -> None:
             assert client.get(address).status_code == 200
         others = 0 if connection.alias == installed.alias else len(managed)
         assert len(queues) + others <= 15
-    text = page(NIGHTLY).text()
+    text = page_at(NIGHTLY).text()
     assert "m-29" in text
     assert "m-9" not in text.split(), "the last twenty"
 
@@ -255,10 +247,10 @@ def test_pages_take_few_statements(installed: QueueDatabase) -> None:
 def test_state_of_a_schedule_that_is_over_or_late(installed: QueueDatabase) -> None:
     instance()
     schedule("nightly", "Sales.CloseDay", at=datetime(2026, 1, 1, tzinfo=UTC))
-    assert "Finished" in page(LIST).text()
+    assert "Finished" in page_at(LIST).text()
     Schedule.objects.update(next_at=datetime(2026, 1, 1, tzinfo=UTC))
-    assert "Late The message of 2026-01-01 00:00:00 was not sent" in page(LIST).text()
-    overview = page("/admin/sqlqueue_app/dashboard/").text()
+    assert "Late The message of 2026-01-01 00:00:00 was not sent" in page_at(LIST).text()
+    overview = page_at("/admin/sqlqueue_app/dashboard/").text()
     assert "The recurring message nightly that was due at 2026-01-01" in overview
 
 

@@ -18,7 +18,7 @@ from sqlqueue_app.tables.installation import delayed_address
 from tests.support.databases import QueueDatabase
 from tests.support.delayed_rows import HOUR, delayed, put, put_text
 from tests.support.filling import HOSTILE, install, table
-from tests.support.pages import Markup, client_of
+from tests.support.pages import Markup, client_of, page_at
 from tests.support.sqlserver import needs
 
 ADMIN = "/admin/sqlqueue_app/"
@@ -28,9 +28,7 @@ CONFIRMED = {"confirmed": "1"}
 
 
 def page(address: str = LIST, kind: str = "viewer", status: int = 200) -> Markup:
-    answer = client_of(kind).get(address)
-    assert answer.status_code == status
-    return Markup(answer.content.decode())
+    return page_at(address, kind, status)
 
 
 def post(address: str, kind: str = "writer", **form: Any) -> tuple[int, str]:

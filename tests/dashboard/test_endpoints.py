@@ -24,7 +24,7 @@ from sqlqueue_app.status.events import Actor
 from sqlqueue_app.status.overview import read_status
 from tests.support.databases import QueueDatabase
 from tests.support.filling import HOSTILE, install, instance, message, table
-from tests.support.pages import Markup, client_of
+from tests.support.pages import Markup, client_of, page_at
 
 LIST = "/admin/sqlqueue_app/endpoint/"
 SALES = f"{LIST}Sales/"
@@ -33,9 +33,7 @@ SECOND = timedelta(seconds=1)
 
 
 def page(address: str = LIST, kind: str = "viewer") -> Markup:
-    answer = client_of(kind).get(address)
-    assert answer.status_code == 200
-    return Markup(answer.content.decode())
+    return page_at(address, kind)
 
 
 def sample(age: timedelta = 20 * SECOND, **values: Any) -> EndpointSample:

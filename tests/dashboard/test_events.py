@@ -17,7 +17,7 @@ from sqlqueue_app.status.events import EventKind
 from tests.support.databases import QueueDatabase
 from tests.support.failing import fail, failed_row
 from tests.support.filling import HOSTILE, install
-from tests.support.pages import Markup, client_of
+from tests.support.pages import Markup, client_of, page_at
 
 ADMIN = "/admin/sqlqueue_app/"
 EVENTS = f"{ADMIN}event/"
@@ -31,9 +31,7 @@ def event(kind: str = "queue_purged", **fields: Any) -> Event:
 
 
 def page(query: str = "") -> Markup:
-    answer = client_of("viewer").get(f"{EVENTS}?{query}")
-    assert answer.status_code == 200
-    return Markup(answer.content.decode())
+    return page_at(f"{EVENTS}?{query}")
 
 
 def test_event_is_a_sentence_with_a_link(queue_database: QueueDatabase) -> None:

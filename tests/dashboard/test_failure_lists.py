@@ -12,18 +12,14 @@ from tests.support.databases import QueueDatabase
 from tests.support.error_rows import failed
 from tests.support.failing import fail, statuses
 from tests.support.filling import install, row, table
-from tests.support.pages import Markup, client_of
+from tests.support.pages import Markup, client_of, page_at
 
 FAILURES = "/admin/sqlqueue_app/failedmessage/"
 GROUP = deterministic_guid("Message Type", "Shop.PlaceOrder")
 
 
 def page(path: str = "", kind: str = "writer") -> Markup:
-    answer = client_of(kind).get(path if path.startswith("/") else FAILURES + path)
-    assert answer.status_code == 200
-    markup = Markup(answer.content.decode())
-    assert markup.inline == []
-    return markup
+    return page_at(path if path.startswith("/") else FAILURES + path, kind)
 
 
 def labels(shown: Markup, message: FailedMessage) -> list[str]:

@@ -19,7 +19,7 @@ from sqlqueue_app.tables.row_selection import remove_rows
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import FAILED_AT, failed
 from tests.support.filling import HOSTILE, install, message, row, table
-from tests.support.pages import Markup, client_of
+from tests.support.pages import Markup, client_of, page_at
 
 NOWHERE = "3c3c90ba-3dda-41bb-b5ab-460449a8f80e"
 FAILURES = "/admin/sqlqueue_app/failedmessage/"
@@ -38,9 +38,7 @@ def filled(queue_database: QueueDatabase) -> QueueDatabase:
 
 
 def page(path: str = "", kind: str = "writer", status: int = 200) -> Markup:
-    answer = client_of(kind).get(FAILURES + path)
-    assert answer.status_code == status
-    return Markup(answer.content.decode())
+    return page_at(FAILURES + path, kind, status)
 
 
 def test_groups_are_current_without_a_worker(filled: QueueDatabase) -> None:

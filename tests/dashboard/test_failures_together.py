@@ -23,7 +23,7 @@ from tests.support.databases import QueueDatabase
 from tests.support.error_rows import FAILED_AT, failed
 from tests.support.failing import fail
 from tests.support.filling import install, message, row, table
-from tests.support.pages import Markup, client_of
+from tests.support.pages import Markup, client_of, page_at
 
 ADMIN = "/admin/sqlqueue_app/"
 FAILURES = f"{ADMIN}failedmessage/"
@@ -32,11 +32,7 @@ ONE, TWO = deterministic_guid("m-1", "Sales"), deterministic_guid("m-2", "Sales"
 
 
 def page(path: str, kind: str = "writer", status: int = 200) -> Markup:
-    answer = client_of(kind).get(path)
-    assert answer.status_code == status
-    markup = Markup(answer.content.decode())
-    assert markup.inline == []
-    return markup
+    return page_at(path, kind, status)
 
 
 def pending(database: QueueDatabase, *names: str, to: str = "Sales") -> Sequence[FailedMessage]:

@@ -23,18 +23,10 @@ from sqlqueue_app.models import LakeBatch, LakeFile, PipelineRun
 from tests.support.databases import QueueDatabase
 from tests.support.filling import HOSTILE, install
 from tests.support.lakes import files_of, write
-from tests.support.pages import Markup, client_of
+from tests.support.pages import client_of, page_at
 
 SEARCH = "/admin/sqlqueue_app/lakesearch/"
 RUNS = "/admin/sqlqueue_app/pipelinerun/"
-
-
-def page(address: str, kind: str = "viewer", status: int = 200) -> Markup:
-    answer = client_of(kind).get(address)
-    assert answer.status_code == status
-    found = Markup(answer.content.decode())
-    assert found.inline == []
-    return found
 
 
 @pytest.fixture
@@ -82,7 +74,7 @@ def ids(address: str = "") -> list[str]:
 def test_pages_without_a_lake_show_how_to_start(queue_database: QueueDatabase) -> None:
     install(queue_database)
     for address in (SEARCH, RUNS):
-        assert "The archive is not configured." in page(address).text()
+        assert "The archive is not configured." in page_at(address).text()
     assert ids() == []
 
 
@@ -91,16 +83,16 @@ def test_pages_before_the_first_batch_show_the_state_of_the_pipeline(
     queue_database: QueueDatabase, tmp_path: Path, address: str
 ) -> None:
     install(queue_database, PIPELINE={"LAKE": str(tmp_path)})
-    assert "The pipeline has not run yet." in page(address).text()
+    assert "The pipeline has not run yet." in page_at(address).text()
     now = datetime.now(UTC)
     run = PipelineRun.objects.create(
         started_at=now, heartbeat_at=now, host="h", pid=1, master="local", lake=str(tmp_path), state="running"
     )
-    assert "The first run of the pipeline is in progress since" in page(address).text()
+    assert "The first run of the pipeline is in progress since" in page_at(address).text()
     PipelineRun.objects.filter(pk=run.pk).update(state="failed", error="no space left")
-    assert "The last run of the pipeline failed: no space left" in page(address).text()
+    assert "The last run of the pipeline failed: no space left" in page_at(address).text()
     PipelineRun.objects.filter(pk=run.pk).update(state="ended", error="")
-    found = page(address)
+    found = page_at(address)
     assert "audit and error queues were empty" in found.text()
     assert RUNS in found.links
     assert "No matching messages" not in found.text()
@@ -113,17 +105,17 @@ def test_impossible_dates_are_an_error_at_the_field(lake: Path) -> None:
         ("period=9d", "9d is not one of the available choices."),
     ):
         with override_settings(LANGUAGE_CODE="en"):
-            found = page(f"{SEARCH}?{query}")
+            found = page_at(f"{SEARCH}?{query}")
         assert text in found.text()
         assert "searched in" not in found.text()
         (wrong,) = [each for tag, each in found.tags if each.get("aria-invalid") == "true"]
         assert any(each.get("id") == f"sq-{wrong['name']}_error" for _tag, each in found.tags)
-    assert "No matching messages." in page(f"{SEARCH}?since=2026-11-20&until=2026-11-20&text=none").text()
-    assert RUNS in page(SEARCH).links
+    assert "No matching messages." in page_at(f"{SEARCH}?since=2026-11-20&until=2026-11-20&text=none").text()
+    assert RUNS in page_at(SEARCH).links
 
 
 def test_search_covers_six_hours_unless_a_filter_extends_it(lake: Path) -> None:
-    text = page(SEARCH).text()
+    text = page_at(SEARCH).text()
     assert "2 messages, searched in" in text
     assert "Shop.Order m 1" in text
     assert "failed ValueError" in text
@@ -142,32 +134,32 @@ def test_search_covers_six_hours_unless_a_filter_extends_it(lake: Path) -> None:
 
 
 def test_body_of_a_message_needs_the_permission(lake: Path) -> None:
-    links = [each for each in page(f"{SEARCH}?period=all").links if each.startswith((f"{SEARCH}m", f"{SEARCH}f"))]
+    links = [each for each in page_at(f"{SEARCH}?period=all").links if each.startswith((f"{SEARCH}m", f"{SEARCH}f"))]
     assert len(links) == 4
-    found = page(links[0], "superuser")
+    found = page_at(links[0], "superuser")
     assert '"secret": 1' in found.text()
     assert HOSTILE in found.text()
     assert any("/conversation/c" in link for link in found.links)
-    assert "The body is not shown." in page(links[0]).text()
-    assert "secret" not in page(links[0]).text()
-    assert "As text" in page(f"{links[0]}?hex", "superuser").text()
+    assert "The body is not shown." in page_at(links[0]).text()
+    assert "secret" not in page_at(links[0]).text()
+    assert "As text" in page_at(f"{links[0]}?hex", "superuser").text()
     for each in links:
-        page(each, "superuser")
+        page_at(each, "superuser")
 
 
 @pytest.mark.parametrize(
     "path", ["messages/x/2026-11-20/1/", "minutes/x/2026-11-20/1/", "messages/x/day/1/", f"messages/x/2026-11-20/{2**70}/"]
 )
 def test_unknown_message_returns_404(lake: Path, path: str) -> None:
-    assert "There is no such message in the lake" in page(SEARCH + path, status=404).text()
+    assert "There is no such message in the lake" in page_at(SEARCH + path, status=404).text()
 
 
 def test_results_are_paginated(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_pages, "PAGE_SIZE", 3)
-    first = page(f"{SEARCH}?period=all")
+    first = page_at(f"{SEARCH}?period=all")
     (following,) = {each for each in first.links if "after=" in each and "format" not in each}
     assert "4 messages, searched" in first.text()
-    second = page(f"{SEARCH}{following}")
+    second = page_at(f"{SEARCH}{following}")
     assert "m 3" in second.text()
     assert "m 1" not in second.text()
 
@@ -176,7 +168,7 @@ def test_unfinished_search_can_be_continued(lake: Path, monkeypatch: pytest.Monk
     back = datetime.now(UTC) - timedelta(days=3)
     unfinished = Results(is_partial=True, searched_from=back, next=Cursor(back, 0, ""), files=4, seconds=2.0)
     monkeypatch.setattr(search_pages, "search", lambda *_args, **_more: unfinished)
-    found = page(f"{SEARCH}?text=rare&period=all")
+    found = page_at(f"{SEARCH}?text=rare&period=all")
     assert "no message so far, searched in 2.0 s in 4 files" in found.text()
     assert "The time limit was reached. Results are complete from" in found.text()
     assert len([each for each in found.links if "after=" in each and "format" not in each]) == 1
@@ -189,13 +181,13 @@ def test_manifest_determines_the_searched_files(lake: Path) -> None:
     assert ids("?period=all") == []
     batch = record(lake, committed_at=now)
     assert ids("?period=all") == ["m 1", "m 4", "m 2", "m 3"]
-    assert "Data up to" in page(SEARCH).text()
+    assert "Data up to" in page_at(SEARCH).text()
     LakeFile.objects.filter(batch=batch, table="failures").update(retired_at=now)
     assert ids("?period=all") == ["m 1", "m 2", "m 3"]
     gone = data_file(LakeFile.objects.filter(batch=batch, table="messages").latest("day").path)
     assert gone is not None
     (lake / gone.path).unlink()
-    found = page(f"{SEARCH}?period=all").text()
+    found = page_at(f"{SEARCH}?period=all").text()
     assert "Files that could not be read were left out:" in found
     assert "m 3" in found
 
@@ -230,7 +222,7 @@ def test_lake_of_a_run_is_used_without_a_setting(queue_database: QueueDatabase) 
     path = f"messages/queue=audit/day={now:%Y-%m-%d}/x-0.parquet"
     LakeFile.objects.create(batch=batch, table="messages", path=path, rows=1, bytes=1, day=now.date())
     assert known_lake(get_settings()).lake == "hdfs://cluster/lake"
-    assert "cannot be searched from here" in page(SEARCH).text()
+    assert "cannot be searched from here" in page_at(SEARCH).text()
 
 
 def test_missing_engine_names_the_extra_to_install(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,8 +232,8 @@ def test_missing_engine_names_the_extra_to_install(lake: Path, monkeypatch: pyte
     (failure,) = (each for each in files_of(lake) if each.table == "failures")
     for name in ("search", "read_message"):
         monkeypatch.setattr(search_pages, name, missing)
-    assert "pip install 'django-sqlqueue[spark]'" in page(SEARCH).text()
-    assert "pip install" in page(f"{SEARCH}failures/error/{failure.day}/1/", status=409).text()
+    assert "pip install 'django-sqlqueue[spark]'" in page_at(SEARCH).text()
+    assert "pip install" in page_at(f"{SEARCH}failures/error/{failure.day}/1/", status=409).text()
 
 
 @pytest.mark.parametrize(
@@ -275,7 +267,7 @@ def test_runs_are_listed(queue_database: QueueDatabase) -> None:
         started_at=now - timedelta(minutes=1), state="running", **{**known, "heartbeat_at": now - timedelta(minutes=9)}
     )
     with override_settings(LANGUAGE_CODE="en"):
-        text = page(RUNS).text()
+        text = page_at(RUNS).text()
     assert "ended 5 min 0 s 12,345 0 0 0 2.0 KiB" in text
     assert "failed no space left" in text
     assert "no heartbeat" in text

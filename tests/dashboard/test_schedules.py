@@ -20,7 +20,7 @@ from sqlqueue_app.tables.connections import database_now
 from tests.support.databases import QueueDatabase
 from tests.support.failing import fail, failed_row
 from tests.support.filling import HOSTILE, install, instance, message, table
-from tests.support.pages import Markup, client_of
+from tests.support.pages import Markup, client_of, page_at
 
 ADMIN = "/admin/sqlqueue_app/"
 LIST = f"{ADMIN}schedule/"
@@ -31,9 +31,7 @@ HOUR = timedelta(hours=1)
 
 
 def page(address: str = LIST, kind: str = "viewer", status: int = 200) -> Markup:
-    answer = client_of(kind).get(address)
-    assert answer.status_code == status
-    return Markup(answer.content.decode())
+    return page_at(address, kind, status)
 
 
 def post(address: str, kind: str = "admin") -> tuple[int, str]:

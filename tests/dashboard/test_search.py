@@ -20,7 +20,7 @@ from tests.support.delayed_rows import put
 from tests.support.failing import fail
 from tests.support.filling import HOSTILE, install, row, table
 from tests.support.lakes import time_to_search, write
-from tests.support.pages import Markup, client_of
+from tests.support.pages import Markup, client_of, page_at
 from tests.support.roles import VIEWS
 from tests.support.site_pages import site_paths
 
@@ -33,11 +33,7 @@ EVERYWHERE = "Enter a message id, a conversation, a type, an endpoint or any tex
 
 def page(query: str = "", kind: str = "viewer") -> Markup:
     with override_settings(LANGUAGE_CODE="en"):
-        answer = client_of(kind).get(f"{SEARCH}{query}")
-    assert answer.status_code == 200
-    found = Markup(answer.content.decode())
-    assert found.inline == []
-    return found
+        return page_at(f"{SEARCH}{query}", kind)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from sqlqueue_app.sending.subscribers import subscribers_of
 from sqlqueue_app.status.queues import address_book_of
 from tests.support.databases import QueueDatabase
 from tests.support.filling import HOSTILE, install, instance, subscribe
-from tests.support.pages import Markup, client_of
+from tests.support.pages import Markup, client_of, page_at
 
 LIST = "/admin/sqlqueue_app/subscription/"
 CONFIRMED = {"confirmed": "1"}
@@ -28,9 +28,7 @@ def _handler(message: object, context: object) -> None: ...
 
 
 def page(address: str = LIST, kind: str = "viewer", status: int = 200) -> Markup:
-    answer = client_of(kind).get(address)
-    assert answer.status_code == status
-    return Markup(answer.content.decode())
+    return page_at(address, kind, status)
 
 
 def table_of(database: QueueDatabase) -> Any:

@@ -80,3 +80,12 @@ class _RowReader(HTMLParser):
             self._inside = known.get("data-key") == f"queue {self._queue}"
         if self._inside and tag == "data":
             self.numbers.append(int(str(known["value"])))
+
+
+def page_at(address: str, kind: str = "viewer", status: int = 200) -> Markup:
+    """The page as this client of `client_of` gets it. It has this status, and nothing that a strict policy would refuse."""
+    answer = client_of(kind).get(address)
+    assert answer.status_code == status
+    found = Markup(answer.content.decode())
+    assert found.inline == []
+    return found

@@ -158,8 +158,9 @@ class Action:
             return self.show(form, [str(error)], status=409)
         result = _result_of(done.operation)
         self._record(result, done.count, done.operation.error if done.operation else "", done.operation)
-        notify = messages.error if result == ActionResult.FAILED else messages.success
-        notify(self.request, done.message)
+        is_partial = done.operation is not None and done.operation.skipped + done.operation.failed > 0
+        level = messages.ERROR if result == ActionResult.FAILED else messages.WARNING if is_partial else messages.SUCCESS
+        messages.add_message(self.request, level, done.message)
         return HttpResponseRedirect(done.url)
 
     def check_permission(self) -> None:

@@ -6,7 +6,6 @@ pass over an index.
 
 from __future__ import annotations
 
-import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +25,7 @@ from sqlqueue_app.conf import Settings
 from sqlqueue_app.failures.index import FailureRecords, catch_up, error_queues, read_error_row
 from sqlqueue_app.failures.selection import MAX_IDS, FailureSelection, has_id
 from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.envelope import guid_of
 from sqlqueue_app.messages.errors import AddressError, DatabaseError, QueueNotFound
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, Operation, managed_alias
@@ -340,7 +340,7 @@ class RetryLocation:
     detail: str = ""
 
 
-def find_retries(settings: Settings, messages: Iterable[FailedMessage]) -> Mapping[uuid.UUID, RetryLocation]:
+def find_retries(settings: Settings, messages: Iterable[FailedMessage]) -> Mapping[UUID, RetryLocation]:
     """Locate retried messages; at most two statements for each of five queues. Raises no database errors.
 
     A message that was received but not acknowledged is TAKEN; NOT_FOUND if the queue is too long to search it completely.
@@ -348,15 +348,15 @@ def find_retries(settings: Settings, messages: Iterable[FailedMessage]) -> Mappi
     by_queue: defaultdict[str, list[FailedMessage]] = defaultdict(list)
     for message in messages:
         by_queue[message.retried_to].append(message)
-    found: dict[uuid.UUID, RetryLocation] = {}
+    found: dict[UUID, RetryLocation] = {}
     for number, (queue, members) in enumerate(by_queue.items()):
         located = _locate(settings, queue, members) if number < MAX_QUEUES else {}
         found |= {each.pk: located.get(each.pk, RetryLocation(RetryPlace.UNKNOWN)) for each in members}
     return found
 
 
-def _locate(settings: Settings, queue: str, messages: list[FailedMessage]) -> dict[uuid.UUID, RetryLocation]:
-    ids = {each.pk: row_id for each in messages if (row_id := _row_id(each)) is not None}
+def _locate(settings: Settings, queue: str, messages: list[FailedMessage]) -> dict[UUID, RetryLocation]:
+    ids = {each.pk: row_id for each in messages if (row_id := guid_of(each.retry_row_id)) is not None}
     if not queue or not ids:
         return {}
     try:
@@ -374,10 +374,3 @@ def _locate(settings: Settings, queue: str, messages: list[FailedMessage]) -> di
     return {
         unique: RetryLocation(RetryPlace.WAITING, there[row_id]) if row_id in there else elsewhere for unique, row_id in ids.items()
     }
-
-
-def _row_id(message: FailedMessage) -> uuid.UUID | None:
-    try:
-        return uuid.UUID(message.retry_row_id)
-    except ValueError:
-        return None

@@ -36,7 +36,7 @@ logger = logging.getLogger("sqlqueue.worker")
 
 # A restart would fail again: these codes are final (1: the database refused, 2: a wrong setting).
 FINAL_EXIT_CODES = (1, 2)
-# The process has reached a limit of its own and has finished its messages: another follows at once.
+# The process has reached a limit of its own, or got a signal, and has finished its messages: another follows at once.
 REPLACED_EXIT_CODE = 4
 RESTART_FIRST_SECONDS = 1.0
 RESTART_CAP_SECONDS = 30.0

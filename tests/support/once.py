@@ -42,7 +42,7 @@ ONCE = (
     "tests/worker/test_process_deaths.py",
     "tests/worker/test_processes.py",
     "tests/worker/test_supervisor.py::test_children_end_with_a_killed_supervisor_and_lose_nothing",
-    "tests/worker/test_supervisor.py::test_dead_process_is_restarted_and_a_signal_stops_all",
+    "tests/worker/test_supervisor.py::test_ended_process_is_restarted_and_a_signal_to_the_supervisor_stops_all",
 )
 # Exceptions of ONCE.
 REPEATED = tuple(

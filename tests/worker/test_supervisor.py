@@ -46,15 +46,16 @@ def test_several_processes_share_the_work_and_end_when_empty(bench: Bench) -> No
     assert process.pid not in {pid for _, pid in handled(bench)}
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("processes", [1, 2])
-def test_dead_process_is_restarted_and_a_signal_stops_all(bench: Bench, processes: int) -> None:
+def test_ended_process_is_restarted_and_a_signal_to_the_supervisor_stops_all(bench: Bench, processes: int, number: int) -> None:
     prepare(bench)
     with worker_process(bench, "--processes", str(processes), "--log-format", "json") as process:
         wait_for_event(process, "worker_started", processes)
         first = pids(bench)
         assert len(first) == processes
         assert process.pid not in first
-        os.kill(min(first), signal.SIGKILL)
+        os.kill(min(first), number)
         poll_until(lambda: len(pids(bench) - first) == 1, deadline=60, what="another process was started")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

@@ -56,7 +56,7 @@ exit codes:
   1  a database error, or a missing table (run migrate or sqlqueue_install, or start with --install)
   2  a wrong argument or setting, or a missing driver
   3  a thread died of an unexpected error and the worker stopped: start it again (a supervisor does)
-  4  a process of a supervisor has reached its limit of messages or memory; the supervisor starts another
+  4  a process of a supervisor has reached its limit of messages or memory, or got a signal; the supervisor starts another
   128 + signal number  ended by a second signal (130 for Ctrl-C, 143 for SIGTERM)
 
 examples:
@@ -274,9 +274,12 @@ class Command(SqlQueueCommand):
         limits = chosen.limits or ProcessLimits(StopSignal())
         stop = limits.stop
         supervised.follow_supervisor(stop)
-        with stop_on_signals(stop, abort=supervised.in_flight.abandon):
+        signalled = StopSignal()
+        signalled.subscribe(stop.set)
+        with stop_on_signals(signalled, abort=supervised.in_flight.abandon):
             run_worker(settings, chosen, stop, in_flight=supervised.in_flight, affinity=affinity)
-        if limits.is_reached:
+        # A signal to this process alone, such as that of an operator who has seen its number, does not end the worker.
+        if limits.is_reached or signalled.is_set():
             raise SystemExit(REPLACED_EXIT_CODE)
 
     def _supervise(self, processes: int, options: dict[str, Any]) -> None:

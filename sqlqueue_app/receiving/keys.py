@@ -74,7 +74,8 @@ def key_bytes(key: Any, handler: Handler) -> bytes | None:
         return key
     if isinstance(key, str | int | uuid.UUID) and not isinstance(key, bool):
         return str(key).encode("utf-8", "surrogatepass")
-    raise HandlerError(f"the key of handler {handler.path} is {key!r} ({type(key).__qualname__}): {_KEY_TYPES}")
+    # Not the key itself: it may be the whole body, which is not for logs and error queues.
+    raise HandlerError(f"the key of handler {handler.path} is of the type {type(key).__qualname__}: {_KEY_TYPES}")
 
 
 def lock_of_key(endpoint: str, key: bytes) -> int:

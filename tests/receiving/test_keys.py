@@ -190,6 +190,19 @@ def test_error_of_the_key_is_an_error_of_the_message(bench: Bench, calls: Calls)
     assert "raised by the key of handler" in headers["NServiceBus.ExceptionInfo.StackTrace"]
 
 
+def test_error_about_a_key_does_not_show_the_body(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    @handles("Test.Message", key=lambda message: message)
+    def handler(message: Any, context: Any) -> None:
+        """Not called."""
+
+    bench.configure()
+    put(bench, ("a-secret", 1))
+    bench.run()
+    (headers,) = bench.headers("error")
+    assert "is of the type dict: expected a str, int" in (headers["NServiceBus.ExceptionInfo.Message"] or "")
+    assert "a-secret" not in f"{headers} {caplog.text}"
+
+
 def test_key_that_exits_fails_its_message_only(bench: Bench, calls: Calls) -> None:
     handles("Test.Message", key=lambda message: sys.exit("out of the key") if message["n"] == 1 else "a")(
         lambda message, context: calls.add(message["n"])

@@ -190,6 +190,9 @@ class FixedReceiver(Receiver):
                 wait = policy.polled(succeeded=poller.poll(watch.begin() if watch is not None else None))
             except DatabaseError as error:
                 self._poll_failed(error, poller, mark)
+                if self.wake_up is not None:
+                    # Another thread polls for what was announced: perhaps only the session of this one was cut.
+                    self.wake_up.wake()
                 self._stop.wait(policy.faulted())
                 continue
             self._outage.poll_succeeded(mark)

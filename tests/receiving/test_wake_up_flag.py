@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from sqlqueue_app.messages.errors import ConnectionLost
+from sqlqueue_app.policies import polling
 from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS
 from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver
 from sqlqueue_app.receiving.receiver import Receiver, ReceiverOptions
@@ -218,6 +220,7 @@ class Queue:
         self.polls = 0
         self.work: Callable[[], None] = lambda: None
         self.knows = True
+        self.cut_sessions = 0
 
     def __call__(self) -> Queue:
         return self
@@ -230,6 +233,9 @@ class Queue:
     def poll(self, received: Callable[[bool], None] | None = None) -> bool:
         with self._lock:
             self.polls += 1
+            if self.cut_sessions:
+                self.cut_sessions -= 1
+                raise ConnectionLost("the session was cut")
             found = self.messages > 0
             self.messages -= found
         if received is not None and self.knows:
@@ -269,6 +275,17 @@ def test_resting_receiver_finds_each_message_by_its_wake_up(kind: type[Receiver]
                 queue.messages += 1
             wake_up.wake()
             poll_until(lambda expected=number: queue.handled == expected)  # type: ignore[misc]
+
+
+def test_idle_thread_takes_the_message_of_those_whose_sessions_were_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "FIXED_FAULT_PAUSE_SECONDS", NEVER)
+    stop, queue = StopSignal(), Queue()
+    wake_up = flag(stop)
+    with running(FixedReceiver, queue, wake_up=wake_up, stop=stop):
+        poll_until(lambda: wake_up.waiting == 4)
+        queue.messages, queue.cut_sessions = 1, 3
+        wake_up.wake()
+        poll_until(lambda: queue.handled == 1)
 
 
 def test_idle_thread_takes_the_remaining_messages() -> None:

@@ -118,7 +118,16 @@ def _queue_name(value: str, place: str) -> str:
         check_queue_name(value, place)
     except AddressError as error:
         raise Refused(Code.BAD_NAME, "names are literal here, not addresses", message=str(error)) from error
-    # Readers of addresses in headers ignore them.
+    return _unpadded(value)
+
+
+def _address(value: str, place: str) -> str:
+    _not_blank(value, place)
+    return _unpadded(value)
+
+
+def _unpadded(value: str) -> str:
+    # Readers of addresses in headers ignore blanks around them.
     if value != value.strip():
         raise Refused(Code.BAD_NAME, "remove the blanks", expected="a name without blanks around it")
     return value
@@ -178,7 +187,7 @@ CountOrZero = Annotated[int, integer(0)]
 ParallelCount = Annotated[int, integer(1, MAX_PARALLEL)]
 Seconds = Annotated[float, seconds()]
 Text = Annotated[str, text("a string that is not blank")]
-Address = Annotated[str, text("the address of a queue")]
+Address = Annotated[str, ValueKind("the address of a queue", read=_address)]
 SchemaName = Annotated[str, text("the name of a schema")]
 CatalogName = Annotated[str, text("the name of a database")]
 # The literal name of an endpoint, an instance or a queue, not an address.

@@ -148,6 +148,8 @@ WRONG: list[tuple[object, str, str]] = [
     (sales(AUDIT_QUEUE=" "), "E007", f"{S}[\"AUDIT_QUEUE\"] is ' ', expected the address of a queue, or None"),
     ({"ENDPOINTS": {" Sales": {}}}, "E007", "SQLQUEUE[\"ENDPOINTS\"][\" Sales\"] is ' Sales', expected a name without blanks around it"),
     ({"SEND_AS": "Web\t"}, "E007", "SQLQUEUE[\"SEND_AS\"] is 'Web\\t', expected a name without blanks around it"),
+    ({"ENDPOINTS": {"Sales": {"ERROR_QUEUE": "error "}}}, "E007", "SQLQUEUE[\"ENDPOINTS\"][\"Sales\"][\"ERROR_QUEUE\"] is 'error ', expected a name without blanks around it"),
+    ({"ROUTES": {"Shop.Order": " Sales"}}, "E007", "SQLQUEUE[\"ROUTES\"][\"Shop.Order\"] is ' Sales', expected a name without blanks around it"),
     # texts that no database stores
     ({"DEFAULT_SCHEMA": "a\0", **sales()}, "E007", "SQLQUEUE[\"DEFAULT_SCHEMA\"] is 'a\\x00', expected the name of a schema, or None"),
     ({"SCHEMA_FOR_QUEUE": {"error": "\ud83d"}}, "E007", "SQLQUEUE[\"SCHEMA_FOR_QUEUE\"][\"error\"] is '\\ud83d', expected the name of a schema"),

@@ -103,7 +103,7 @@ class Command(SqlQueueCommand):
             raise self.usage_error("--wake-up does not go with --make-migration: run it with --wake-up after the migration")
         name = options["dialect"] or dialect_of(settings.database)
         if name != "postgresql":
-            raise self.usage_error(f"--wake-up: only PostgreSQL wakes receivers, and this is for {name}")
+            raise self.usage_error(f"--wake-up: only PostgreSQL needs triggers that wake receivers, and this is for {name}")
         if not wake_up_tables(settings, name):
             raise self.usage_error(
                 '--wake-up: no endpoint in SQLQUEUE["ENDPOINTS"] is woken: remove WAKE_UP False, or leave this out'

@@ -66,6 +66,8 @@ class InMemoryEndpoint:
         self, name: str, *, settings: Mapping[str, Any] | None = None, queues: Iterable[str] = (), clock: FakeClock | None = None
     ) -> None:
         """`settings` are settings of this endpoint that override the project, such as `{"IMMEDIATE_RETRIES": 0}`."""
+        if isinstance(queues, str):
+            raise ValueError(f"InMemoryEndpoint(queues={queues!r}): expected a list of names, such as [{queues!r}]")
         self.name = name
         self.clock = clock or FakeClock()
         """Determines due and expired messages."""

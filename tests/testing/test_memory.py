@@ -198,6 +198,11 @@ def test_additional_endpoints_and_queues_are_created(settings: Settings, calls: 
         assert_not_sent(to="Nowhere")
 
 
+def test_name_in_place_of_a_list_of_queues_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"queues='Elsewhere'\): expected a list of names, such as \['Elsewhere'\]"):
+        InMemoryEndpoint("Sales", queues="Elsewhere")
+
+
 def test_unconfigured_endpoint_has_its_own_settings(settings: Settings, calls: Calls) -> None:
     del settings.SQLQUEUE
 

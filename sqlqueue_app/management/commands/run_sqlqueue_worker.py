@@ -278,7 +278,7 @@ class Command(SqlQueueCommand):
         signalled.subscribe(stop.set)
         with stop_on_signals(signalled, abort=supervised.in_flight.abandon):
             run_worker(settings, chosen, stop, in_flight=supervised.in_flight, affinity=affinity)
-        # A signal to this process alone, such as that of an operator who has seen its number, does not end the worker.
+        # If an operator signals only this process, the supervisor replaces it; if the supervisor is stopping too, it does not.
         if limits.is_reached or signalled.is_set():
             raise SystemExit(REPLACED_EXIT_CODE)
 

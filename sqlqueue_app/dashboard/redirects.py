@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
+from urllib.parse import urlencode
 
 from django import forms
 from django.http import HttpRequest
@@ -12,7 +13,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button
+from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, may
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, State
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, ListAdmin, TableColumn, cell_html, link_html, text_html, with_notes
@@ -42,7 +43,7 @@ class RedirectAction(Action):
     def redirected(self, source: str, target: str) -> ActionOutcome:
         """The outcome; it leads to applying the redirect to pending retries, if there are any."""
         summary = _("Retries to %(from)s go to %(to)s now.") % {"from": source, "to": target}
-        pending = _pending_urls(self.pages).get(source)
+        pending = _pending_urls(self.pages).get(source) if may(self.request, Permission.RETRY) else None
         if pending:
             summary += " " + _("Some retries to it are pending: apply the redirect to them too?")
         return ActionOutcome(summary, pending or self.back_url)
@@ -70,8 +71,7 @@ class MakeRedirect(RedirectAction):
     form_class = RedirectForm
 
     def find(self, **key: Any) -> None:
-        source, target = (self.request.POST.get(name, "").strip() for name in ("from", "to"))
-        self.target = f"{source} → {target}" if source or target else ""
+        self.target = " → ".join(filter(None, (self.request.POST.get(name, "").strip() for name in ("from", "to"))))
         self.back_url = self.pages.url()
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
@@ -159,10 +159,10 @@ def _pending_urls(pages: PageAdmin) -> dict[str, str]:
     if not applying:
         return {}
     sources = Redirect.objects.values("from_address")
-    pending = FailedMessage.objects.using(managed_alias()).filter(status=FailureStatus.RETRY_ISSUED, retried_to__in=sources)
-    found = pending.order_by().values_list("retried_to", flat=True).distinct()
-    statuses = (FailureStatus.RETRY_ISSUED,)
-    return {each: f"{applying}?{FailureSelection(retried_to=each, statuses=statuses).to_query()}" for each in found}
+    waiting = FailureSelection(statuses=(FailureStatus.RETRY_ISSUED,))
+    found = waiting.queryset().filter(retried_to__in=sources).order_by().values_list("retried_to", flat=True).distinct()
+    back = urlencode({"back": pages.url_of(FailedMessage, "pending")})
+    return {each: f"{applying}?{FailureSelection(retried_to=each, statuses=waiting.statuses).to_query()}&{back}" for each in found}
 
 
 def _exists(address: str) -> bool:

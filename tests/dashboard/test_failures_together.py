@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import Permission, User
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.failures import queries
@@ -223,6 +224,27 @@ def test_new_redirect_is_offered_for_waiting_retries(turned: QueueDatabase) -> N
     assert exported == {ONE: (canonical("Sales"), FailureStatus.RETRY_ISSUED), TWO: (canonical("Old"), FailureStatus.RETRY_ISSUED)}
     assert Redirect.objects.get().used == 1
     assert "It waits in" in page(f"{FAILURES}pending/").text()
+
+
+def test_redirected_retries_are_listed_afterwards(turned: QueueDatabase) -> None:
+    FailedMessage.objects.filter(pk=TWO).delete()
+    admin = client_of("admin")
+    made = admin.post(f"{ADMIN}redirect/make/", {"from": "Old", "to": "Sales", "confirmed": "1"})
+    answer = admin.post(made.headers["Location"], {"confirmed": "1"}, follow=True)
+    assert [url for url, _status in answer.redirect_chain] == [f"{FAILURES}pending/"]
+    shown = Markup(answer.content.decode()).text()
+    assert "1 pending retry redirected." in shown
+    assert "It waits in" in shown
+
+
+def test_new_redirect_offers_no_retries_without_the_permission(turned: QueueDatabase) -> None:
+    client, user = client_of("viewer"), User.objects.get(username="viewer")
+    user.user_permissions.add(Permission.objects.get(content_type__app_label="sqlqueue_app", codename="manage_redirect"))
+    answer = client.post(f"{ADMIN}redirect/make/", {"from": "Old", "to": "Sales", "confirmed": "1"}, follow=True)
+    assert answer.status_code == 200
+    shown = Markup(answer.content.decode()).text()
+    assert "go to" in shown
+    assert "apply the redirect to them too" not in shown
 
 
 def test_redirects_are_applied_from_both_lists(turned: QueueDatabase) -> None:

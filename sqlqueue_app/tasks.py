@@ -224,6 +224,9 @@ class Attempt:
             # As in Django's own backends, the task has failed whatever it raises.
             if self._context.connection is not None and transaction.get_rollback(using=self._alias):
                 raise
+            if (elsewhere := self._context.participants) is not None:
+                # The savepoint above is in the database of the queues alone.
+                elsewhere.undo_message()
             self._failed(error, result)
         else:
             self._finish(TaskResultStatus.SUCCESSFUL)
@@ -244,6 +247,8 @@ class Attempt:
                 "the task's work cannot be committed: a database error inside of it was caught outside of an atomic() block, "
                 "or set_rollback(True) was called; wrap the statement that may fail in transaction.atomic()"
             )
+        if self._context.participants is not None:
+            self._context.participants.check_usable()
         return value
 
     def _failed(self, error: BaseException, result: TaskResult[Any] | None) -> None:

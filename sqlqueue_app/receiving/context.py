@@ -25,6 +25,7 @@ from sqlqueue_app.sending.sender import current_handling
 
 if TYPE_CHECKING:
     from sqlqueue_app.receiving.handlers import Handler
+    from sqlqueue_app.tables.two_phase import TwoPhaseParticipants
 
 
 class MessageContext:
@@ -37,6 +38,8 @@ class MessageContext:
     # A class attribute, which is free for the usual body with one message.
     current_types: list[str] | None = None
     """Set by the caller of the handlers, for one of several messages in one body."""
+    participants: TwoPhaseParticipants | None = None
+    """Set by the caller of the handlers: the other databases that share the receive transaction."""
 
     def __init__(
         self,

@@ -348,6 +348,7 @@ class MessageProcessor:
             send_at_once=at_once.dispatch if at_once is not None else partial(config.dispatcher.keep, kept=batch.immediate),
             allowed=config.allowed,
         )
+        context.participants = self.transaction.participants
         collect = context.outgoing.extend if config.mode is TransactionMode.RECEIVE_ONLY else None
         try:
             with Handling(incoming, config.endpoint, collect):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connections, transaction
+from django.db import OperationalError, ProgrammingError, connections, transaction
 
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.models import TaskResult
 from sqlqueue_app.sending import sender
 from sqlqueue_app.tables.queue import forget_tables
 from sqlqueue_app.tasks import SqlQueueBackend  # noqa: F401 - another path to it
+from tests.support.other_databases import made_beside
+from tests.support.provisioning import PostgresqlProvider
 from tests.tasks import work
 from tests.tasks.conftest import Office, Signals
 from tests.tasks.framework import TaskResultDoesNotExist, TaskResultStatus
@@ -81,6 +84,33 @@ def test_writes_and_sends_of_a_failed_task_are_rolled_back(office: Office, broke
     result.refresh()
     assert (office.written(), office.rows("error"), office.rows("default")) == ([], [], [])
     assert (result.status, len(result.errors), result.attempts) == (TaskResultStatus.FAILED, 1, 1)
+
+
+@pytest.mark.parametrize("failure", ["raises", "database error", "swallowed database error"])
+def test_a_failed_task_leaves_nothing_in_other_databases(
+    postgresql_office: Office, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    office = postgresql_office
+    assert isinstance(office.database.provider, PostgresqlProvider)
+
+    def write(name: str) -> None:
+        second.write(name)
+        if name == "kept":
+            return
+        if failure == "raises":
+            raise ValueError(name)
+        with suppress(ProgrammingError) if failure.startswith("swallowed") else nullcontext():
+            connections["second"].cursor().execute("SELECT nothing")
+
+    monkeypatch.setattr(work, "write", write)
+    with made_beside(office.database.provider, "second", unique=False) as second:
+        lost, kept = work.keep.enqueue("lost"), work.keep.enqueue("kept")
+        office.run()
+        assert second.effects() == ["kept"]
+    lost.refresh()
+    kept.refresh()
+    assert (lost.status, lost.attempts, len(lost.errors)) == (TaskResultStatus.FAILED, 1, 1)
+    assert (kept.status, office.rows("error")) == (TaskResultStatus.SUCCESSFUL, [])
 
 
 def test_writes_of_an_asynchronous_task_share_the_transaction(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -400,7 +400,9 @@ def _present_step(pages: PageAdmin, found: FailureDetail, state: State, location
         details = _search_link(pages, newest or message.message_id, _("Search for the handled message"))
     elif message.status == FailureStatus.RETRY_ISSUED and newest in found.copies:
         details = _("Its edited copy has failed. This message is resolved when the copy is handled.")
-    return LifeStep(message.status_at, state, queue_name_at(message.retried_to), details=details)
+    is_removed = message.status in (FailureStatus.DELETED, FailureStatus.GONE)
+    place = message.queue if is_removed else queue_name_at(message.retried_to)
+    return LifeStep(message.status_at, state, place, details=details)
 
 
 def _reaction(pages: PageAdmin, found: FailureDetail, attempt: FailedAttempt) -> tuple[str, object]:

@@ -9,14 +9,13 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.http import HttpRequest
-from django.utils.html import format_html
 from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, may
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, State
-from sqlqueue_app.dashboard.lists import NUMBER, WIDE, ListAdmin, TableColumn, cell_html, link_html, text_html, with_notes
+from sqlqueue_app.dashboard.lists import NUMBER, WIDE, ListAdmin, TableColumn, link_html, with_notes
 from sqlqueue_app.dashboard.page import PageAdmin, found_or_404
 from sqlqueue_app.failures.retrying import change_redirect, create_redirect, remove_redirect
 from sqlqueue_app.failures.selection import FailureSelection
@@ -125,15 +124,14 @@ class RedirectAdmin(ListAdmin[Redirect]):
     def columns(self, request: HttpRequest) -> list[TableColumn[Redirect]]:
         listed = self.url_of(FailedMessage, "messages")
         exists, pending = cache(_exists), cache(partial(_pending_urls, self))
-        missing = cell_html(State(Grade.ERROR, _("does not exist")))
+        missing = State(Grade.ERROR, _("does not exist"))
 
         def source(each: Redirect) -> object:
             query = FailureSelection(queue=each.from_address).to_query()
             return link_html(f"{listed}?{query}" if listed else "", each.from_address)
 
         def target(each: Redirect) -> object:
-            found = text_html(each.to_address)
-            return found if exists(each.to_address) else format_html("{} {}", found, missing)
+            return with_notes(each.to_address, not exists(each.to_address) and missing)
 
         def buttons(each: Redirect) -> list[Button]:
             found = [action.button(self, request, each.pk) for action in (ChangeRedirect, RemoveRedirect)]

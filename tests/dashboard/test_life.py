@@ -98,6 +98,17 @@ def test_each_failure_and_each_retry_is_a_step(queue_database: QueueDatabase) ->
     assert kinds(found.pk)[0] == "Resolved"
 
 
+def test_message_that_failed_again_is_deleted_from_its_error_queue(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    (found,) = fail(queue_database, [row()])
+    retry(found.pk)
+    table(queue_database, "Sales").purge()
+    table(queue_database, "error").send([row(minutes=9, unique=found.pk)])
+    assert kinds(found.pk)[0] == "In the error queue"
+    assert client_of("writer").post(f"{FAILURES}delete/?ids={found.pk}", CONFIRMED).status_code == 302
+    assert steps(found.pk)[0][1:3] == ["Deleted", "error"]
+
+
 def test_queues_are_shown_by_name(queue_database: QueueDatabase) -> None:
     """The address on the wire has a schema, and quotes on PostgreSQL; pages show the name of the queue, and headers the address."""
     install(queue_database)

@@ -56,6 +56,7 @@ def verdicts(sections: Sequence[Section], database: str) -> list[Verdict]:
         _ratio(find, "the same with commits of 10 ms: ≥ 0.95 of polled", "announcing", "slow.woken", "slow.polled", 0.95),
         _below(find, "commit to handler when idle, p50: < 10 ms", "idle", "idle.p50", 10.0),
         _below(find, "commit to handler when idle, p99: < 50 ms", "idle", "idle.p99", 50.0),
+        _below(find, "commit to handler, one after the other, p50: < 10 ms", "idle", "idle.in_a_row", 10.0),
         _below(find, "statements of an idle endpoint: ≤ 2 a second", "idle", "idle.statements", 2.0, inclusive=True),
         _below(find, f"memory of a worker: < {MEMORY_MEGABYTES:.0f} MB", "memory", "memory.peak", MEMORY_MEGABYTES),
         _below(find, f"memory flat: grows < {FLAT_MEGABYTES:.0f} MB", "memory", "memory.growth", FLAT_MEGABYTES),

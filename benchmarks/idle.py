@@ -1,7 +1,7 @@
 """An idle queue: the time from a commit to the handler, and the load of the idle worker on the server.
 
 The worker is a real `run_sqlqueue_worker`; the sender is a plain connection without sqlqueue. The worker becomes idle between the
-messages, so that each one finds it idle.
+messages, so that each one finds it idle. Then each message follows the previous one at once, as requests in a loop do.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from benchmarks.series import Section, Series
 from tests.support.processes import end
 
 PAUSE_SECONDS = 0.15
+# What a process needs between a reply and its next request.
+REQUEST_SECONDS = 0.005
 WATCHED_SECONDS = 30.0
 _PATIENCE_SECONDS = 60.0
 # The session that listens reports the transactions of its notifications only with its next statement, once a minute
@@ -39,11 +41,12 @@ _TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Milliseconds to the handler from just before the COMMIT of the sender, and from its end, which a slow disk delays; both
-    sorted. Transactions a second while nothing comes."""
+    """Milliseconds to the handler from just before the COMMIT of the sender, and from its end, which a slow disk delays; the first
+    also for messages in a row; all sorted. Transactions a second while nothing comes."""
 
     milliseconds: tuple[float, ...]
     after_commit: tuple[float, ...]
+    in_a_row: tuple[float, ...]
     transactions: float
 
 
@@ -71,8 +74,10 @@ def measure_idle(
             install = [sys.executable, "-m", "django", "sqlqueue_install", "--wake-up"]
             subprocess.run(install, env=environment, check=True, stdout=subprocess.DEVNULL)
         with running_worker(environment, "wake_up_on" if wake_up else "worker_started") as handled_messages:
-            whole, after_commit = zip(*_latencies(connection, handled_messages, count_messages), strict=True)
-            return Idle(tuple(sorted(whole)), tuple(sorted(after_commit)), _watch(connection, watched_seconds))
+            whole, after_commit = zip(*_latencies(connection, handled_messages, count_messages, PAUSE_SECONDS), strict=True)
+            in_a_row, _ = zip(*_latencies(connection, handled_messages, count_messages, REQUEST_SECONDS), strict=True)
+            transactions = _watch(connection, watched_seconds)
+            return Idle(tuple(sorted(whole)), tuple(sorted(after_commit)), tuple(sorted(in_a_row)), transactions)
 
 
 def measure(database: PostgreSQL, *, count_messages: int, log_line: Callable[[str], None]) -> Section:
@@ -80,19 +85,22 @@ def measure(database: PostgreSQL, *, count_messages: int, log_line: Callable[[st
     series = []
     for key, name, wakes in (("idle", "WAKE_UP with the trigger", True), ("polling", "polling", False)):
         found = measure_idle(database, wake_up=wakes, trigger=wakes, count_messages=count_messages)
-        p50, p99, after = (
-            percentile(found.milliseconds, 50),
-            percentile(found.milliseconds, 99),
-            percentile(found.after_commit, 99),
-        )
+        p50, p99 = percentile(found.milliseconds, 50), percentile(found.milliseconds, 99)
+        after, in_a_row = percentile(found.after_commit, 99), percentile(found.in_a_row, 50)
         log_line(
             f"{name}: commit to handler p50 {p50:.1f} ms, p99 {p99:.1f} ms, after the commit p99 {after:.1f} ms, "
-            f"{found.transactions:.2f} transactions/s"
+            f"in a row p50 {in_a_row:.1f} ms, {found.transactions:.2f} transactions/s"
         )
         series += [
             Series(f"{key}.p50", f"{name}: from commit to handler, p50", "ms", [p50]),
             Series(f"{key}.p99", f"{name}: from commit to handler, p99", "ms", [p99]),
             Series(f"{key}.after", f"{name}: from the end of the commit to handler, p99", "ms", [after]),
+            Series(
+                f"{key}.in_a_row",
+                f"{name}: from commit to handler, each sent when the previous one is handled, p50",
+                "ms",
+                [in_a_row],
+            ),
             Series(f"{key}.statements", f"{name}: transactions of an idle endpoint", "1/s", [found.transactions]),
         ]
     return Section("idle", "a queue at rest", database.name, series, {"messages": count_messages})
@@ -134,7 +142,7 @@ def running_worker(environment: dict[str, str], ready: str) -> Iterator[queue.Qu
 
 
 def _latencies(
-    connection: psycopg.Connection[Any], handled_messages: queue.Queue[tuple[int, float]], wanted: int
+    connection: psycopg.Connection[Any], handled_messages: queue.Queue[tuple[int, float]], wanted: int, pause_seconds: float
 ) -> list[tuple[float, float]]:
     """For each message the milliseconds to its handler from just before its COMMIT, and from the end of it."""
     headers = messages.stored_headers()
@@ -144,7 +152,7 @@ def _latencies(
     for number in count(-3):
         if len(found) == wanted:
             return found
-        pause.wait(PAUSE_SECONDS)
+        pause.wait(pause_seconds)
         body = json.dumps({**messages.body(), "order_id": str(number)}).encode()
         connection.execute("BEGIN")
         connection.execute(_INSERT, [headers, body])

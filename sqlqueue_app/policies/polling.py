@@ -287,6 +287,11 @@ BURST_SECONDS: Final = 0.01
 # If another session sent it: senders that wait for each other commit in turn, however slow the disk or the replica.
 # A single sender never waits and keeps its wake-ups at this pace.
 BURST_OTHER_SESSION_SECONDS: Final = 0.1
+# During a burst, one idle thread polls again after this time, as long as no more messages are found per second. Faster senders need
+# the processor themselves: polling for eight of them that often took a quarter of their rate
+# (docs/internals/performance.md#announcements).
+BURST_WAIT_SECONDS: Final = 0.005
+BURST_WAIT_MESSAGES_PER_SECOND: Final = 200
 # A burst is over when a receiver has found nothing for this time, in at least two polls.
 QUIET_SECONDS: Final = 0.05
 
@@ -309,6 +314,11 @@ class BurstDetector:
         self._count = self._count + 1 if now - self._last < within else 1
         self._last, self._session = now, session
         return self._count >= BURST_ANNOUNCEMENTS
+
+
+def wait_in_burst(found: int, seconds: float) -> float:
+    """The seconds until one idle thread polls again during a burst, if `found` messages were found within the last `seconds`."""
+    return BURST_WAIT_SECONDS if found <= seconds * BURST_WAIT_MESSAGES_PER_SECOND else QUIET_SECONDS
 
 
 # The bound must not hide rows that returned below it or were committed late: after this time a receive starts from the beginning.

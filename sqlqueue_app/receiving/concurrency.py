@@ -73,6 +73,10 @@ class AdaptiveReceiver(Receiver):
         with self._lock:
             return self._busy.free(self._budget.live)
 
+    @property
+    def _is_burst(self) -> bool:
+        return self.wake_up is not None and self.wake_up.is_burst
+
     def _poll_until_idle(self, number: int, poller: Poller) -> None:
         """Loop until the thread's ramp-up controller, a surplus of threads or the stop ends it."""
         controller = RampUpController()
@@ -102,7 +106,7 @@ class AdaptiveReceiver(Receiver):
             step = controller.next_step()
             if step is Step.END:
                 # Without the wait: it could take a wake-up there, and end without a poll while the threads that stay sleep on.
-                if self._free_threads > 1:
+                if self._free_threads > 1 and not self._is_burst:
                     return
                 controller = RampUpController()
             elif step is Step.RAMP_UP_AND_POLL:
@@ -138,8 +142,11 @@ class AdaptiveReceiver(Receiver):
         super()._wait_out_pause(number, poller)
 
     def _wait_after_poll(self, number: int, watch: Watch | None, wait: float) -> None:
-        """Wait; at an empty queue the last free thread waits longer, and the others as usual, so that they end as usual."""
-        if watch is not None and watch.was_empty and self._free_threads == 1:
+        """Wait; at an empty queue the last free thread waits longer, and the others as usual, so that they end as usual.
+
+        In a burst, one of them polls more often for all.
+        """
+        if watch is not None and watch.was_empty and (self._free_threads == 1 or self._is_burst):
             with self._lock:
                 # A long idle wait is not a slow message.
                 self._slow_tasks.ended(number)

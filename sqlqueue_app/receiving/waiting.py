@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from sqlqueue_app.dialects.schema import wake_up_channel
 from sqlqueue_app.messages.errors import DatabaseError
-from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS, QUIET_SECONDS, BackOff, BurstDetector
+from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS, QUIET_SECONDS, BackOff, BurstDetector, wait_in_burst
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.tables.announcements import Interrupted, listening_connection
 from sqlqueue_app.tables.connections import connection_of
@@ -191,7 +191,11 @@ class WakeUp:
         self._flag = False
         self._round = 0
         self.push_enabled = False
+        self._had_push = False
         self.is_quiet = True
+        # Threads count without a lock, so now and then one message is not counted.
+        self._found = 0
+        self._counted_since = clock()
         self._clock = clock
         self._empty_since: float | None = None
         self._keeps_time = False
@@ -206,10 +210,16 @@ class WakeUp:
         with self._condition:
             return self._waiting
 
+    @property
+    def is_burst(self) -> bool:
+        """Whether push is disabled because messages are frequent."""
+        return self._had_push and not self.push_enabled and not self.is_quiet
+
     def wake(self) -> None:
         """Have one thread poll for a possible message, now or as soon as it would have waited."""
         # Inlined from `polled`, to save a call for each message.
         self.is_quiet, self._empty_since = False, None
+        self._found += 1
         # The thread that clears the flag polls afterwards, so a raised flag is enough.
         if self._flag:
             return
@@ -241,19 +251,22 @@ class WakeUp:
             self._wait(seconds)
 
     def idle_wait(self, seconds: float) -> None:
-        """Wait as `wait`, but much longer while push is enabled: one thread then keeps time for all idle ones."""
+        """Wait as `wait`, but much longer while push is enabled, and less in a burst: one thread keeps time for all idle ones."""
         with self._condition:
-            if not self.push_enabled:
-                self._wait(seconds)
-                return
-            if self._keeps_time:
-                self._wait(None)
+            self._had_push = self._had_push or self.push_enabled
+            if self._keeps_time or not (self.push_enabled or self.is_burst):
+                self._wait(None if self.push_enabled else seconds)
                 return
             self._keeps_time = True
             try:
-                self._wait(max(seconds, self._idle_wait_seconds))
+                self._wait(max(seconds, self._idle_wait_seconds) if self.push_enabled else min(seconds, self._wait_in_burst()))
             finally:
                 self._keeps_time = False
+
+    def _wait_in_burst(self) -> float:
+        found, since = self._found, self._counted_since
+        self._found, self._counted_since = 0, self._clock()
+        return wait_in_burst(found, self._counted_since - since)
 
     def _wait(self, seconds: float | None) -> None:
         began = self._round

@@ -64,7 +64,7 @@ def test_ratio_compares_values_of_the_same_round() -> None:
 def test_every_goal_has_a_row_without_measurements() -> None:
     found = verdicts([], DURABLE)
 
-    assert len(found) == 19
+    assert len(found) == 20
     assert {each.met for each in found} == {None}
     assert {each.measured for each in found} == {"not measured"}
 
@@ -84,7 +84,8 @@ def test_every_goal_has_a_row_without_measurements() -> None:
         ("affinity", [series("worker.8.auto", 59.0), series("limit.8.1", 10.0)], "defaults, batch auto: ≥ 6", False),
         ("backlog", [series("depth.1000", 100.0), series("depth.1000000", 94.0)], "1,000,000 waiting", False),
         ("backlog", [series("dead.none", 10.0), series("dead.some", 9.0)], "dead rows", True),
-        ("idle", [series("idle.p50", 9.9, unit="ms")], "p50", True),
+        ("idle", [series("idle.p50", 9.9, unit="ms")], "idle, p50", True),
+        ("idle", [series("idle.in_a_row", 10.0, unit="ms")], "one after the other, p50", False),
         ("idle", [series("idle.p99", 50.0, unit="ms")], "p99", False),
         ("idle", [series("idle.statements", 2.0, unit="statements/s")], "statements", True),
         ("memory", [series("memory.peak", 79.0, unit="MB")], "memory of a worker", True),

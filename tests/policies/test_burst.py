@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from sqlqueue_app.policies.polling import BURST_ANNOUNCEMENTS, BURST_OTHER_SESSION_SECONDS, BURST_SECONDS, BurstDetector
+from sqlqueue_app.policies.polling import (
+    BURST_ANNOUNCEMENTS,
+    BURST_OTHER_SESSION_SECONDS,
+    BURST_SECONDS,
+    BURST_WAIT_SECONDS,
+    QUIET_SECONDS,
+    BurstDetector,
+    wait_in_burst,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,3 +47,17 @@ def test_pause_restarts_the_count() -> None:
     for now in (0.0, 1.0):
         assert not any(burst.announced(now, 7) for _ in range(BURST_ANNOUNCEMENTS - 1))
     assert burst.announced(1.0, 7)
+
+
+@pytest.mark.parametrize(
+    ("found", "seconds", "expected"),
+    [
+        (0, 0.005, BURST_WAIT_SECONDS),
+        (1, 0.006, BURST_WAIT_SECONDS),  # requests one after the other
+        (4, 0.006, QUIET_SECONDS),
+        (4, 0.05, BURST_WAIT_SECONDS),
+        (100, 0.05, QUIET_SECONDS),
+    ],
+)
+def test_waits_are_short_in_a_slow_burst(found: int, seconds: float, expected: float) -> None:
+    assert wait_in_burst(found, seconds) == expected

@@ -12,7 +12,7 @@ import pytest
 
 from sqlqueue_app.messages.errors import ConnectionLost
 from sqlqueue_app.policies import polling
-from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS
+from sqlqueue_app.policies.polling import BURST_WAIT_SECONDS, IDLE_WAIT_SECONDS, QUIET_SECONDS
 from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver
 from sqlqueue_app.receiving.receiver import Receiver, ReceiverOptions
 from sqlqueue_app.receiving.stopping import StopSignal
@@ -141,19 +141,54 @@ def test_idle_wait_without_trigger_is_a_plain_wait() -> None:
     assert wake_up.waited == [0.4, NEVER]
 
 
-def test_one_resting_thread_keeps_the_time() -> None:
+def begin_burst(wake_up: WakeUp) -> None:
+    """Disable push after an idle wait, as the listener does, while messages are found."""
+    wake_up.push_enabled = True
+    wake_up.wake()
+    wake_up.idle_wait(NEVER)
+    wake_up.push_enabled = False
+
+
+def test_burst_shortens_idle_waits_until_polls_find_nothing() -> None:
+    now = [0.0]
+    wake_up = Recording("Sales", '"public"."Sales"', StopSignal(), clock=lambda: now[0])
+    begin_burst(wake_up)
+    del wake_up.waited[:]
+    for found in (1, 100, 1):
+        now[0] += 0.01
+        for _ in range(found):
+            wake_up.polled(True)
+            wake_up.wake()
+        wake_up.idle_wait(0.4)
+    assert wake_up.waited == [BURST_WAIT_SECONDS, QUIET_SECONDS, BURST_WAIT_SECONDS]
+    wake_up.idle_wait(0.001)
+    wake_up.wait(0.4)
+    assert wake_up.waited[3:] == [0.001, 0.4]
+    for _ in range(2):
+        wake_up.polled(False)
+        now[0] += QUIET_SECONDS
+    wake_up.idle_wait(0.4)
+    assert wake_up.waited[5:] == [0.4]
+
+
+@pytest.mark.parametrize("in_burst", [False, True])
+def test_one_resting_thread_keeps_the_time(in_burst: bool) -> None:
     seen: list[float | None] = []
 
     class RecordingTimes(WakeUp):
         def _wait(self, seconds: float | None) -> None:
             seen.append(seconds)
-            super()._wait(seconds)
+            super()._wait(seconds and NEVER)
 
     stop = StopSignal()
-    wake_up = flag(stop, kind=RecordingTimes)
+    wake_up = RecordingTimes("Sales", '"public"."Sales"', stop, idle_wait_seconds=NEVER, clock=lambda: 0.0)
+    wake_up.push_enabled = True
+    if in_burst:
+        begin_burst(wake_up)
+        del seen[:]
     waiting = Waiting(4, lambda: wake_up.idle_wait(1.0))
     poll_until(lambda: wake_up.waiting == 4)
-    assert sorted(seen, key=str) == [NEVER, None, None, None]
+    assert sorted(seen, key=str) == ([QUIET_SECONDS, 1.0, 1.0, 1.0] if in_burst else [NEVER, None, None, None])
     stop.set()
     waiting.join()
     stop.set()
@@ -324,6 +359,36 @@ def test_push_replaces_the_poll_intervals_of_the_model(kind: type[Receiver], cov
         MonitorReceiver: [2.5] * 14,
     }
     assert wake_up.waited[:14] == ([IDLE_WAIT_SECONDS] * 14 if covered else model[kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_burst_shortens_the_poll_intervals_of_the_model(kind: type[Receiver]) -> None:
+    stop = StopSignal()
+    # On its clock no time passes, so the burst does not end.
+    wake_up = Recording("Sales", '"public"."Sales"', stop, clock=lambda: 0.0)
+    begin_burst(wake_up)
+    del wake_up.waited[:]
+    with running(kind, Queue(), wake_up=wake_up, stop=stop, maximum=1):
+        poll_until(lambda: len(wake_up.waited) > 20)
+    # The message before the burst counts for the first wait.
+    assert wake_up.waited[:14] == [QUIET_SECONDS, *[BURST_WAIT_SECONDS] * 13]
+
+
+def test_adaptive_threads_end_only_after_a_burst() -> None:
+    """Each new thread opens a connection, so a burst with short gaps must not end and start them again and again."""
+    now = [0.0]
+    stop, queue = StopSignal(), Queue()
+    wake_up = Recording("Sales", '"public"."Sales"', stop, clock=lambda: now[0])
+    begin_burst(wake_up)
+    with running(AdaptiveReceiver, queue, wake_up=wake_up, stop=stop) as receiver:
+        with queue._lock:
+            queue.messages += 5000
+        poll_until(lambda: queue.handled == 5000 and receiver.live_threads == 4, 60)
+        polls = queue.polls
+        poll_until(lambda: queue.polls > polls + 200)
+        assert receiver.live_threads == 4
+        now[0] = QUIET_SECONDS
+        poll_until(lambda: receiver.live_threads == 1)
 
 
 @pytest.mark.parametrize("kind", [FixedReceiver, AdaptiveReceiver])

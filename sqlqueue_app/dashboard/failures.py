@@ -162,7 +162,7 @@ class FailureAdmin(PageAdmin):
             request,
             list_request,
             state,
-            text=_("Group by %(classifier)s") % {"classifier": group.classifier},
+            text=_("Group by %(classifier)s") % {"classifier": CLASSIFIER_WORDS.get(key, group.classifier)},
             crumbs=(Crumb(group.title),),
             group=group,
             counted=(found.count if found else 0, True),

@@ -18,6 +18,8 @@ from sqlqueue_app.models import NotificationKind, NotificationRule
 from sqlqueue_app.models.queues import QUEUE_MODELS_LABEL
 from sqlqueue_app.monitoring.notifying import describe_condition
 from tests.support.databases import QueueDatabase
+from tests.support.error_rows import failed
+from tests.support.failing import fail
 from tests.support.filling import install, instance
 from tests.support.pages import OVERVIEW, Markup, client_of
 
@@ -129,3 +131,15 @@ def test_list_and_page_of_instances_have_no_english_label(sqlite_database: Queue
         assert re.search("Callback|Process|Machine|Version:", text) is None
     with translation.override("de"):
         assert str(apps.get_app_config(QUEUE_MODELS_LABEL).verbose_name) == "SQL-Warteschlangen: Tabellen"
+
+
+def test_page_of_a_group_names_its_classifier_in_the_language_of_the_user(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    (found,) = fail(sqlite_database, [failed()])
+    sqlite_database.settings.MIDDLEWARE = [*sqlite_database.settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
+    client, url = client_of("superuser"), f"/admin/sqlqueue_app/failedmessage/group/{found.exception_group}/"
+    with translation.override("en"):
+        answers = [client.get(url, headers={"accept-language": language}) for language in ("de", "en")]
+    german, english = (Markup(answer.content.decode()).text() for answer in answers)
+    assert "Gruppe nach Ausnahme und Stacktrace" in german
+    assert "Group by Exception and stack trace" in english

@@ -427,6 +427,7 @@ class Watched:
 
     on_first_use: Callable[[], None] | None = None
     """Called once, before the driver's connection is handed out next; None is set before the call."""
+    in_atomic_block: bool
 
     @property
     def connection(self) -> Any:
@@ -445,6 +446,14 @@ class Watched:
     def unwatched(self) -> Any:
         """The driver's connection, without calling the hook; None if there is none."""
         return self.__dict__.get("connection")
+
+    def chunked_cursor(self) -> Any:
+        """The cursor of `iterator()`. psycopg is in autocommit mode inside our transaction, so Django would declare it WITH HOLD,
+        which excludes FOR UPDATE."""
+        wrapper = super().chunked_cursor()  # type: ignore[misc]  # of Django's connection
+        if self.in_atomic_block and getattr(wrapper.cursor, "withhold", False):
+            wrapper.cursor._withhold = False
+        return wrapper
 
 
 class WatchedConnection(Watched, BaseDatabaseWrapper):

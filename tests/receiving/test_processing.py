@@ -16,6 +16,7 @@ from django.db import DatabaseError, connections, transaction
 from sqlqueue_app import Unrecoverable, handles, message_type, send, send_many
 from sqlqueue_app.messages import parse_time
 from sqlqueue_app.messages.types import registry as message_types
+from sqlqueue_app.models import Instance
 from sqlqueue_app.tables.rows import NewRow
 from tests.support.bench import FAST, Bench, Calls, write_instance, written
 
@@ -67,6 +68,18 @@ def test_rows_of_handler_and_receive_commit_together(bench: Bench, calls: Calls)
     bench.run()
     assert written(bench) == ["in handler"]
     assert calls.seen == ["hook"]
+
+
+def test_handler_may_lock_rows_that_it_iterates_over(bench: Bench, calls: Calls) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        write_instance(bench, "locked")
+        locked = Instance.objects.using(bench.database.alias).select_for_update()
+        calls.add([each.name for each in locked.filter(endpoint="T").iterator()])
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert calls.seen == [["locked"]]
 
 
 def test_failed_attempt_is_rolled_back_and_retried_immediately(bench: Bench, calls: Calls, events: Callable[[], list[str]]) -> None:

@@ -31,7 +31,7 @@ from sqlqueue_app.status.queues import dead_row_problems, table_key
 from sqlqueue_app.status.schedule_definitions import handlers_or_none, schedules_without_route, types_handled
 from sqlqueue_app.tables.announcements import inspect_wake_up_triggers, why_not_woken
 from sqlqueue_app.tables.connections import aliases_beside, connection_of, fetch_all
-from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_tables
+from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_tables, migrate_command
 from sqlqueue_app.tables.listing import current_catalog, dead_rows, list_tables
 from sqlqueue_app.tables.managed import handled_elsewhere, reserved_elsewhere
 from sqlqueue_app.tables.queue import queue_table
@@ -363,14 +363,16 @@ def _own_tables(alias: str) -> list[checks.CheckMessage]:
     if sys.argv[1:2] == ["migrate"] or router.db_for_read(apps.get_model("sqlqueue_app", "Instance")) != alias or _migrated():
         return []
     message = f"the app's own tables do not exist in the database {alias!r}: a worker does not start"
-    return [checks.Warning(message, hint="run migrate, which creates the tables of sqlqueue_app", id=MISSING_TABLE)]
+    return [
+        checks.Warning(message, hint=f"run {migrate_command(alias)}, which creates the tables of sqlqueue_app", id=MISSING_TABLE)
+    ]
 
 
 def _never_migrated(alias: str, findings: Sequence[Finding]) -> checks.CheckMessage:
     """One warning before the first `migrate`, instead of one per table that it will create."""
     names = ", ".join(finding.qualified for finding in findings)
     message = f"the {len(findings)} tables of the endpoints do not exist in the database {alias!r} yet: {names}"
-    return checks.Warning(message, hint="run migrate; sqlqueue_install --sql prints the SQL", id=MISSING_TABLE)
+    return checks.Warning(message, hint=f"run {migrate_command(alias)}; sqlqueue_install --sql prints the SQL", id=MISSING_TABLE)
 
 
 def _message(finding: Finding) -> checks.CheckMessage:

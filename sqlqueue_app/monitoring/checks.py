@@ -27,7 +27,7 @@ from sqlqueue_app.monitoring.snapshot import GROWTH_PERIOD, MINUTES, RECENT, Sna
 from sqlqueue_app.receiving.instances import DEAD_AFTER_SECONDS
 from sqlqueue_app.status.events import EventKind
 from sqlqueue_app.status.instances import threads_on
-from sqlqueue_app.status.queues import INSTALL_COMMAND, MIGRATE_COMMAND, KnownQueue, ProblemKind, QueueKind, QueueProblem, table_key
+from sqlqueue_app.status.queues import INSTALL_COMMAND, KnownQueue, ProblemKind, QueueKind, QueueProblem, table_key
 from sqlqueue_app.status.texts import Words
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
 from sqlqueue_app.tables.installation import FindingKind, findings_of_layout, inspect_tables
@@ -367,7 +367,7 @@ REGISTRY: Final = Check(
     URGENT_INTERVAL,
     gettext_lazy("Processes"),
     "%(text)s",
-    MIGRATE_COMMAND,
+    "",
     _registry,
     read_by=Reader.STATUS,
     severity=Severity.ERROR,

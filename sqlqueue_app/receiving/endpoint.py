@@ -56,7 +56,14 @@ from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher, own_
 from sqlqueue_app.sending.middleware import composer_for, load_middleware
 from sqlqueue_app.tables.announcements import can_listen
 from sqlqueue_app.tables.connections import aliases_beside, connection_of, database_errors, dialect_of_connection
-from sqlqueue_app.tables.installation import FindingKind, check_address, delayed_address, inspect_tables, install_tables
+from sqlqueue_app.tables.installation import (
+    FindingKind,
+    check_address,
+    delayed_address,
+    inspect_tables,
+    install_tables,
+    migrate_command,
+)
 from sqlqueue_app.tables.listing import current_catalog
 from sqlqueue_app.tables.managed import HandledTable, TransactionLog, handled_elsewhere
 from sqlqueue_app.tables.queue import QueueTable, queue_table
@@ -225,7 +232,9 @@ class ReceivingEndpoint:
         except DatabaseError as error:
             if isinstance(error, TransientError) or Instance._meta.db_table in connection.introspection.table_names():
                 raise
-            raise QueueNotFound(f"{error}; run migrate, which creates the tables of sqlqueue_app") from error
+            raise QueueNotFound(
+                f"{error}; run {migrate_command(managed_alias())}, which creates the tables of sqlqueue_app"
+            ) from error
 
     def receiving_queues(self, callback_queue: str | None) -> list[ReceivingQueue]:
         """The queues to receive from: the main one, the satellites, this process's callback queue."""

@@ -24,18 +24,10 @@ from sqlqueue_app.messages.errors import (
 )
 from sqlqueue_app.models import CallbackQueue, Instance, managed_alias
 from sqlqueue_app.receiving.instances import claim_callback_queue, dead_instances, is_dead, is_gone
-from sqlqueue_app.status.queues import (
-    MIGRATE_COMMAND,
-    KnownQueue,
-    ProblemKind,
-    QueueKind,
-    QueueProblem,
-    address_book_of,
-    known_queues,
-)
+from sqlqueue_app.status.queues import KnownQueue, ProblemKind, QueueKind, QueueProblem, address_book_of, known_queues
 from sqlqueue_app.status.texts import in_utc
 from sqlqueue_app.tables.connections import errors_of_alias, guarded_read, optional_read
-from sqlqueue_app.tables.installation import drop_queue
+from sqlqueue_app.tables.installation import drop_queue, migrate_command
 from sqlqueue_app.tables.queue import Depth, QueueTable, queue_table
 
 logger = logging.getLogger("sqlqueue.background")
@@ -160,7 +152,7 @@ def read_instances(*, gone: bool = False) -> tuple[tuple[InstanceStatus, ...], l
     except ConnectionLost:
         raise
     except DatabaseError as error:
-        command = "" if isinstance(error, PermissionDenied) else MIGRATE_COMMAND
+        command = "" if isinstance(error, PermissionDenied) else f"python manage.py {migrate_command(alias)}"
         return (), [], QueueProblem(ProblemKind.UNREADABLE, f"{error}{error.remedy}", command=command)
     shown = [row for row in rows if gone or not is_gone(row, row.database_now)]
     return _with_replaced(list(map(status_of_row, shown)), shown), [*rows, *held], None

@@ -365,7 +365,6 @@ def _existing(settings: Settings, names: dict[str, QueueAddress], text: str) -> 
 
 
 INSTALL_COMMAND = "python manage.py sqlqueue_install"
-MIGRATE_COMMAND = "python manage.py migrate"
 
 
 class ProblemKind(TextChoices):

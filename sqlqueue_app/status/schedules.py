@@ -27,9 +27,10 @@ from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.sending.composer import Routes, SendOptions
 from sqlqueue_app.sending.sender import Sender
 from sqlqueue_app.status.events import Actor
-from sqlqueue_app.status.queues import MIGRATE_COMMAND, ProblemKind, QueueProblem, utc_now
+from sqlqueue_app.status.queues import ProblemKind, QueueProblem, utc_now
 from sqlqueue_app.status.schedule_definitions import times_of
 from sqlqueue_app.tables.connections import database_now, errors_of_alias, guarded_read
+from sqlqueue_app.tables.installation import migrate_command
 
 logger = logging.getLogger("sqlqueue.background")
 
@@ -520,7 +521,8 @@ def read_all_schedules(settings: Settings) -> tuple[datetime, list[ScheduleStatu
     except ConnectionLost:
         raise
     except DatabaseError as error:
-        return utc_now(), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=MIGRATE_COMMAND)
+        command = f"python manage.py {migrate_command(alias)}"
+        return utc_now(), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=command)
 
 
 def _times_or_none(row: Schedule) -> ScheduleTimes | None:

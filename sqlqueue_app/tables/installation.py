@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import Error as DjangoDatabaseError, transaction
+from django.db import DEFAULT_DB_ALIAS, Error as DjangoDatabaseError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.dialects.dialect import Dialect, QueueLayout, TableShape, check_delayed, check_subscriptions, layout_of
@@ -209,3 +209,8 @@ def check_address(address: QueueAddress, dialect: str) -> None:
         value: str | None = getattr(address, part)
         if value is not None:
             check_name(value, dialect, part=part)
+
+
+def migrate_command(alias: str) -> str:
+    """The command that creates the app's own tables in this database. Without `--database`, it migrates only `default`."""
+    return "migrate" if alias == DEFAULT_DB_ALIAS else f"migrate --database {alias}"

@@ -129,7 +129,7 @@ def test_missing_own_table_is_one_line_with_the_remedy(postgresql_database: Queu
     (line,) = [line for line in text().splitlines() if line.startswith("instances: ")]
 
     assert "\\n" not in line
-    assert "fix it with: python manage.py migrate" in text()
+    assert "fix it with: python manage.py migrate --database postgresql\n" in text()
 
 
 def test_the_text_lists_queues_and_instances(sqlite_database: QueueDatabase) -> None:

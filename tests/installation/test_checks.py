@@ -15,6 +15,7 @@ from sqlqueue_app import checks as sqlqueue_checks
 from sqlqueue_app.checks import check_names, check_router, check_tables
 from sqlqueue_app.dialects.dialect import TableShape, dialect
 from sqlqueue_app.tables import installation
+from sqlqueue_app.tables.installation import migrate_command
 from tests.installation.offline import offline_connection
 from tests.support.databases import QueueDatabase
 from tests.support.tables import execute, golden_statements
@@ -44,7 +45,7 @@ def test_one_warning_lists_all_missing_tables_before_the_first_migrate(queue_dat
     assert message.id == "sqlqueue.W031"
     assert f"the {NEEDED} tables of the endpoints do not exist" in message.msg
     assert "Sales" in message.msg
-    assert message.hint == "run migrate; sqlqueue_install --sql prints the SQL"
+    assert message.hint == f"run {migrate_command(queue_database.alias)}; sqlqueue_install --sql prints the SQL"
 
 
 def test_missing_own_tables_are_a_warning_when_the_queues_exist(queue_database: QueueDatabase) -> None:
@@ -54,7 +55,7 @@ def test_missing_own_tables_are_a_warning_when_the_queues_exist(queue_database: 
     (message,) = [each for each in check_tables(databases=[queue_database.alias]) if each.level > checks.INFO]
     assert message.id == "sqlqueue.W031"
     assert "the app's own tables do not exist" in message.msg
-    assert message.hint == "run migrate, which creates the tables of sqlqueue_app"
+    assert message.hint == f"run {migrate_command(queue_database.alias)}, which creates the tables of sqlqueue_app"
 
 
 def test_only_named_databases_are_checked(queue_database: QueueDatabase) -> None:

@@ -11,6 +11,7 @@ from django.db import connections
 from sqlqueue_app import handles, request
 from sqlqueue_app.messages.errors import ConfigurationError, Deadlock, QueueNotFound
 from sqlqueue_app.receiving.processing import MessageProcessor
+from sqlqueue_app.tables.installation import migrate_command
 from tests.support.bench import FAST, Bench, Calls, Running
 from tests.support.postgresql import ThrowAwayServer
 from tests.support.tables import execute
@@ -98,7 +99,8 @@ def test_missing_tables_end_the_start_with_names_and_remedy(bench: Bench) -> Non
 def test_missing_app_tables_are_reported_with_migrate(bench: Bench, install: bool) -> None:
     execute(bench.database, "DROP TABLE sqlqueue_app_instance")
     bench.database.configure(SEND_AS="Sales", ENDPOINTS={"Sales": FAST})
-    expected = r"failed to register an instance of 'Sales': .*sqlqueue_app_instance.*; run migrate, which creates the tables of"
+    command = migrate_command(bench.database.alias)
+    expected = f"failed to register an instance of 'Sales': .*sqlqueue_app_instance.*; run {command}, which creates the tables of"
     with pytest.raises(QueueNotFound, match=f"(?s){expected}"):
         bench.run(install=install)
     bench.database.configure(ENDPOINTS={})

@@ -189,8 +189,8 @@ def operation_state(operation: Operation) -> State:
 
 
 def _progress(operation: Operation) -> SafeString:
-    highest = max(operation.total, operation.processed, 1)
-    return lists.template_html("progress", operation=operation, highest=highest, percent=operation.processed * 100 // highest)
+    total = operation.processed if operation.state == OperationState.COMPLETED else max(operation.total, operation.processed)
+    return lists.template_html("progress", operation=operation, total=total, percent=operation.processed * 100 // (total or 1))
 
 
 def _permission_of(operation: Operation) -> Permission:

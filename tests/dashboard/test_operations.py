@@ -82,6 +82,17 @@ def test_operation_shows_its_progress(shop: QueueDatabase) -> None:
     assert "<script>alert" not in html
 
 
+@pytest.mark.parametrize(("done", "shown"), [(30, ("30", "30", "30 of 30 (100%)")), (0, ("0", "1", "0 of 0 (0%)"))])
+def test_completed_operation_has_processed_all_that_was_left(shop: QueueDatabase, done: int, shown: tuple[str, str, str]) -> None:
+    """Another operation took the rest of the messages in the meantime."""
+    row = running(state=OperationState.COMPLETED, done=done, skipped=0, failed=0, finished_at=AT)
+    markup = Markup(client_of("viewer").get(f"{OPERATIONS}{row.pk}/").content.decode())
+    (progress,) = markup.find("progress")
+    assert (progress["value"], progress["max"]) == shown[:2]
+    assert shown[2] in markup.text()
+    assert "Messages when it was requested 4,000" in markup.text()
+
+
 def test_time_left_needs_a_worker(shop: QueueDatabase) -> None:
     row = running()
 

@@ -295,8 +295,8 @@ def _state(each: EndpointStatus) -> State:
         return State(Grade.ERROR, _("Dead"))
     if not workers:
         return unreceived_state([each.name], (), is_waiting=bool(each.depth is not None and each.depth.waiting))
-    if each.dead:
-        return State(Grade.WARNING, _("Dead processes: %(count)s") % {"count": number(each.dead)})
+    if lost := sum(instance.is_lost for instance in each.instances):
+        return State(Grade.WARNING, _("Dead processes: %(count)s") % {"count": number(lost)})
     return State(Grade.OK, _("Alive"))
 
 

@@ -53,7 +53,7 @@ def recorded() -> list[tuple[str, str, str, str]]:
 
 def test_list_shows_the_activity_of_each_endpoint(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS={"Sales": {"CALLBACKS": False}, "Idle": {"CALLBACKS": False}})
-    process(callback_queue=None)
+    process(callback_queue=None, started_at=datetime.now(UTC) - timedelta(hours=1))
     process(name="there", pid=2, callback_queue=None, silent=timedelta(minutes=2))
     process(endpoint="Foreign", callback_queue=None)
     table(queue_database, "Sales").send([message(), message()])
@@ -73,6 +73,19 @@ def test_list_shows_the_activity_of_each_endpoint(queue_database: QueueDatabase)
     assert "Idle No live worker 0 0 – none – none 0 0 0 – none" in text
     assert "Foreign not in the settings of this site Alive" in text
     assert found.inline == []
+
+
+def test_replaced_process_is_no_warning(queue_database: QueueDatabase) -> None:
+    """Like the check of processes, which passes once another process has started."""
+    install(queue_database)
+    process(callback_queue=None, silent=timedelta(minutes=2))
+    assert "Sales Dead 0" in page().text()
+    process(pid=2, callback_queue=None)
+    text = page().text()
+    assert "Sales Alive 0" in text
+    assert "1 1 dead version 0.1.0" in text
+    process(pid=3, callback_queue=None, silent=timedelta(minutes=3))
+    assert "Sales Dead processes: 1 0" in page().text()
 
 
 def test_list_is_exported(sqlite_database: QueueDatabase) -> None:

@@ -373,5 +373,5 @@ def _check_columns(table: str, kind: str, needed: frozenset[str], shape: TableSh
         found = ", ".join(name for name, _ in shape.columns)
         raise TableMismatch(
             f"table {table} is not a {kind} table: column(s) {', '.join(missing)} are missing, found {found}; "
-            "name another table in the settings, or rename this one and run sqlqueue_install"
+            f"name another table; to use this name for a {kind} table, rename this one and run sqlqueue_install"
         )

@@ -447,7 +447,7 @@ def run_operation(
     actor: Actor,
     progress: Callable[[Operation], None],
 ) -> Operation:
-    """Start an operation and run it here to its end; Control-C cancels it. Raises as `create_operation`."""
+    """Start an operation and run it here to its end; Ctrl-C cancels it. Raises as `create_operation`."""
     runner = OperationRunner(settings)
     operation = create_operation(settings, kind, wanted, actor=actor, runner=runner)
     pause = threading.Event()

@@ -161,8 +161,8 @@ def check_delay(delay: object, deliver_at: object, time_to_be_received: timedelt
         raise ConfigurationError(f"both delay ({delay!r}) and deliver_at ({deliver_at!r}) are given: leave one of them out")
     if time_to_be_received is not None and (delay is not None or deliver_at is not None):
         raise ConfigurationError(
-            f"time_to_be_received ({time_to_be_received!r}) is given with a delay: a delayed message cannot expire, and peers "
-            "also refuse it; leave one of them out"
+            f"time_to_be_received ({time_to_be_received}) is given with a delay: a delayed message cannot expire; "
+            "leave one of them out"
         )
 
 

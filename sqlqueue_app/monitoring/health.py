@@ -365,7 +365,7 @@ def _scope(settings: Settings, status: Status, queues: Sequence[str], endpoints:
     known = {each.name: each for each in status.queues}
     for name in queues:
         if name not in known:
-            near = suggestion(name, known) or ": sqlqueue_status lists those that there are"
+            near = suggestion(name, known) or ": sqlqueue_status lists the queues"
             raise ConfigurationError(f"there is no queue {name!r} in database {status.database!r}{near}")
     watched = tuple(each for each in status.queues if is_watched(each, status))
     if not queues and not endpoints:

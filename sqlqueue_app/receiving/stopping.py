@@ -21,7 +21,7 @@ class StopSignal:
         self._failed = False
 
     def set(self) -> None:
-        """Stop fetching; messages in progress are finished."""
+        """Stop receiving; messages in progress are finished."""
         with self._lock:
             self._event.set()
             subscribers = list(self._subscribers)

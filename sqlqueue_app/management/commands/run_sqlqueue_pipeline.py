@@ -50,8 +50,9 @@ class Command(SqlQueueCommand):
     """Parses arguments; `run_pipeline` does the work."""
 
     help = (
-        "Move the messages of the audit queues into Parquet files, each exactly once; copy new messages of the error queues; "
-        "compute the figures that the admin shows. Requires the extra: pip install 'django-sqlqueue[spark]'."
+        "Move the messages of the audit queues into Parquet files, each exactly once; copy new messages of\n"
+        "the error queues; compute the figures that the admin shows. Requires the extra:\n"
+        "pip install 'django-sqlqueue[spark]'."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

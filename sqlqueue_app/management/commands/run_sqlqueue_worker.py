@@ -47,7 +47,7 @@ from sqlqueue_app.worker.supervisor import (
 
 _EPILOG = """\
 signals:
-  The first SIGINT (Ctrl-C) or SIGTERM stops fetching, finishes the messages that are being handled, and ends.
+  The first SIGINT (Ctrl-C) or SIGTERM stops receiving, finishes the messages that are being handled, and ends.
   The second one ends the process at once; unfinished messages return to their queues.
   The same signal within a second counts once, because `timeout` sends it to the process and to its group.
 
@@ -174,9 +174,9 @@ class Command(SqlQueueCommand):
     """Parses arguments; `run_worker` does the work."""
 
     help = (
-        "Receive the messages of the endpoints in SQLQUEUE and call their handlers, each message in one transaction with its "
-        "handlers' work (depending on TRANSACTION_MODE). The worker waits for an unreachable database; "
-        "a wrong name, user or password ends it."
+        "Receive the messages of the endpoints in SQLQUEUE and call their handlers, each message in one\n"
+        "transaction with its handlers' work (depending on TRANSACTION_MODE). The worker waits for an\n"
+        "unreachable database; a wrong name, user or password ends it."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -18,7 +18,7 @@ class Command(SqlQueueCommand):
     """Asks for confirmation, then deletes."""
 
     help = (
-        "Delete every message of a queue, or only the expired ones, in batches. This cannot be undone. "
+        "Delete every message of a queue, or only the expired ones. This cannot be undone. "
         "On a terminal the name of the queue must be typed first; elsewhere --yes is needed."
     )
 

@@ -30,7 +30,7 @@ class Command(SqlQueueCommand):
     help = (
         "Send failed messages back to the queues in which they failed, or to the target of a redirect. Messages that cannot be "
         "sent stay in the error queue, and the reason is printed. Exit code 0: all were sent; 1: some were not, or an error queue "
-        "could not be read; 130: cancelled by Control-C."
+        "could not be read; 130: cancelled by Ctrl-C."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -267,7 +267,8 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         if row.kind == ScheduleKind.INTERVAL and row.starts_at is None and "starts_at" not in self.errors:
             row.starts_at = now
         for name, text in clean_definition(row):
-            self.add_error(name, text)
+            if name not in self.errors:
+                self.add_error(name, text)
         if not self.errors and not row.destination and not has_route(get_settings(), row.message_type):
             self.add_error(
                 "destination", _("No route leads to a queue for this type, and no endpoint handles it: enter an address.")

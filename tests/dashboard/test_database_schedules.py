@@ -128,6 +128,14 @@ def test_preview_shows_ten_times_and_stores_nothing(installed: QueueDatabase) ->
 
 
 @pytest.mark.parametrize(
+    "fields", [{"kind": "interval", "every_seconds": "x"}, {"kind": "once", "at": "2027-03-28T02:30:00"}], ids=["interval", "once"]
+)
+def test_field_with_an_invalid_value_is_not_called_missing(sqlite_database: QueueDatabase, fields: dict[str, str]) -> None:
+    install(sqlite_database)
+    assert "This field is required." not in post(MAKE, button="preview", **fields)[1]
+
+
+@pytest.mark.parametrize(
     ("fields", "wanted"),
     [
         ({"name": ""}, "This field is required."),

@@ -334,7 +334,6 @@ class InstanceAdmin(ReadOnlyAdmin):
     list_display = ("endpoint_name", "name", "state", "heartbeat", "live_threads", "process", "callback_queue", "started")
     fields = readonly_fields = list_display  # of the page of one instance
     search_fields = ("endpoint", "name", "host", "callback_queue")
-    show_full_result_count = False
     # With an empty list of actions, Django's page would have an inline style, which a strict policy refuses.
     actions_on_top = True
     change_list_template = change_form_template = "admin/sqlqueue_app/instances.html"

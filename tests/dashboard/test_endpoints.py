@@ -88,6 +88,15 @@ def test_replaced_process_is_no_warning(queue_database: QueueDatabase) -> None:
     assert "Sales Dead processes: 1 0" in page().text()
 
 
+def test_list_of_instances_shows_results_only_for_a_search(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    process()
+    process(name="there", pid=2, callback_queue=None)
+    instances = "/admin/sqlqueue_app/instance/"
+    assert "Show all" not in page_at(instances, "superuser").text()
+    assert "1 result ( 2 total )" in page_at(f"{instances}?q=there", "superuser").text()
+
+
 def test_list_is_exported(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
     process(started_at=datetime.now(UTC) - timedelta(hours=1))

@@ -107,6 +107,8 @@ def test_foreign_tables_get_the_trigger_once_on_request(postgresql_database: Que
     assert "4 wake-up triggers added, 0 were there already" in out
     assert triggers(postgresql_database) == WITH_TRIGGER
     assert "0 wake-up triggers added, 4 were there already" in install("--wake-up")
+    execute(postgresql_database, 'DROP TRIGGER sqlqueue_wake_up ON "Sales"')
+    assert "1 wake-up trigger added, 3 were there already" in install("--wake-up")
     document = json.loads(install("--wake-up", "--format", "json"))
     assert document["wake_up_triggers"] == [
         {"table": '"public"."Sales"', "created": False},
@@ -207,7 +209,7 @@ def test_broken_trigger_counts_as_missing_and_is_repaired(postgresql_database: Q
     else:
         execute(database, spoil)
     assert 'table "public"."Sales" has no wake-up trigger' in install("--check")
-    assert "1 wake-up triggers added" in install("--wake-up")
+    assert "1 wake-up trigger added" in install("--wake-up")
     assert "no wake-up trigger" not in install("--check")
 
 

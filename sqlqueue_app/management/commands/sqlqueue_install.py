@@ -13,7 +13,7 @@ from sqlqueue_app.dialects.schema import PlannedTable, installation_script
 from sqlqueue_app.installation import Purpose, grants_for, planned_tables, wake_up_tables
 from sqlqueue_app.management.command_line import ListAction, SqlQueueCommand, add_format_argument
 from sqlqueue_app.management.migration_writer import write_queue_migration
-from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.messages.errors import ConfigurationError, counted
 from sqlqueue_app.models import managed_models
 from sqlqueue_app.tables.announcements import inspect_wake_up_triggers, install_wake_up_triggers
 from sqlqueue_app.tables.connections import connection_of
@@ -169,7 +169,9 @@ class Command(SqlQueueCommand):
         elif options["verbosity"] >= 1:
             self.stdout.write(f"{len(made)} created, {len(tables) - len(made)} were there already")
             if woken:
-                self.stdout.write(f"{len(triggers)} wake-up triggers added, {len(woken) - len(triggers)} were there already")
+                self.stdout.write(
+                    f"{counted(len(triggers), 'wake-up trigger')} added, {len(woken) - len(triggers)} were there already"
+                )
 
     def _check(self, settings: Settings, options: dict[str, Any]) -> None:
         tables = self._tables(settings, options)

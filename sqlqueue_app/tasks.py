@@ -275,9 +275,9 @@ class Attempt:
             self._save()
             TaskPost(place).again(row, delay)
         logger.warning(
-            "task %s failed, it is run again in %s: %s",
+            "task %s failed, it is run again in %g s: %s",
             row.task,
-            delay,
+            delay.total_seconds(),
             error,
             extra={**self._log_extra("task_retry"), "attempt": len(row.worker_ids), "delay_seconds": delay.total_seconds()},
             exc_info=error,

@@ -188,7 +188,8 @@ def test_one_resting_thread_keeps_the_time(in_burst: bool) -> None:
         del seen[:]
     waiting = Waiting(4, lambda: wake_up.idle_wait(1.0))
     poll_until(lambda: wake_up.waiting == 4)
-    assert sorted(seen, key=str) == ([QUIET_SECONDS, 1.0, 1.0, 1.0] if in_burst else [NEVER, None, None, None])
+    expected: list[float | None] = [QUIET_SECONDS, 1.0, 1.0, 1.0] if in_burst else [NEVER, None, None, None]
+    assert sorted(seen, key=str) == expected
     stop.set()
     waiting.join()
     stop.set()

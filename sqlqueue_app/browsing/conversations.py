@@ -33,7 +33,16 @@ from sqlqueue_app.models import CallbackQueue, CopyOutcome, FailedMessage, Failu
 from sqlqueue_app.models.failures import fitting
 from sqlqueue_app.status.delayed import instant_of, known_delayed_tables
 from sqlqueue_app.status.instances import read_callback_queues
-from sqlqueue_app.status.queues import KnownQueue, QueueKind, address_book_of, known_queues, listed_tables, other_queues, table_key
+from sqlqueue_app.status.queues import (
+    KnownQueue,
+    QueueKind,
+    address_book_of,
+    known_queues,
+    listed_tables,
+    other_queues,
+    queue_name_at,
+    table_key,
+)
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.listing import EVERY, ScanResult, TableScan, find_rows
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION, queue_table
@@ -354,7 +363,8 @@ _OUTCOME_OF_STATUS: Final = {
 
 # What `message_of_failure` reads: a third of the columns, and none of the long ones.
 _OF_FAILURE: Final = (
-    "status", "queue", "row_version", "message_id", "conversation_id", "message_type", "endpoint", "failed_at", "sent_at"
+    "status", "queue", "retried_to", "row_version", "message_id", "conversation_id", "message_type", "endpoint", "failed_at",
+    "sent_at",
 )  # fmt: skip
 
 
@@ -381,6 +391,7 @@ def message_of_failure(failure: FailedMessage, headers: Headers) -> Conversation
     key = f"failed {failure.pk}"
     outcome = _OUTCOME_OF_STATUS[FailureStatus(failure.status)]
     found = message_from_headers(headers, key, native_id=failure.message_id, receiving=failure.endpoint, outcome=outcome)
+    has_left = bool(failure.retried_to) and outcome in (MessageOutcome.RETRIED, MessageOutcome.HANDLED)
     return replace(
         found,
         message_id=failure.message_id if not headers else found.message_id,
@@ -388,7 +399,7 @@ def message_of_failure(failure: FailedMessage, headers: Headers) -> Conversation
         message_type=found.message_type or failure.message_type,
         sent=found.sent or failure.sent_at,
         ended=found.ended or failure.failed_at,
-        queue=failure.queue,
+        queue=queue_name_at(failure.retried_to) if has_left else failure.queue,
         row_version=failure.row_version,
         failure=failure.pk,
     )

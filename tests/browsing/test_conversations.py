@@ -14,7 +14,7 @@ from sqlqueue_app.browsing.conversations import ConversationResult, MessageOutco
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedMessage, FailureStatus
-from sqlqueue_app.status.queues import address_book_of
+from sqlqueue_app.status.queues import address_book_of, address_of_queue
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.row_selection import remove_rows
@@ -92,11 +92,12 @@ def test_retried_failure_is_shown_at_its_present_location(shop: QueueDatabase) -
     for each in FailedMessage.objects.all():
         remove_rows(table(shop, "error"), [each.row_version or 0])
     bill, gone = deterministic_guid("bill", "Billing"), deterministic_guid("gone", "Billing")
-    FailedMessage.objects.update(row_version=None, status=FailureStatus.RETRY_ISSUED)
+    FailedMessage.objects.update(row_version=None, status=FailureStatus.RETRY_ISSUED, retried_to=address_of_queue("Billing"))
     table(shop, "Billing").send([sent("bill", "order", by="Sales", ServiceControl_Retry_UniqueMessageId=str(bill))])
     found = {each.message_id: each for each in read().messages}
     assert (found["bill"].outcome, found["bill"].failure, found["bill"].queue) == (MessageOutcome.WAITING, bill, "Billing")
     assert (found["gone"].outcome, found["gone"].failure, found["gone"].related_to) == (MessageOutcome.RETRIED, gone, "")
+    assert found["gone"].queue == "Billing"
 
 
 @pytest.mark.parametrize("name", ["o'c\"x", "a/b", "\u0639\u0631", "</>", "%", "_2F", "\U0001f600", "x" * 300, "nul\0nul", "a b"])

@@ -37,6 +37,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.messages.errors import ConfigurationError, LockTimeout, PermissionDenied, QueueNotFound, WireFormatError
 from sqlqueue_app.models import FailedMessage, FailureStatus, TaskResult
+from sqlqueue_app.status.queues import address_of_queue
 from sqlqueue_app.tables.listing import sees_locked_rows
 from sqlqueue_app.tables.row_selection import remove_rows
 from sqlqueue_app.tables.rows import NewRow
@@ -406,15 +407,16 @@ def test_failed_message_is_found_with_its_failure(shop: Bench, failing: Calls) -
     catch_up(get_settings(), limit=100, now=timezone.now())
     failure = FailedMessage.objects.using(shop.database.alias).get(message_id=message_id)
     assert message_status(message_id) == MessageStatus(message_id, MessageState.FAILED, "error", failure=failure.pk)
-    for status, state in (
-        (FailureStatus.ARCHIVED, MessageState.ARCHIVED),
-        (FailureStatus.RETRY_ISSUED, MessageState.RETRIED),
-        (FailureStatus.RESOLVED, MessageState.HANDLED),
-        (FailureStatus.DELETED, MessageState.GONE),
+    FailedMessage.objects.using(shop.database.alias).update(retried_to=address_of_queue("Sales"))
+    for status, state, queue in (
+        (FailureStatus.ARCHIVED, MessageState.ARCHIVED, "error"),
+        (FailureStatus.RETRY_ISSUED, MessageState.RETRIED, "Sales"),
+        (FailureStatus.RESOLVED, MessageState.HANDLED, "Sales"),
+        (FailureStatus.DELETED, MessageState.GONE, "error"),
     ):
         FailedMessage.objects.using(shop.database.alias).update(status=status, row_version=None)
         remove_rows(shop.table("error"), [row.row_version for row in shop.rows("error")])
-        assert message_status(message_id).state is state
+        assert message_status(message_id) == MessageStatus(message_id, state, queue, failure=failure.pk)
     shop.table("Sales").send([sent(message_id)])
     assert message_status(message_id).state is MessageState.WAITING, "retried, and in its queue again"
 

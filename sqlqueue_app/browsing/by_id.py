@@ -84,7 +84,7 @@ def cancel(wanted: str | UUID, queue: str | None, limit: int) -> RevokeResult:
     cancelled = False
     for _ in range(_MAX_ROUNDS):
         found = _find(settings, tables, message_id, limit)
-        waiting = {(row.queue.name, row.is_delayed, row.row_version, row.native_id): row for row in _waiting(settings, found.rows)}
+        waiting = {(row.queue.name, row.is_delayed, row.row_version, row.native_id): row for row in _waiting(found.rows)}
         # It was locked when it was to be deleted: had it been gone, no reader would see it now.
         if held & waiting.keys():
             return RevokeResult.IN_PROGRESS
@@ -173,13 +173,13 @@ def _find(settings: Settings, tables: _Tables, message_id: str, limit: int) -> _
     return _Found([row for row in rows if fits(row)], with_locked and is_one_moment and not result.longer)
 
 
-def _waiting(settings: Settings, rows: Iterable[ScannedRow]) -> list[ScannedRow]:
+def _waiting(rows: Iterable[ScannedRow]) -> list[ScannedRow]:
     """The rows that are to be received: a table that the settings do not name may be another system's error or audit queue."""
-    return [row for row in rows if _message_of(settings, row).outcome.is_in_queue]
+    return [row for row in rows if _message_of(row).outcome.is_in_queue]
 
 
-def _message_of(settings: Settings, row: ScannedRow) -> ConversationMessage:
-    (message,) = messages_of_rows(settings, {}, [row])
+def _message_of(row: ScannedRow) -> ConversationMessage:
+    (message,) = messages_of_rows({}, [row])
     return message
 
 
@@ -241,7 +241,7 @@ def status_of(wanted: str | UUID, queue: str | None, limit: int) -> MessageStatu
 
 
 def _status_of_row(settings: Settings, message_id: str, row: ScannedRow) -> MessageStatus:
-    message = _message_of(settings, row)
+    message = _message_of(row)
     state = _STATE_OF[message.outcome]
     if state is MessageState.WAITING:
         table = queue_table(settings.database, row.queue.address)

@@ -33,16 +33,7 @@ from sqlqueue_app.models import CallbackQueue, CopyOutcome, FailedMessage, Failu
 from sqlqueue_app.models.failures import fitting
 from sqlqueue_app.status.delayed import instant_of, known_delayed_tables
 from sqlqueue_app.status.instances import read_callback_queues
-from sqlqueue_app.status.queues import (
-    KnownQueue,
-    QueueKind,
-    address_book_of,
-    known_queues,
-    listed_tables,
-    other_queues,
-    queue_name_at,
-    table_key,
-)
+from sqlqueue_app.status.queues import KnownQueue, QueueKind, known_queues, listed_tables, other_queues, queue_name_at, table_key
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.listing import EVERY, ScanResult, TableScan, find_rows
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION, queue_table
@@ -209,7 +200,7 @@ def read_conversation(settings: Settings, conversation: str) -> ConversationResu
     again = {
         unique: each for unique, each in failures.items() if unique not in lake.again or each.status == FailureStatus.UNRESOLVED
     }
-    messages = [*_of_index(settings, again, rows), *messages_of_rows(settings, failures, rows)]
+    messages = [*_of_index(settings, again, rows), *messages_of_rows(failures, rows)]
     messages += _only_in_lake(lake, failures, messages)
     is_cut = len(messages) > MAX_MESSAGES or len(failures) >= MAX_MESSAGES
     return ConversationResult(tuple(messages[:MAX_MESSAGES]), replace(extent, lake=lake.extent), is_cut, problems)
@@ -550,9 +541,7 @@ def _read(text: str | None) -> Headers:
         return {}
 
 
-def messages_of_rows(
-    settings: Settings, failures: dict[UUID, FailedMessage], rows: Sequence[ScannedRow]
-) -> list[ConversationMessage]:
+def messages_of_rows(failures: dict[UUID, FailedMessage], rows: Sequence[ScannedRow]) -> list[ConversationMessage]:
     """The messages of rows, except failures known to the index; of several rows of a failure the last."""
     found: dict[str, ConversationMessage] = {}
     for row in rows:
@@ -564,7 +553,7 @@ def messages_of_rows(
         key = f"failed {unique}" if row.queue.kind is QueueKind.ERROR else f"{row.queue.name} {row.row_version or row.native_id}"
         outcome = _outcome(row)
         native = row.native_id or key
-        message = message_from_headers(row.headers, key, native_id=native, receiving=_receiving(settings, row), outcome=outcome)
+        message = message_from_headers(row.headers, key, native_id=native, receiving=_receiving(row), outcome=outcome)
         failure = unique if unique in failures else None
         if row.is_delayed:
             found[key] = replace(message, queue=row.queue.name, delayed=str(row.row_version or row.native_id), due=row.due)
@@ -584,21 +573,14 @@ def _outcome(row: ScannedRow) -> MessageOutcome:
     return MessageOutcome.HANDLED if is_audit else MessageOutcome.WAITING
 
 
-def _receiving(settings: Settings, row: ScannedRow) -> str:
+def _receiving(row: ScannedRow) -> str:
     """The endpoint that handled the message or will handle it."""
     if row.is_delayed:
         to = row.headers.get(names.FORWARD_DESTINATION)
-        return _queue_name(settings, to) if to else row.queue.endpoints[0]
+        return queue_name_at(to) if to else row.queue.endpoints[0]
     if _outcome(row) in (MessageOutcome.HANDLED, MessageOutcome.FAILED):
         return processing_endpoint(row.headers)
     return row.queue.endpoints[0] if row.queue.endpoints else row.queue.name
-
-
-def _queue_name(settings: Settings, address: str) -> str:
-    try:
-        return address_book_of(settings).parse(address).table
-    except AddressError:
-        return address
 
 
 LAKE_SECONDS: Final = 2.0

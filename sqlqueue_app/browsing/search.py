@@ -106,7 +106,7 @@ def search_messages(
     }
     failures = failures_where(Q(pk__in=list(errors)) if queue else Q(pk__in=list(errors)) | _by_id(text))
     messages = [message_of_failure(each, errors.get(each.pk, {})) for each in failures.values()]
-    messages += messages_of_rows(settings, failures, rows)
+    messages += messages_of_rows(failures, rows)
     if queue:
         return SearchResult(_grouped(messages), extent, problems)
     archive, archived = _search_archive(settings, text, bodies=bodies, end=begun + SECONDS, clock=clock)

@@ -95,12 +95,7 @@ def measure(database: PostgreSQL, *, count_messages: int, log_line: Callable[[st
             Series(f"{key}.p50", f"{name}: from commit to handler, p50", "ms", [p50]),
             Series(f"{key}.p99", f"{name}: from commit to handler, p99", "ms", [p99]),
             Series(f"{key}.after", f"{name}: from the end of the commit to handler, p99", "ms", [after]),
-            Series(
-                f"{key}.in_a_row",
-                f"{name}: from commit to handler, each sent when the previous one is handled, p50",
-                "ms",
-                [in_a_row],
-            ),
+            Series(f"{key}.in_a_row", f"{name}: from commit to handler, one after the other, p50", "ms", [in_a_row]),
             Series(f"{key}.statements", f"{name}: transactions of an idle endpoint", "1/s", [found.transactions]),
         ]
     return Section("idle", "a queue at rest", database.name, series, {"messages": count_messages})

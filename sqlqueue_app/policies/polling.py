@@ -287,9 +287,8 @@ BURST_SECONDS: Final = 0.01
 # If another session sent it: senders that wait for each other commit in turn, however slow the disk or the replica.
 # A single sender never waits and keeps its wake-ups at this pace.
 BURST_OTHER_SESSION_SECONDS: Final = 0.1
-# During a burst, one idle thread polls again after this time, as long as no more messages are found per second. Faster senders need
-# the processor themselves: polling for eight of them that often took a quarter of their rate
-# (docs/internals/performance.md#announcements).
+# During a burst, one idle thread polls again after this time while at most this many messages are found per second. Faster senders
+# need the processor themselves: eight of them lost a fifth of their rate (docs/internals/performance.md#announcements).
 BURST_WAIT_SECONDS: Final = 0.005
 BURST_WAIT_MESSAGES_PER_SECOND: Final = 200
 # A burst is over when a receiver has found nothing for this time, in at least two polls.

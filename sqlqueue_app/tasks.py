@@ -224,9 +224,9 @@ class Attempt:
             # As in Django's own backends, the task has failed whatever it raises.
             if self._context.connection is not None and transaction.get_rollback(using=self._alias):
                 raise
-            if (elsewhere := self._context.participants) is not None:
+            if self._context.participants is not None:
                 # The savepoint above is in the database of the queues alone.
-                elsewhere.undo_message()
+                self._context.participants.undo_message()
             self._failed(error, result)
         else:
             self._finish(TaskResultStatus.SUCCESSFUL)

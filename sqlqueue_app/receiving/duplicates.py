@@ -12,6 +12,7 @@ import threading
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.receiving.background import BackgroundJob
+from sqlqueue_app.tables.installation import migrate_command
 from sqlqueue_app.tables.managed import HandledTable, key_of
 
 logger = logging.getLogger("sqlqueue.receive")
@@ -59,7 +60,7 @@ class Duplicates:
         if not self._table.exists():
             raise ConfigurationError(
                 f"DEDUPLICATE_FOR of endpoint {self._endpoint!r} needs the table {self._table.name!r} in {self._table.alias!r}: "
-                "run migrate"
+                f"run {migrate_command(self._table.alias)}"
             )
 
     def job(self) -> BackgroundJob:

@@ -29,6 +29,7 @@ from sqlqueue_app.receiving.error_queue import headers_of_copy
 from sqlqueue_app.receiving.handlers import Handler
 from sqlqueue_app.sending.composer import Routes
 from sqlqueue_app.tables.connections import SecondConnections, connection_of, errors_of_alias
+from sqlqueue_app.tables.installation import migrate_command
 from sqlqueue_app.tables.managed import RateTable, key_of, reserved_elsewhere
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class TypeLimits:
         table = RateReservation._meta.db_table
         if table not in connection_of(self._alias).introspection.table_names():
             raise ConfigurationError(
-                f"the rate limits of endpoint {self._endpoint!r} need the table {table!r} in {self._alias!r}: run migrate"
+                f"the rate limits of endpoint {self._endpoint!r} need the table {table!r} in {self._alias!r}: "
+                f"run {migrate_command(self._alias)}"
             )
 
     def postpones(self, config: ProcessorConfig, receive: ReceiveTransaction, delivery: Delivery) -> bool:

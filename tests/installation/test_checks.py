@@ -48,6 +48,11 @@ def test_one_warning_lists_all_missing_tables_before_the_first_migrate(queue_dat
     assert message.hint == f"run {migrate_command(queue_database.alias)}; sqlqueue_install --sql prints the SQL"
 
 
+def test_migrate_names_a_database_that_it_would_leave_out() -> None:
+    assert migrate_command("default") == "migrate"
+    assert migrate_command("queues") == "migrate --database queues"
+
+
 def test_missing_own_tables_are_a_warning_when_the_queues_exist(queue_database: QueueDatabase) -> None:
     queue_database.configure(ENDPOINTS=ENDPOINTS)
     call_command("sqlqueue_install", stdout=StringIO())

@@ -19,6 +19,7 @@ from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import HandledMessage
 from sqlqueue_app.receiving import duplicates
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
+from sqlqueue_app.tables.installation import migrate_command
 from tests.support.bench import Bench, Calls
 from tests.support.sqlserver import needs
 
@@ -175,7 +176,8 @@ def test_missing_table_is_reported_at_start(bench: Bench) -> None:
     with rename() as editor:
         editor.alter_db_table(HandledMessage, *names)
     try:
-        with pytest.raises(ConfigurationError, match=r"DEDUPLICATE_FOR of endpoint 'Sales' needs the table .* run migrate"):
+        expected = f"DEDUPLICATE_FOR of endpoint 'Sales' needs the table .*: run {migrate_command(bench.database.alias)}$"
+        with pytest.raises(ConfigurationError, match=expected):
             bench.run()
     finally:
         with rename() as editor:

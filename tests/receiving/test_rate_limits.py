@@ -24,7 +24,7 @@ from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.rate_limits import TypeLimits
 from sqlqueue_app.sending.dispatcher import notified_of_delays
 from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.installation import delayed_address
+from sqlqueue_app.tables.installation import delayed_address, migrate_command
 from sqlqueue_app.tables.managed import RateTable
 from sqlqueue_app.testing import drain
 from sqlqueue_app.worker.run import _connections_needed
@@ -321,7 +321,8 @@ def test_missing_table_is_reported_at_the_start(bench: Bench) -> None:
     with bench.database.connection.schema_editor() as editor:
         editor.delete_model(RateReservation)
     try:
-        with pytest.raises(ConfigurationError, match=r"the rate limits of endpoint 'Sales' need the table .*: run migrate"):
+        expected = f"the rate limits of endpoint 'Sales' need the table .*: run {migrate_command(bench.database.alias)}$"
+        with pytest.raises(ConfigurationError, match=expected):
             bench.run()
     finally:
         with bench.database.connection.schema_editor() as editor:

@@ -35,12 +35,13 @@ CONFIRMED: Final = "confirmed"
 
 @dataclass(frozen=True, slots=True)
 class ActionOutcome:
-    """The result of an action: a message for the user, the next page, the count, and an operation that continues it."""
+    """A message for the user, shown as a warning if `is_partial`; the next page, the count, and an operation that continues it."""
 
     message: str
     url: str
     count: int = 1
     operation: Operation | None = None
+    is_partial: bool = False
 
 
 # By their names in the audit log. An action on one object shares its name with the one on all.
@@ -158,8 +159,7 @@ class Action:
             return self.show(form, [str(error)], status=409)
         result = _result_of(done.operation)
         self._record(result, done.count, done.operation.error if done.operation else "", done.operation)
-        is_partial = done.operation is not None and done.operation.skipped + done.operation.failed > 0
-        level = messages.ERROR if result == ActionResult.FAILED else messages.WARNING if is_partial else messages.SUCCESS
+        level = messages.ERROR if result == ActionResult.FAILED else messages.WARNING if done.is_partial else messages.SUCCESS
         messages.add_message(self.request, level, done.message)
         return HttpResponseRedirect(done.url)
 
@@ -226,8 +226,9 @@ def begin_operation(admin: PageAdmin, request: HttpRequest, kind: str, scope: Sc
     page = admin.url_of(Operation, "operation", operation.pk) or back_url
     count = operation.total if operation.is_open else operation.done
     # The outcome of retried messages is not known yet: the page of the operation counts it.
-    is_final = kind != "retry" and operation.state == OperationState.COMPLETED and not (operation.skipped or operation.failed)
-    return ActionOutcome(_result_message(operation), back_url if is_final else page, count, operation)
+    is_partial = operation.skipped + operation.failed > 0
+    is_final = kind != "retry" and operation.state == OperationState.COMPLETED and not is_partial
+    return ActionOutcome(_result_message(operation), back_url if is_final else page, count, operation, is_partial)
 
 
 def _result_message(operation: Operation) -> str:

@@ -120,7 +120,7 @@ class DeliverNow(DelayedAction):
         if done.refused:
             left = ngettext("%(count)s stays: %(reason)s", "%(count)s stay: %(reason)s", len(done.refused))
             text += " " + left % {"count": number(len(done.refused)), "reason": done.refused[0].refusal}
-        return ActionOutcome(text, self.back_url, done.done)
+        return ActionOutcome(text, self.back_url, done.done, is_partial=bool(done.refused))
 
 
 class CancelDelayed(DelayedAction):

@@ -243,7 +243,7 @@ class RemoveGoneQueues(Action):
         text %= {"count": number(len(removed))}
         if left := len(data["queues"]) - len(removed) - len(errors):
             text += " " + ngettext("%(count)s is leased again.", "%(count)s are leased again.", left) % {"count": number(left)}
-        return ActionOutcome(" ".join([text, *errors]), self.back_url, len(removed))
+        return ActionOutcome(" ".join([text, *errors]), self.back_url, len(removed), is_partial=len(removed) < len(data["queues"]))
 
 
 class MessageAction(QueueAction):

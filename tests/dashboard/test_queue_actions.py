@@ -123,8 +123,7 @@ def test_queues_that_were_removed_are_recorded_when_another_cannot_be(
 
     monkeypatch.setattr(instances, "drop_queue", refuse)
     answer = client_of("admin").post(f"{OVERVIEW}_gone/remove/", {**CONFIRMED, "queues": names}, follow=True)
-    text = Markup(answer.content.decode()).text()
-    assert "1 callback queue removed. Sales.here: must be owner of the table" in text
+    assert '<li class="warning">1 callback queue removed. Sales.here: must be owner of the table' in answer.content.decode()
     assert [table(filled, name).exists() for name in names] == [True, False]
     assert recorded() == [("admin", "remove_callback_queues", "Sales.here-2", "done", 1)]
 

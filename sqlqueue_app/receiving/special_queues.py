@@ -185,7 +185,7 @@ class CallbackProcessor(MessageProcessor):
     """Processes the messages of one callback queue in one thread, one at a time.
 
     A reply is delivered after the commit of its receive, so at most once; if the process crashes in between, its waiting requests
-    are lost with it. A reply without a waiting request is audited like any other, logged and counted.
+    are lost with it. A reply without a waiting request is audited like any other, and logged.
     """
 
     takes_batches = False
@@ -208,9 +208,7 @@ class CallbackProcessor(MessageProcessor):
         delivery.completed = time.perf_counter()
         self.transaction.commit()
         batch.handled.append(done(incoming.headers, delivery.started, delivery.completed))
-        if request is None:
-            pending.count_unclaimed()
-        if request is None or not pending.answer(request, reply):
+        if request is None or not request.succeed(reply):
             self._log_unclaimed(incoming)
         return RowOutcome.HANDLED
 

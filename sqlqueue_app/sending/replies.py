@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -206,15 +205,6 @@ def _call(callback: Callable[[Any], object], request: Future[Any]) -> None:
         raise RuntimeError(f"a callback of a request raised {type(error).__name__}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class CallbackCounts:
-    """The number of waiting requests in this process, and the outcomes of replies since it started."""
-
-    waiting: int
-    answered: int
-    unclaimed: int
-
-
 class PendingRequests:
     """The waiting requests of this process. Safe from any thread; a forked child starts without any.
 
@@ -232,8 +222,10 @@ class PendingRequests:
         self._waiting: WeakValueDictionary[str, Request[Any]] = WeakValueDictionary()
         self._kept: set[Request[Any]] = set()
         self._requested_at: dict[str, float] = {}
-        self._answered = 0
-        self._unclaimed = 0
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._waiting)
 
     def add(self, request: Request[Any], queue: str, read: Callable[[IncomingMessage], Any]) -> None:
         """Register a request for its reply in the named queue. ConfigurationError if another waits under its message id."""
@@ -267,31 +259,12 @@ class PendingRequests:
                 if self._waiting.get(request.message_id) is request:
                     del self._waiting[request.message_id]
 
-    def answer(self, request: Request[Any], value: Any) -> bool:
-        """End the request with its reply. Returns False if it has already ended."""
-        if request.succeed(value):
-            with self._lock:
-                self._answered += 1
-            return True
-        self.count_unclaimed()
-        return False
-
     def lose(self, queue: str, error: SqlQueueError) -> None:
         """End all requests that expect their replies in this queue."""
         with self._lock:
             lost = [request for request in self._waiting.values() if request.queue == queue]
         for request in lost:
             request.fail(error)
-
-    def count_unclaimed(self) -> None:
-        """Count a reply that no request waits for."""
-        with self._lock:
-            self._unclaimed += 1
-
-    def counts(self) -> CallbackCounts:
-        """The counts so far."""
-        with self._lock:
-            return CallbackCounts(len(self._waiting), self._answered, self._unclaimed)
 
     def longest_wait(self, queue: str) -> float | None:
         """The seconds until the next poll of this callback queue; None if no request waits for a reply from it."""

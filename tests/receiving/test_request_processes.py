@@ -13,7 +13,6 @@ from django.utils import timezone
 
 from sqlqueue_app import handles, request
 from sqlqueue_app.models import Instance
-from sqlqueue_app.sending.replies import pending
 from tests.support.bench import Asking, Running
 from tests.support.waiting import poll_until, read_until
 
@@ -50,7 +49,7 @@ def test_each_forked_process_gets_its_own_replies(asking: Asking) -> None:
     assert all(asking.bench.rows(queue) == [] for queue in ("Web.here", "Web.here-2", "Web.here-3", "Web.here-4", "error"))
 
 
-def test_queue_of_killed_process_is_taken_over(asking: Asking) -> None:
+def test_queue_of_killed_process_is_taken_over(asking: Asking, events: Any) -> None:
     asking.configure(CALLBACK_QUEUES=1)
     with start(asking, "hold") as killed:
         try:
@@ -70,7 +69,7 @@ def test_queue_of_killed_process_is_taken_over(asking: Asking) -> None:
     assert [*row.threads] == ["Web.here"], "from its first request on it is known as a process that awaits replies"
     asking.answer(call.message_id, row=2)
     assert call.result(60) == {}
-    poll_until(lambda: pending.counts().unclaimed == 1, what="the reply to the killed process is logged and gone")
+    poll_until(lambda: "reply_unclaimed" in events(), what="the reply to the killed process is logged and gone")
 
 
 def test_ending_process_stops_receiving_before_drivers_close_connections(asking: Asking) -> None:

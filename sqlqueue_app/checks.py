@@ -28,7 +28,7 @@ from sqlqueue_app.sending.claim_checks import unknown_storage
 from sqlqueue_app.sending.composer import Routes
 from sqlqueue_app.sending.middleware import load_middleware
 from sqlqueue_app.status.queues import dead_row_problems, table_key
-from sqlqueue_app.status.schedule_definitions import handlers_or_none, schedules_without_route, types_handled
+from sqlqueue_app.status.schedule_definitions import handlers_or_none, schedules_without_route, types_handled, why_no_worker
 from sqlqueue_app.tables.announcements import inspect_wake_up_triggers, why_not_woken
 from sqlqueue_app.tables.connections import aliases_beside, connection_of, fetch_all
 from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_tables, migrate_command
@@ -52,7 +52,9 @@ def register() -> None:
         check_outgoing_middleware,
     ):
         checks.register(check, TAG)
-    for check in (check_worker_side, check_other_databases, check_routes, check_shared_handlers, check_types_of_handlers):
+    for check in (check_worker_side, check_other_databases, check_routes):
+        checks.register(check, TAG)
+    for check in (check_shared_handlers, check_types_of_handlers, check_worker_imports):
         checks.register(check, TAG)
     for check in (check_tables, check_routed_queues, check_dead_rows, check_server_side, check_prepared_transactions):
         checks.register(check, checks.Tags.database)
@@ -226,6 +228,20 @@ def check_shared_handlers(**_: Any) -> list[checks.CheckMessage]:
     return [checks.Error(message, hint=hint, id=SHARED_HANDLERS)]
 
 
+def check_worker_imports(**_: Any) -> list[checks.CheckMessage]:
+    """Warn about handlers, middleware and policies that cannot be imported: only workers need them. Imports them."""
+    settings = usable_settings()
+    endpoints: dict[str, list[str]] = {}
+    for endpoint in () if settings is None else settings.endpoints.values():
+        if reason := why_no_worker(endpoint):
+            endpoints.setdefault(reason, []).append(endpoint.name)
+    hint = "correct the path or the module; where handlers are not installed, silence this check"
+    return [
+        checks.Warning(f"a worker of {listed(names, last='and')} would not start: {reason}", hint=hint, id=NO_WORKER)
+        for reason, names in endpoints.items()
+    ]
+
+
 def check_types_of_handlers(**_: Any) -> list[checks.CheckMessage]:
     """Warn about entries of RETRIES and RATE_LIMITS for types that no handler of the endpoint handles. Imports the handlers."""
     settings = usable_settings()
@@ -245,6 +261,7 @@ def _types_without_handler(settings: Settings, name: str) -> Iterator[checks.Che
 
 
 TYPE_WITHOUT_HANDLER: Final = "sqlqueue.W010"
+NO_WORKER: Final = "sqlqueue.W011"
 SHARED_HANDLERS: Final = "sqlqueue.E027"
 MISSPELLED_ROUTE: Final = "sqlqueue.W007"
 UNKNOWN_ROUTE: Final = "sqlqueue.W038"

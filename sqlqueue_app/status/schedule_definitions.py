@@ -17,6 +17,7 @@ from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.conf import TASK_MESSAGE, EndpointSettings, ScheduleSettings, Settings, get_settings
 from sqlqueue_app.conf.crontab import cron_fault
+from sqlqueue_app.conf.kinds import load_callable
 from sqlqueue_app.conf.schedule_times import FIRST, LAST, ScheduleTimes
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError, MessageBodyError
 from sqlqueue_app.messages.serializers import serialize
@@ -24,6 +25,7 @@ from sqlqueue_app.messages.types import full_name, name_fault, plain_name
 from sqlqueue_app.models import Schedule, ScheduleKind, ScheduleTick, managed_alias
 from sqlqueue_app.receiving.handlers import Handler, handlers_of, takes_tasks
 from sqlqueue_app.sending.composer import Routes
+from sqlqueue_app.sending.middleware import load_middleware
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.status.texts import PLAIN_INPUT
 from sqlqueue_app.tables.connections import database_now
@@ -206,6 +208,20 @@ def handlers_or_none(endpoint: EndpointSettings) -> list[Handler]:
         return handlers_of(endpoint.handlers)
     except Exception:  # noqa: BLE001 - user modules may raise anything; the endpoint's worker reports it
         return []
+
+
+def why_no_worker(endpoint: EndpointSettings) -> str:
+    """Why the code that an endpoint's settings name cannot be imported, so that its worker does not start; empty if it can."""
+    try:
+        handlers_of(endpoint.handlers)
+        load_middleware(endpoint.middleware, setting="MIDDLEWARE")
+        if endpoint.recoverability is not None:
+            load_callable(endpoint.recoverability, setting="RECOVERABILITY")
+    except ConfigurationError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - user modules may raise anything
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def types_handled(settings: Settings, endpoint: str) -> set[str]:

@@ -15,7 +15,15 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app import Retry, handles, send, send_many
-from sqlqueue_app.checks import TAG, check_routed_queues, check_routes, check_shared_handlers, check_types_of_handlers, register
+from sqlqueue_app.checks import (
+    TAG,
+    check_routed_queues,
+    check_routes,
+    check_shared_handlers,
+    check_types_of_handlers,
+    check_worker_imports,
+    register,
+)
 from sqlqueue_app.conf import TASK_MESSAGE
 from sqlqueue_app.conf.task_backends import TASK_BACKEND
 from sqlqueue_app.messages.errors import HandlerError, MessageTypeError, QueueNotFound
@@ -245,6 +253,32 @@ def test_entry_for_a_type_without_handler_is_reported(key: str, value: object) -
 def test_types_are_unknown_without_handlers(modules: list[str]) -> None:
     with override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": {"HANDLERS": modules, "RATE_LIMITS": {"Other.Message": "1/s"}}}}):
         assert check_types_of_handlers() == []
+
+
+MISSING = "which cannot be imported: No module named 'tests.conf.nothing'"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("HANDLERS", ["tests.conf.nothing"], "HANDLERS names the module 'tests.conf.nothing', which does not exist"),
+        ("HANDLERS", ["tests.conf.broken_handlers"], "NameError: name 'undefined' is not defined"),
+        ("MIDDLEWARE", ["tests.conf.nothing.around"], f"MIDDLEWARE[0] names 'tests.conf.nothing.around', {MISSING}"),
+        ("RECOVERABILITY", "tests.conf.nothing.policy", f"RECOVERABILITY names 'tests.conf.nothing.policy', {MISSING}"),
+        ("RECOVERABILITY", f"{__name__}.MISSING", f"RECOVERABILITY names '{__name__}.MISSING', which is str"),
+    ],
+)
+def test_what_a_worker_cannot_import_is_reported_once(key: str, value: object, reason: str) -> None:
+    with override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": {key: value}, "Billing": {key: value}, "Stock": {"HANDLERS": []}}}):
+        (warning,) = check_worker_imports()
+    assert (warning.id, warning.level) == ("sqlqueue.W011", checks.WARNING)
+    assert warning.msg.startswith(f"a worker of 'Sales' and 'Billing' would not start: {reason}")
+
+
+def test_what_a_worker_can_import_is_accepted() -> None:
+    sales = {"HANDLERS": [__name__], "RECOVERABILITY": "sqlqueue_app.default_policy"}
+    with override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": sales}}):
+        assert check_worker_imports() == []
 
 
 @pytest.mark.usefixtures("shared")

@@ -80,7 +80,7 @@ TESTS: dict[str, list[str]] = {
         "receiving/test_requests.py::test_request_is_refused_inside_a_handler",
     ],
     "no reply arrives in time": [
-        "receiving/test_requests.py::test_request_times_out_and_a_late_reply_is_only_counted"
+        "receiving/test_requests.py::test_request_times_out_and_a_late_reply_is_only_logged"
     ],
     # a handler is wrong
     "`@handles` without a message type": [
@@ -122,9 +122,6 @@ TESTS: dict[str, list[str]] = {
     "a handler ends its process": [
         "worker/test_process_deaths.py::test_deadly_message_moves_after_three_crashes_and_others_are_handled"
     ],
-    "`RECOVERABILITY` does not name a function": [
-        "receiving/test_recoverability.py::test_missing_policy_is_reported_by_name"
-    ],
     "a policy raises": ["receiving/test_recoverability.py::test_default_policy_replaces_a_broken_one"],
     # the settings are wrong
     "an unknown key": [
@@ -138,6 +135,10 @@ TESTS: dict[str, list[str]] = {
     ],
     "`sqlqueue_app` is missing": ["conf/test_nothing_silent.py::test_the_missing_app_is_named"],
     "the message of a schedule": ["conf/test_checks.py::test_a_schedule_without_a_route_is_a_warning"],
+    "`HANDLERS`, `MIDDLEWARE` or `RECOVERABILITY` names code": [
+        "conf/test_nothing_silent.py::test_what_a_worker_cannot_import_is_reported_once",
+        "receiving/test_recoverability.py::test_missing_policy_is_reported_by_name",
+    ],
     "`RETRIES` or `RATE_LIMITS` of an endpoint names a type": [
         "conf/test_nothing_silent.py::test_entry_for_a_type_without_handler_is_reported"
     ],

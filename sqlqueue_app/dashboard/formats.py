@@ -61,9 +61,9 @@ class Scale(NamedTuple):
         return sign + (self.form(size) if size % 1 else number(int(size)))
 
     def text(self, value: float | None) -> str:
-        """A value with its unit; a dash for None."""
-        if value is None:
-            return "–"
+        """A value with its unit; a dash for None. Minutes and hours would show short times as zero: each has units of its own."""
+        if value is None or self.factor > 1:
+            return precise_duration(value) or "–"
         return ("\N{MINUS SIGN}" if value < 0 else "") + self.form(abs(value) / self.factor) + self.suffix
 
 

@@ -198,7 +198,9 @@ def test_sparkline_has_a_value_for_each_step() -> None:
 def test_largest_value_determines_the_unit() -> None:
     assert list(map(times([5.124, 0.003]).text, [5.124, 19.0, 0.003, None])) == ["5.1 s", "19.0 s", "0.003 s", "–"]
     assert times([0.25]).text(0.003) == "3.0 ms"
-    assert list(map(times([7_000.0]).text, [90, 0.2])) == ["1.5 min", "0.003 min"]
+    assert times([7_000.0]).label(90) == "1.5"
+    # next to minutes or hours, a short time would be zero
+    assert list(map(times([7_000.0]).text, [90, 0.2, -1_800, None])) == ["1 min 30 s", "0.200 s", "\N{MINUS SIGN}30 min 0 s", "–"]
     assert times([]).text(None) == "–"
     assert [per_second([]).text(each) for each in (0.00001, 3.0)] == ["< 0.001/s", "3.0/s"]
     with translation.override("de"):

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
 
+from django.db import connections
+
 from sqlqueue_app.conf import PipelineSettings, Settings
 from sqlqueue_app.conf.kinds import has_password
 from sqlqueue_app.failures.queries import read_all_failures
@@ -164,6 +166,7 @@ def run_pipeline(
         with Heartbeats(alias, run), _session(options, warm) as session, spark_errors("run the pipeline"):
             _Run(settings, options, stop, alias, run, session, done, progress, step).work()
     except BaseException as error:
+        connections[alias].close()  # if it was lost, a new one records the reason
         end_run(alias, run, RunState.FAILED, str(error) or type(error).__name__)
         raise
     done.state = str(RunState.STOPPED if stop.is_set() else RunState.ENDED)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import call_command
+from django.db import connections
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.failures.queries import read_all_failures
+from sqlqueue_app.messages.errors import SqlQueueError
 from sqlqueue_app.models import CopyOutcome, FailureStatus, LakeCopy, LakeFile, PipelineRun
 from sqlqueue_app.pipeline import run as run_module
 from sqlqueue_app.pipeline.run import PipelineProgress, options_of, queues_of, run_pipeline
@@ -107,6 +109,18 @@ def test_continuous_run_stops_between_two_batches(database: QueueDatabase) -> No
     assert table(database, "audit").depth().waiting == 8
     (ran,) = PipelineRun.objects.using(database.alias).all()
     assert (ran.state, ran.messages) == ("stopped", 4)
+
+
+def test_lost_connection_is_the_recorded_reason(database: QueueDatabase) -> None:
+    table(database, "audit").send([message()])
+    settings, alias = get_settings(), database.alias
+
+    with pytest.raises(SqlQueueError) as raised:
+        run_pipeline(settings, options_of(settings), StopSignal(), step=lambda _: connections[alias].connection.close())
+
+    (ran,) = PipelineRun.objects.using(alias).all()
+    assert (ran.state, ran.error) == ("failed", str(raised.value))
+    assert ran.ended_at is not None
 
 
 def test_run_records_a_local_lake_by_its_absolute_path(

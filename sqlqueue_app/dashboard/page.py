@@ -156,11 +156,11 @@ class PageAdmin(ReadOnlyAdmin):
         """An error page like `page`, with a `text`, the remedy in `problem`, and helpful pages in `links` (URL and text)."""
         return self.page(request, "problem", problem=problem, links=links, **shown)
 
-    def message_gone(self, request: HttpRequest, text: str, crumbs: tuple[Crumb, ...]) -> HttpResponse:
+    def message_gone(self, request: HttpRequest, text: str, crumbs: tuple[Crumb, ...], status: int = 404) -> HttpResponse:
         """The error page of a message that is no longer there, with a search for the `id` in the query string."""
         message_id, search = request.GET.get("id", ""), self.url_of(models.Search)
         links = [(f"{search}?{urlencode({'q': message_id})}", _("Search for the message"))] if message_id and search else []
-        return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs, links=links)
+        return self.problem(request, title=_("Message not found"), text=text, status=status, crumbs=crumbs, links=links)
 
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
         """The crumbs of the site, the app and the model's first page, then these."""

@@ -306,8 +306,8 @@ class ScheduleAdmin(PageAdmin):
         text = _("The message %(id)s is not in any queue in which it may be, and has not failed: it was handled or deleted.")
         if not message_id:
             text = _("It has not sent a message yet.")
-        crumbs = (Crumb(each.name, _url(self, "schedule", each)), Crumb(_("The message is gone")))
-        return self.problem(request, title=_("The message is gone"), text=text % {"id": message_id}, status=200, crumbs=crumbs)
+        crumbs = (Crumb(each.name, _url(self, "schedule", each)), Crumb(_("Message not found")))
+        return self.message_gone(request, text % {"id": message_id}, crumbs, status=200)
 
     def _columns(self, request: HttpRequest, now: datetime) -> list[TableColumn[ScheduleStatus]]:
         def last(each: ScheduleStatus) -> SafeString:

@@ -160,8 +160,10 @@ def test_last_message_is_found_in_every_place(queue_database: QueueDatabase) -> 
     ticked(queue_database, timedelta(minutes=80), message_id=read_headers(handled.headers)["NServiceBus.MessageId"])
     location = client_of("viewer").get(f"{NIGHTLY}message/").headers["Location"]
     assert location.startswith(f"{ADMIN}queue/audit/")
-    ticked(queue_database, HOUR)
+    gone = ticked(queue_database, HOUR)
     assert "it was handled or deleted" in page(f"{NIGHTLY}message/").text()
+    (link,) = [each for each in page().links if each.startswith(f"{NIGHTLY}message/")]
+    assert f"{ADMIN}search/?q={gone.message_id}" in page(link).links, "the archive may have it"
     page(f"{LIST}no/such/message/", status=404)
 
 

@@ -52,10 +52,10 @@ def register() -> None:
         check_outgoing_middleware,
     ):
         checks.register(check, TAG)
-    for check in (check_worker_side, check_other_databases, check_routes):
+    for check in (check_worker_side, check_other_databases, check_routes, check_shared_handlers, check_types_of_handlers):
         checks.register(check, TAG)
-    for check in (check_shared_handlers, check_types_of_handlers, check_worker_imports):
-        checks.register(check, TAG)
+    # A worker, which runs the checks with the tag, imports the same code in its processes.
+    checks.register(check_worker_imports)
     for check in (check_tables, check_routed_queues, check_dead_rows, check_server_side, check_prepared_transactions):
         checks.register(check, checks.Tags.database)
     checks.register(check_eager, TAG, deploy=True)

@@ -275,6 +275,12 @@ def test_what_a_worker_cannot_import_is_reported_once(key: str, value: object, r
     assert warning.msg.startswith(f"a worker of 'Sales' and 'Billing' would not start: {reason}")
 
 
+@pytest.mark.parametrize(("tags", "reported"), [(None, True), ([TAG], False)])
+def test_only_a_worker_leaves_this_check_out(tags: list[str] | None, reported: bool) -> None:
+    with override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": {"HANDLERS": ["tests.conf.nothing"]}}}):
+        assert ("sqlqueue.W011" in [each.id for each in checks.run_checks(tags=tags)]) is reported
+
+
 def test_what_a_worker_can_import_is_accepted() -> None:
     sales = {"HANDLERS": [__name__], "RECOVERABILITY": "sqlqueue_app.default_policy"}
     with override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": sales}}):

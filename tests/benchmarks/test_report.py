@@ -43,7 +43,7 @@ def test_rate_excludes_the_start() -> None:
 
 def test_rate_of_processes_covers_all_messages() -> None:
     assert rate([1.0, 3.0, 5.0], [2.0, 4.0]) == 1.0
-    # a process that was not scheduled until the end has handled one message
+    # a process that was first scheduled at the end has handled one message
     assert rate([1.0, 2.0, 3.0], [3.5]) == 1.2
 
 

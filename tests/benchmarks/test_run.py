@@ -174,7 +174,7 @@ def test_memory_of_the_worker_command_is_measured(server: PostgreSQL) -> None:
     section = memory.measure(server, messages=40, samples=4, log_line=lambda _: None)
 
     last, peak, _ = section.series
-    # a Python with Django is never smaller
+    # a Python process with Django is never smaller
     assert 20 < last.values[0] <= peak.values[0]
     assert section.facts["messages"] == 40
 

@@ -30,7 +30,7 @@ POLICY = (
 )
 PHONE = ViewportSize(width=390, height=844)
 DESKTOP = ViewportSize(width=1280, height=900)
-# The result also lists the rules that a page follows: they stay in the browser.
+# Returns only the violations: the full result also lists every rule that the page passes.
 _RUN_AXE = "options => axe.run({exclude: [['#nav-sidebar']]}, options).then(found => found.violations)"
 
 

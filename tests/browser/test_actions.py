@@ -21,7 +21,7 @@ from tests.support.roles import ACTIONS, VIEWS, has
 
 ADMIN = "/admin/sqlqueue_app/"
 ROLES = ("reader", "writer", "admin")
-# The text that describes a disabled button, or the one after it.
+# The text that describes a disabled button, or else the text after the button.
 REASON = "e => (document.getElementById(e.getAttribute('aria-describedby')) ?? e.nextElementSibling)?.textContent ?? ''"
 
 TARGET = "e => e.href || (e.hasAttribute('formaction') ? e.formAction : e.form.action)"

@@ -127,7 +127,7 @@ def test_every_page_is_accessible_and_fits_the_screen(filled: QueueDatabase, sit
 
 
 def barriers_of_dark_colours(window: Page, site: Site) -> list[str]:
-    """The findings of the rules about colours: a dark page differs from a light one by nothing else."""
+    """The findings of the rules about colours: a dark page differs from a light one only in its colours."""
     window.emulate_media(color_scheme="dark")
     # The admin changes the colours of links within 150 ms.
     window.evaluate("document.getAnimations().filter(each => each instanceof CSSTransition).forEach(each => each.finish())")
@@ -218,7 +218,7 @@ def test_words_in_tables_are_not_broken(filled: QueueDatabase, site: Site) -> No
 
 
 def test_names_of_ordinary_length_do_not_widen_tables(filled: QueueDatabase, site: Site) -> None:
-    """Names of .NET break after their dots, so the columns behind them are on the page."""
+    """Names of .NET break after their dots, so the columns after them fit on the page."""
     namespace = "Contoso.Fulfilment.Shipping"
     row = failed(
         "m-9",
@@ -264,7 +264,7 @@ def test_long_name_of_a_queue_fits_a_phone(filled: QueueDatabase, site: Site) ->
 
 
 def test_long_names_without_dots_fit_the_page(filled: QueueDatabase, site: Site) -> None:
-    """A phone has no page to scroll sideways, and a desktop shows the states of queues beside their names and endpoints."""
+    """No page scrolls sideways on a phone, and a desktop shows the state of a queue beside its name and endpoint."""
     name = "CompanyWithAVeryLongDepartmentNameForShippingInternationalExpressParcel"
     install(filled, ENDPOINTS={**ENDPOINTS, name: {"CALLBACKS": False}})
     process = instance(endpoint=name, pid=77, callback_queue=None)
@@ -282,7 +282,7 @@ def test_long_names_without_dots_fit_the_page(filled: QueueDatabase, site: Site)
 
 
 def test_threads_of_an_instance_are_not_indented(filled: QueueDatabase, site: Site) -> None:
-    """The admin indents lists in its own pages, in a form by a fifth of the page."""
+    """The style sheet of the admin indents lists; in a form, by a fifth of the page width."""
     window = site.window("superuser")
     process = Instance.objects.filter(name="here").get()
     for page in ("instance/", f"instance/{process.pk}/change/"):
@@ -325,7 +325,7 @@ def test_navigation_and_its_menus_fit_the_screen(filled: QueueDatabase, site: Si
 def grow(database: QueueDatabase) -> None:
     """The queue Sales has grown by a thousand messages in ten minutes."""
     before = MINUTE.start_of(datetime.now(UTC) - GROWN_IN)
-    for minute in range(-1, 3):  # the page is later than the test by its own time
+    for minute in range(-1, 3):  # up to 2: time passes before the page is loaded
         at = before + timedelta(minutes=minute)
         QueueSample.objects.create(queue="Sales", taken_at=at, seconds=MINUTE.seconds, waiting=0, most_waiting=0)
     table(database, "Sales").send(message() for _ in range(1_000))

@@ -75,5 +75,5 @@ def test_search_form_is_one_row(sqlite_database: QueueDatabase, site: Site) -> N
         field, button = window.locator("#sq-search").bounding_box(), window.locator("form.sq-search button").bounding_box()
         assert field is not None
         assert button is not None
-        assert abs(field["y"] + field["height"] / 2 - button["y"] - button["height"] / 2) < 4, "one row"
+        assert abs(field["y"] + field["height"] / 2 - button["y"] - button["height"] / 2) < 4, "not in one row"
         assert field["width"] > 150

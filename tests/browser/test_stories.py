@@ -83,7 +83,7 @@ def test_overview_explains_a_queue_behind_a_paused_endpoint(sqlite_database: Que
     grades = {
         each: window.locator(".sq-tile", has_text=each).locator("strong").get_attribute("class") for each in ("Waiting", "Checks")
     }
-    assert grades == {"Waiting": "sq-warning", "Checks": "sq-warning"}, "no better than the alert"
+    assert grades == {"Waiting": "sq-warning", "Checks": "sq-warning"}, "tiles must show the severity of the alert"
 
 
 def test_audit_log_leads_to_the_operation(sqlite_database: QueueDatabase, site: Site) -> None:

@@ -84,8 +84,8 @@ class Scene:
 class Walk:
     """A walk from the `page` by the button `label`, the first one `within` a part of it, to the action with this name.
 
-    `asks` are fields and `chosen` are ticked boxes, by names of the scene, on the first page; `fields` are filled in on the
-    action page. `steps` is the number of confirmations. The message afterwards contains `says`, and `effect` is true.
+    On the first page, `asks` are fields to fill in and `chosen` are boxes to tick, named as in the scene; `fields` are filled in on
+    the action page. `steps` is the number of confirmations. The final message contains `says`, and `effect` is then true.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Commands, admin and their readers show any row, whatever its content."""
+"""The commands, the admin and the readers behind them show any row, whatever its content."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_cause_was_handled_by_the_sending_endpoint() -> None:
     event = [replace(one("placed", "", "Sales", at), kind=Kind.EVENT) for at in ("Billing", "Shipping")]
     members = [*event, one("ship", "placed", "Shipping", "Depot")]
     assert causes(members)[2] == [1]
-    # Without a match, an event is no cause because each of its copies could be; a command is.
+    # Without a match, no copy of an event counts as the cause, because each could be; the copy of a command does.
     assert causes([*event, one("ship", "placed", "Elsewhere", "Depot")])[2] == []
     assert causes([one("order"), one("ship", "order", "Elsewhere", "Depot")])[1] == [0]
 

@@ -93,7 +93,7 @@ def test_message_is_delivered_early(queue_database: QueueDatabase) -> None:
     headers = read_headers(row.headers)
     assert row.body == b'{"n": 7}'
     assert FORWARD not in headers
-    # DeliverAt must not be in the future for measurements, and a late message keeps its time.
+    # Measurements need a DeliverAt that is not in the future; a late message keeps its own.
     assert abs((parse_time(headers["NServiceBus.DeliverAt"] or "") - datetime.now(UTC)).total_seconds()) < 60
     (priority,) = headers_in(queue_database, "Sales.Priority")
     assert (datetime.now(UTC) - parse_time(priority["NServiceBus.DeliverAt"] or "")).total_seconds() > 3000

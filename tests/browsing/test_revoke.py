@@ -83,7 +83,7 @@ def shows_locked_rows(bench: Bench) -> bool:
 
 
 def no_trace(bench: Bench) -> RevokeResult:
-    """The result for a message that is in no table: a reader that cannot see locked rows does not know."""
+    """The result for a message that is in no table; unknown if the reader cannot see locked rows."""
     return RevokeResult.NOT_FOUND if sees_locked_rows(bench.database.alias, []) else RevokeResult.UNKNOWN
 
 
@@ -418,7 +418,7 @@ def test_failed_message_is_found_with_its_failure(shop: Bench, failing: Calls) -
         remove_rows(shop.table("error"), [row.row_version for row in shop.rows("error")])
         assert message_status(message_id) == MessageStatus(message_id, state, queue, failure=failure.pk)
     shop.table("Sales").send([sent(message_id)])
-    assert message_status(message_id).state is MessageState.WAITING, "retried, and in its queue again"
+    assert message_status(message_id).state is MessageState.WAITING, "retried, so it waits in its queue"
 
 
 def test_handled_message_is_known_where_something_remembers_it(shop: Bench, counting: Callable[..., None]) -> None:

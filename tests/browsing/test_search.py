@@ -150,7 +150,7 @@ def test_newest_results_are_shown_first_and_the_rest_page_by_page(shop: QueueDat
         further = find("Shop.", queue="Sales", before=before)
         shown += [each.row_version or 0 for each in further.messages.get(QUEUES, [])]
         before = further.extent.longer.get("Sales", 0)
-    assert shown == list(range(MAX_FROM_TABLES + 10, 0, -1)), "each once"
+    assert shown == list(range(MAX_FROM_TABLES + 10, 0, -1)), "a row is missing or repeated"
     for _number in range(MAX_FROM_TABLES):
         put(shop, timedelta(hours=1), **{"NServiceBus.EnclosedMessageTypes": "Shop.Later"})
     assert find("Shop.Later").extent.longer["Sales.Delayed"] == 0

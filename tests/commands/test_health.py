@@ -104,7 +104,7 @@ def test_dead_instances_are_a_warning(queue_database: QueueDatabase) -> None:
 
 
 def test_a_delayed_message_that_has_just_become_due_is_not_overdue(queue_database: QueueDatabase) -> None:
-    """The next poll of a mover takes it. The checks of the workers also wait for a minute."""
+    """The next poll of a mover delivers it. The checks of the workers also allow a minute."""
     install(queue_database)
     delay(queue_database, datetime.now(UTC) - timedelta(seconds=5))
 
@@ -235,7 +235,7 @@ def test_configured_minimums_are_checked(queue_database: QueueDatabase) -> None:
     set_minimum("Sales", 2, actor=Actor("anna"))
     assert checks() == (2, {"instances": "critical"})
     assert checks("--endpoint", "Sales") == (2, {"instances": "critical"})
-    assert checks("--min-instances", "1") == (0, {}), "what is asked for goes before"
+    assert checks("--min-instances", "1") == (0, {}), "the option takes precedence"
     set_minimum("Sales", 0, actor=Actor("anna"))
     set_minimum("Elsewhere", 1, actor=Actor("anna"))
     assert checks() == (2, {"instances": "critical"})

@@ -111,7 +111,7 @@ def test_literal_table_wins_over_the_address(postgresql_database: QueueDatabase)
     with postgresql_database.connection.cursor() as cursor:
         cursor.execute('DROP TABLE "ops.error"')
     postgresql_database.configure(ENDPOINTS={})
-    assert messages("ops.error") == [], "no such table any more: the address is meant"
+    assert messages("ops.error") == [], "without a table of this name, it is an address"
 
 
 @pytest.mark.parametrize(("wrong", "expected"), [("Saless", "did you mean 'Sales'?"), ("nothing at all", "known are Sales, ")])

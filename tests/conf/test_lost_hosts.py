@@ -92,7 +92,7 @@ def test_settings_of_the_server_count(
         return [(each.id, each.msg) for each in messages if each.id == lost_hosts.NO_BOUND_OF_SERVER]
 
     try:
-        assert found() == [], "on a socket both sides end together"
+        assert found() == [], "a socket has both ends on one machine"
         point(alias, HOST="127.0.0.1", PASSWORD=postgresql_server.password, OPTIONS={"options": "-c tcp_keepalives_idle=7200"})
         ((_, text),) = found()
         assert "only after 7" in text

@@ -76,7 +76,7 @@ def hang(message: Any, context: Any) -> None:
 
 @handles("Bad.Big")
 def big(message: Any, context: Any) -> None:
-    """Write more than the message itself takes, so that a full database cannot hold it."""
+    """Write a row that is larger than the message, so that it does not fit into a full database."""
     effect(context, message["id"])
     with context.connection.cursor() as cursor:
         cursor.execute("INSERT INTO ballast (content) VALUES (%s)", ["x" * 300_000])

@@ -17,7 +17,7 @@ def prepare(bench: Bench) -> None:
 
 
 def send_bad(bench: Bench, kind: str, count: int, released: Path) -> list[str]:
-    """Send so many messages of this kind; returns their ids."""
+    """Send `count` messages of this kind; returns their ids."""
     ids = [f"{kind}-{number}" for number in range(count)]
     send_many(f"Bad.{kind}", [{"id": each, "released": str(released)} for each in ids], to=address(bench, "Sales"))
     return ids

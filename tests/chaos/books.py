@@ -116,7 +116,7 @@ def waiting(bench: Bench) -> int:
 
 
 def handled_more(bench: Bench, messages: int) -> None:
-    """Wait until so many more messages are handled."""
+    """Wait until this many more messages are handled."""
 
     def handled() -> int:
         with bench.database.connection.cursor() as cursor:
@@ -124,7 +124,7 @@ def handled_more(bench: Bench, messages: int) -> None:
             return int(cursor.fetchone()[0])
 
     before = handled()
-    poll_until(lambda: handled() >= before + messages, what=f"{messages} more are handled")
+    poll_until(lambda: handled() >= before + messages, what=f"{messages} more handled messages")
 
 
 def assert_accounted(bench: Bench) -> Account:

@@ -25,12 +25,12 @@ def test_bad_handlers_do_not_harm_other_messages(bench: Bench, tmp_path: Path) -
     log, released = tmp_path / "worker.log", tmp_path / "released"
     good = send_bad(bench, "Nothing", 20, released)
     with worker(bench, log, "--processes", "1", endpoints=("Sales",)) as process:
-        poll_until(lambda: effects(bench) == sorted(good), what="the good ones are handled")
+        poll_until(lambda: effects(bench) == sorted(good), what="the good messages are handled")
         failing = send_bad(bench, "Memory", 3, released) + send_bad(bench, "Close", 3, released)
         others = good + send_bad(bench, "Leak", 5, released) + send_bad(bench, "Beside", 30, released)
-        poll_until(lambda: not bench.rows("Sales"), what="the bad ones are at their end")
+        poll_until(lambda: not bench.rows("Sales"), what="the bad messages have left the queue")
         failed = [unit for unit, _ in failed_units(bench)]
-        # A handler that needs memory while another holds it all fails too, possibly twice.
+        # A handler that needs memory while another one uses all of it fails too, possibly twice.
         assert set(failing) <= set(failed)
         assert sorted(failed + effects(bench)) == sorted(failing + others)
         done = effects(bench)
@@ -38,7 +38,7 @@ def test_bad_handlers_do_not_harm_other_messages(bench: Bench, tmp_path: Path) -
         poll_until(lambda: "hanging\n" in log.read_text(), what="a handler hangs")
         drained = log.read_text().count("worker_draining")
         process.send_signal(signal.SIGTERM)
-        poll_until(lambda: log.read_text().count("worker_draining") > drained, what="the stop has come")
+        poll_until(lambda: log.read_text().count("worker_draining") > drained, what="the worker is draining")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 128 + signal.SIGINT
     wait_until_released(bench)

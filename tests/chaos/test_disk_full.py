@@ -87,11 +87,11 @@ def test_postgresql_has_no_room(postgresql_bench: Bench, postgresql_server: Thro
         fill(place / "filler")
         ids = send_bad(bench, "Nothing", 40, tmp_path)
         with worker(bench, log, endpoints=("Sales",)) as process:
-            poll_until(lambda: "message_stays" in log.read_text(), what="not even the error queue has room")
+            poll_until(lambda: "message_stays" in log.read_text(), what="a message stays because the error queue has no room")
             assert len(bench.rows("Sales")) == len(ids)
             assert "No space left on device" in log.read_text()
             (place / "filler").unlink()
-            poll_until(lambda: not bench.rows("Sales"), what="all are at their end")
+            poll_until(lambda: not bench.rows("Sales"), what="all messages have left the queue")
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
         assert_each_once(bench, ids)
@@ -109,7 +109,7 @@ def test_sqlite_has_no_room(sqlite_bench: Bench, tmp_path: Path) -> None:
     options = connections.settings[bench.database.alias]["OPTIONS"]
     limited = {**options, "init_command": f"{options['init_command']}; PRAGMA max_page_count={pages}"}
     with worker(bench, log, endpoints=("Sales",), **alias_with(bench, OPTIONS=limited)) as process:
-        poll_until(lambda: "database or disk is full" in log.read_text(), what="there is no room")
+        poll_until(lambda: "database or disk is full" in log.read_text(), what="the database is full")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     with worker(bench, log, "--until-empty", endpoints=("Sales",)) as process:

@@ -56,7 +56,7 @@ def test_kills_at_random_of_processes_and_of_their_supervisor(bench: Bench, tmp_
             for kills in range(1, 3):
                 handled_more(bench, chance.randint(1, 40))
                 os.kill(chance.choice(living_children(supervisor.pid)), signal.SIGKILL)
-                poll_until(lambda kills=kills: log.read_text().count(" died by ") >= kills, what="the supervisor has seen it")  # type: ignore[misc]
+                poll_until(lambda kills=kills: log.read_text().count(" died by ") >= kills, what="the supervisor has logged it")  # type: ignore[misc]
             handled_more(bench, chance.randint(1, 40))
             supervisor.kill()
         senders.stop()
@@ -64,4 +64,4 @@ def test_kills_at_random_of_processes_and_of_their_supervisor(bench: Bench, tmp_
 
 
 def living_children(pid: int) -> list[int]:
-    return poll_until(lambda: children_of(pid), what="there is a child")
+    return poll_until(lambda: children_of(pid), what="a child process")

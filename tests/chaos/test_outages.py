@@ -56,7 +56,7 @@ def test_connections_are_cut_and_commit_answers_are_lost(
             handled_more(bench, 20)
             # the worker cannot know whether this was committed
             line.lose_answer_to(b"COMMIT")
-            poll_until(lambda: line.answers_lost, what="an answer was lost")
+            poll_until(lambda: line.answers_lost, what="a lost response")
             handled_more(bench, 20)
             line.stall()
             line.resume()
@@ -72,6 +72,6 @@ def test_connections_are_cut_and_commit_answers_are_lost(
 
 def stop_when_done(process: subprocess.Popen[bytes], bench: Bench, log: Path) -> None:
     """Let the process that ran throughout finish the rest and stop in an orderly way."""
-    poll_until(lambda: waiting(bench) == 0, what="nothing waits any more")
+    poll_until(lambda: waiting(bench) == 0, what="an empty queue")
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0, log.read_text()[-4_000:]

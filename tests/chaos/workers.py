@@ -64,7 +64,7 @@ def alias_with(bench: Bench, **settings: Any) -> dict[str, str]:
 def finish(bench: Bench, log: Path, deadline: float = 60.0) -> None:
     """Let a worker that is not killed handle the rest, if any, and stop it in an orderly way.
 
-    `deadline` is in seconds since fewer messages waited than ever before: how long all of them take depends on the machine.
+    `deadline` is in seconds since the last new minimum of waiting messages, because the total time depends on the machine.
     """
     wait_until_released(bench)
     if not waiting(bench):

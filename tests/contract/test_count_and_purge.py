@@ -134,7 +134,7 @@ def test_expiry_uses_the_current_time_in_a_long_transaction(postgresql_database:
 @pytest.mark.parametrize("analyzed", [True, False])
 @pytest.mark.parametrize("name", ["purge_expired", "count_expiring"])
 def test_index_on_expires_is_used_if_nothing_expires(postgresql_database: QueueDatabase, name: str, analyzed: bool) -> None:
-    """The planner took a third of the rows for expired and read a million waiting messages every five minutes."""
+    """The planner used to assume that a third of the rows had expired, and read a million waiting messages every five minutes."""
     queue = make_table(postgresql_database)
     queue.send(rows(3000))
     if analyzed:

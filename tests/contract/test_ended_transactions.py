@@ -70,7 +70,7 @@ def test_commit_is_detected_at_its_own_message(queue: QueueTable) -> None:
         receiving.end_message()
     with pytest.raises(DoomedTransaction):
         receiving.undo_handler()
-    assert not receiving.was_ended(), "the rows are not gone"
+    assert not receiving.was_ended(), "the rows are still there"
     receiving.abandon()
     assert receive_all(queue) == [b"0", b"1", b"2"]
 

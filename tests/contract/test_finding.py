@@ -32,7 +32,7 @@ def test_first_and_last_rows_are_searched(queue: QueueTable, layout: str) -> Non
     assert [each.row_version for each in first.rows] == [1, 6]
     assert [each.row_version for each in last.rows] == [6, 10]
     assert [set(each.longer) for each in (first, last, whole)] == [{0}, {0}, set()]
-    assert [dict(each.longer) for each in (first, last)] == [{0: 7}, {0: 4}], "the first row that was not looked at"
+    assert [dict(each.longer) for each in (first, last)] == [{0: 7}, {0: 4}], "the first row that was not searched"
     rest = find_rows(queue.alias, [TableScan(queue.address, 6, from_end=True, before=4)], "c-1", limit=10)
     assert ([each.row_version for each in rest.rows], rest.longer) == ([1], {})
     (peeked, *_) = queue.peek(1)
@@ -111,7 +111,7 @@ def test_bodies_of_delayed_messages_are_searched(queue_database: QueueDatabase) 
 
 
 def test_no_table_is_read_beyond_the_limit(postgresql_database: QueueDatabase) -> None:
-    """The rows come from the index on the row version, and the plan reads at most the limit of them."""
+    """The rows come from the index on the row version, and the plan reads at most `limit` rows."""
     queue = make_table(postgresql_database)
     queue.send([message(number) for number in range(2_000)])
     with postgresql_database.connection.cursor() as cursor:

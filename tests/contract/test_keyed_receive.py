@@ -20,7 +20,7 @@ from tests.support.waiting import poll_until
 
 
 class Clock:
-    """A clock whose every reading is a scan later."""
+    """A clock that advances with each reading, far enough for another scan."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -121,7 +121,7 @@ def test_rolled_back_row_is_the_next_of_its_key(sessions: Sessions) -> None:
 def test_row_that_came_back_unseen_is_the_next_of_its_key(sessions: Sessions) -> None:
     sessions.send("7:1", "8:1", "7:2")
     assert sessions.one.take() == "7:1"
-    # This process has never seen 7:1 where readers skip what is locked.
+    # Where readers skip locked rows, this process has never seen 7:1.
     assert sessions.two.take() == "8:1"
     sessions.one.roll_back()
     assert sessions.two.commit_and_receive() == "7:1"

@@ -116,7 +116,7 @@ def test_lock_timeout_has_its_kind(on_driver: QueueDatabase) -> None:
     with held_elsewhere(queue, f"DELETE FROM {queue.qualified}"):
         execute(on_driver, "SET LOCK_TIMEOUT 20")
         fails(LockTimeout, queue.purge)
-        assert receive_transaction(queue).receive() is None, "held rows are stepped over"
+        assert receive_transaction(queue).receive() is None, "held rows are skipped"
     assert queue.purge() == 1
 
 
@@ -221,5 +221,5 @@ def test_cut_line_is_connection_lost(on_driver: QueueDatabase) -> None:
             assert not receiving.was_ended(), "another session knows nothing of this transaction"
             receiving.abandon()
             connections[on_driver.alias].close()
-    poll_until(lambda: queue.depth().waiting == 1, what="the server has ended what was cut")
+    poll_until(lambda: queue.depth().waiting == 1, what="the server has ended the cut session")
     assert receive_all(queue) == [b"0"]

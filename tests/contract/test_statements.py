@@ -41,7 +41,7 @@ class Sent:
             connection.connection.add_notice_handler(lambda notice: self._note(notice.message_primary or ""))
 
     def _note(self, text: str) -> None:
-        # The server reports a string of statements once.
+        # The server reports several statements in one string once.
         if text.startswith(("statement: ", "execute ")):
             self._add()
 
@@ -92,7 +92,7 @@ WORK: dict[str, Callable[[Bench, Any], None]] = {
 
 
 def numbers_of_the_page() -> dict[tuple[str, str, str], int]:
-    """The table of the page: what the handler does, the database and the mode, and how many."""
+    """The table of the page: the number of statements by what the handler does, the database and the mode."""
     section = PAGE.read_text(encoding="utf-8").partition("## Statements")[2].partition("\n## ")[0]
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")]
     head, _, *table = lines
@@ -107,7 +107,7 @@ def numbers_of_the_page() -> dict[tuple[str, str, str], int]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("work", WORK)
-def test_message_takes_as_many_as_the_page_says(bench: Bench, calls: Calls, sent: Sent, work: str, mode: str) -> None:
+def test_message_takes_the_documented_number_of_statements(bench: Bench, calls: Calls, sent: Sent, work: str, mode: str) -> None:
     if bench.database.vendor == "sqlserver":
         pytest.skip("its round trips are counted on the line")
     bench.configure(routes={"Test.Other": "Other"}, TRANSACTION_MODE=mode, MAX_CONCURRENCY=1)

@@ -19,7 +19,7 @@ from django.db import Error as DjangoDatabaseError
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.conf.kinds import MAX_INTEGER
-from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, terminal_line
+from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, TableMismatch, terminal_line
 from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.status.queues import known_queues, table_of_argument
 from sqlqueue_app.status.texts import Unit, two_units
@@ -292,9 +292,12 @@ def add_queue_argument(parser: CommandParser) -> None:
 
 
 def named_table(settings: Settings, text: str) -> QueueTable:
-    """The table that the argument names. ConfigurationError with the nearest name if there is none; DatabaseErrors."""
+    """The table that the argument names. ConfigurationError if it is not a queue, with the nearest name; DatabaseErrors."""
     _statuses, rows, _problem = read_instances()
-    return table_of_argument(settings, text, known_queues(settings, rows))
+    try:
+        return table_of_argument(settings, text, known_queues(settings, rows))
+    except TableMismatch as error:
+        raise ConfigurationError(str(error)) from error
 
 
 def columns(rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:

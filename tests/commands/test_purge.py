@@ -87,9 +87,10 @@ def test_other_table_keeps_its_rows(queue_database: QueueDatabase, name: str) ->
         cursor.execute("CREATE TABLE accounts (id int, headers varchar(10), body varchar(10))")
         cursor.execute("INSERT INTO accounts (id) VALUES (1)")
 
-    with pytest.raises(CommandError, match=r"is not a queue table|there is no queue"):
+    with pytest.raises(CommandError, match=r"is not a queue table|there is no queue") as refusal:
         purge(name, "--yes")
 
+    assert refusal.value.returncode == 2
     with queue_database.connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM accounts")
         assert cursor.fetchone()[0] == 1

@@ -195,7 +195,7 @@ def indent_xml(text: str) -> str:
 
 
 def _refuse_doctype(*_: object) -> None:
-    raise NotPlainXml("a document type could name files and expand without end")
+    raise NotPlainXml("a document type could refer to files and expand without limit")
 
 
 class _XmlTreeBuilder:

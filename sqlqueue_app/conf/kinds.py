@@ -28,7 +28,7 @@ MAX_INTEGER: Final = 2**31 - 1
 # No machine runs more threads or processes.
 MAX_PARALLEL: Final = 10_000
 MAX_MEMORY: Final = 2**63 - 1
-_UNGUESSABLE: Final = "use an unguessable one, such as from secrets.token_urlsafe()"
+_UNGUESSABLE: Final = "use an unguessable one, such as one from secrets.token_urlsafe()"
 _WEB_ADDRESS: Final = re.compile(
     r"https?://[\w.-]+(:[0-9]{1,5})?(/[^\s?#\\]*)?|https?://\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?(/[^\s?#\\]*)?"
 )

@@ -200,7 +200,7 @@ def _finding(result: CheckResult) -> str:
 
 def _finding_and_remedy(result: CheckResult, text: str, now: datetime) -> SafeString:
     """The finding of a failing check, the remedy, and its SQL; for a stale result, its age."""
-    silent = _("It was not run for %(time)s: its result may be outdated.") % {"time": duration(now - result.checked_at)}
+    silent = _("It has not run for %(time)s: its result may be outdated.") % {"time": duration(now - result.checked_at)}
     note = silent if is_stale(result, now) else ""
     if not result.failing:
         return with_notes("", note)

@@ -143,7 +143,7 @@ class SetConcurrency(InstanceAction):
     logged_as = gettext_lazy("Set the concurrency")
     label, title = gettext_lazy("Concurrency"), gettext_lazy("Concurrency of the process %(pid)s of %(name)s")
     text = gettext_lazy(
-        "How many messages it handles at once, at most, until it restarts; then the settings apply again. "
+        "The maximum number of messages that it handles at once until it restarts; then the settings apply again. "
         "A process follows at its next heartbeat, within %(seconds)s seconds."
     )
     submit = gettext_lazy("Change")

@@ -317,7 +317,7 @@ def trend_html(pieces: Sequence[int]) -> SafeString:
     text = ngettext("%(count)s failure in 24 hours", "%(count)s failures in 24 hours", failures) % {"count": number(failures)}
     if failures:
         hours = queries.PIECE // timedelta(hours=1)
-        text += _("; in the last %(hours)d of them %(recent)s") % {"hours": hours, "recent": number(pieces[-1])}
+        text += _("; %(recent)s in the last %(hours)d h") % {"hours": hours, "recent": number(pieces[-1])}
     heights = [(place * 5, max(round(each * _LONGEST_BAR / highest), 1)) for place, each in enumerate(pieces) if each]
     bars = [(x, _LONGEST_BAR - height, height) for x, height in heights]
     return lists.template_html("trend", bars=bars, text=text, width=queries.PIECES * 5, height=_LONGEST_BAR)

@@ -172,7 +172,7 @@ class DaysFilter(ListFilter):
         """The values; an error at `until` if it is before `since`."""
         since, until = self.cleaned_data.get("since"), self.cleaned_data.get("until")
         if since and until and until < since:
-            self.add_error("until", ValidationError(_("The last day is before the first day: exchange them.")))
+            self.add_error("until", ValidationError(_("The last day is before the first day: swap them.")))
         return self.cleaned_data
 
     def apply(self, found: QuerySet[_Model]) -> QuerySet[_Model]:

@@ -84,7 +84,7 @@ class MakeRule(RuleAction):
     text = gettext_lazy("A worker evaluates all rules every ten seconds, and notifies of changes.")
     form_class = RuleForm
     secret_help = gettext_lazy(
-        "For a webhook: copy it to the receiver now, it is not shown again. Or enter the one that the receiver has."
+        "For a webhook: copy it to the receiver now, because it is not shown again. Or enter the receiver's own."
     )
 
     def find(self, **key: Any) -> None:
@@ -121,7 +121,7 @@ class ReplaceSecret(RuleAction):
     name, page, route = "replace notification secret", "secret", "<int:pk>/secret/"
     logged_as = gettext_lazy("Replace the secret of a rule")
     label = gettext_lazy("Replace the secret")
-    text = gettext_lazy("Copy it to the receiver now, it is not shown again. Whatever is sent from now on is signed with it.")
+    text = gettext_lazy("Copy it to the receiver now: it is not shown again. Everything sent from now on is signed with it.")
     form_class = SecretForm
 
     def find(self, **key: Any) -> None:
@@ -171,7 +171,7 @@ class DisableRule(EnableRule):
 class DeleteRule(RuleAction):
     name, page, route = "delete notification rule", "delete", "<int:pk>/delete/"
     label, title, submit = gettext_lazy("Delete"), gettext_lazy("Delete a rule"), gettext_lazy("Delete the rule")
-    text = gettext_lazy("What it has sent stays in the log. Notifications that still wait are not sent.")
+    text = gettext_lazy("Sent notifications stay in the log; waiting ones are not sent.")
     is_dangerous = True
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:

@@ -60,7 +60,7 @@ class CancelOperation(Action):
     name, page, route = "cancel", "cancel", "<uuid:pk>/cancel/"
     permission = Permission.SETTINGS
     label = gettext_lazy("Cancel the operation")
-    text = gettext_lazy("It stops before its next batch. What is done stays done; the other messages stay as they are.")
+    text = gettext_lazy("It stops before its next batch. Completed work is kept; the other messages stay as they are.")
     is_dangerous = True
 
     def find(self, **key: Any) -> None:

@@ -246,7 +246,7 @@ def _decode(body: bytes) -> Any:
     if not raw:
         raise MessageBodyError("the body is empty; expected a JSON object")
     if raw.startswith(_UTF_16) or b"\0" in raw[:4]:
-        raise MessageBodyError("the body is UTF-16 or UTF-32 text, or no text; expected JSON in UTF-8")
+        raise MessageBodyError("the body is UTF-16 or UTF-32 text, or not text; expected JSON in UTF-8")
     try:
         # not the codec utf-8-sig, which is written in Python and takes twice as long
         text = raw.decode("utf-8").removeprefix("\ufeff")

@@ -155,7 +155,7 @@ def check_delay(delay: object, deliver_at: object, time_to_be_received: timedelt
         raise WireFormatError(f"deliver_at is {type(deliver_at).__name__} ({deliver_at!r}); expected an aware datetime")
     if isinstance(deliver_at, datetime) and deliver_at.utcoffset() is None:
         raise WireFormatError(
-            f"deliver_at is {deliver_at!r}, which has no time zone; expected an aware datetime, such as from timezone.make_aware()"
+            f"deliver_at is {deliver_at!r}, which has no time zone; expected an aware datetime, as from timezone.make_aware()"
         )
     if delay is not None and deliver_at is not None:
         raise ConfigurationError(f"both delay ({delay!r}) and deliver_at ({deliver_at!r}) are given: leave one of them out")

@@ -146,7 +146,7 @@ def _stand_in(match: re.Match[bytes]) -> bytes:
 
 
 def _refuse_doctype(*_: object) -> None:
-    raise MessageBodyError("the body has a document type, which could name files and expand without end: no message needs one")
+    raise MessageBodyError("the body has a document type, which could refer to files and expand without limit: send it without one")
 
 
 class _Builder:

@@ -536,9 +536,9 @@ class ThresholdRange:
 THRESHOLDS: Final = {
     NotificationKind.FAILURES_ABOVE: ThresholdRange(0, 1_000_000, gettext_lazy("a whole number from 0 to 1,000,000")),
     NotificationKind.INSTANCES_BELOW: ThresholdRange(
-        1, 10_000, gettext_lazy("a whole number from 1 to 10,000, or nothing for the minimum of each endpoint"), is_required=False
+        1, 10_000, gettext_lazy("a whole number from 1 to 10,000, or empty for the minimum of each endpoint"), is_required=False
     ),
-    NotificationKind.QUEUE_LONGER: ThresholdRange(0, 10**12, gettext_lazy("a whole number from 0 on")),
+    NotificationKind.QUEUE_LONGER: ThresholdRange(0, 10**12, gettext_lazy("a whole number of 0 or more")),
     NotificationKind.QUEUE_OLDER: ThresholdRange(
         1, 366 * 86_400, gettext_lazy("a number of seconds from 1 to 31,622,400"), is_whole=False
     ),

@@ -79,7 +79,7 @@ def validate_url(url: str, patterns: Sequence[str] | None) -> None:
     if len(url) > MAX_URL_LENGTH:
         raise ValidationError(_("A webhook URL has at most 2,000 characters."))
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise ValidationError(_("Write characters that are not ASCII, and spaces, percent-encoded."))
+        raise ValidationError(_("Percent-encode spaces and characters that are not ASCII."))
     if not host_is_allowed(url, patterns):
         error = _("The setting WEBHOOK_HOSTS does not allow this host, only: %(hosts)s.")
         raise ValidationError(error % {"hosts": ", ".join(patterns or ()) or "–"})

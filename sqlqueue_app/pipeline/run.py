@@ -68,7 +68,7 @@ def options_of(settings: Settings, **given: Any) -> PipelineOptions:
     chosen |= {name: value for name, value in given.items() if value is not None}
     if not chosen["lake"]:
         raise ConfigurationError(
-            'the lake is not named: give --lake PATH, or set SQLQUEUE["PIPELINE"]["LAKE"] to a folder or a URL'
+            'no lake is configured: pass --lake PATH, or set SQLQUEUE["PIPELINE"]["LAKE"] to a folder or a URL'
         )
     if has_password(chosen["lake"]):
         raise ConfigurationError(

@@ -27,7 +27,7 @@ class Rate:
         """The rate of a text such as "10/m". Raises ValueError for anything else."""
         found = _RATE.fullmatch(text) if isinstance(text, str) else None
         if found is None:
-            raise ValueError(f"{text!r} is no rate: expected {EXPECTED}")
+            raise ValueError(f"{text!r} is not a rate: expected {EXPECTED}")
         return cls(int(found[1]), found[2])
 
     def __str__(self) -> str:

@@ -264,7 +264,7 @@ def _checked_call(function: Any) -> HandlerFunction | None:
     call = function if inspect.isroutine(function) else function.__call__
     if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
         kind = "an async generator" if inspect.isasyncgenfunction(call) else "a generator"
-        raise HandlerError(f"handler {dotted_path(function)} is {kind}, of which nothing would run: write it without yield")
+        raise HandlerError(f"handler {dotted_path(function)} is {kind}, whose body would not run: write it without yield")
     try:
         inspect.signature(function).bind(None, None)
     except TypeError as error:
@@ -307,7 +307,7 @@ def refuse_unrun(result: object, handler: Handler) -> None:
         )
     kind = "a generator" if inspect.isgenerator(result) else "an asynchronous generator" if inspect.isasyncgen(result) else None
     if kind is not None:
-        raise HandlerError(f"handler {handler.path} returned {kind}, of which nothing has run: it must do its work itself")
+        raise HandlerError(f"handler {handler.path} returned {kind} that has not run: it must do its work itself")
 
 
 @dataclass(frozen=True, slots=True)

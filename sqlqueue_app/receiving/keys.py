@@ -25,7 +25,7 @@ from sqlqueue_app.tables.rows import PeekedRow, ReceivedRow
 _LOCK_BYTES: Final = 8
 # As many as rows are known before they are received.
 _REMEMBERED_ERRORS: Final = KNOWN_ROWS
-_KEY_TYPES: Final = "expected a str, int, UUID or bytes, or None for a message that waits for no other"
+_KEY_TYPES: Final = "expected a str, int, UUID or bytes, or None for a message without a key"
 
 
 class KeyedHandlerTable(HandlerTable):

@@ -120,7 +120,7 @@ class TypeLimits:
             due, after = admit(rate, known or RateState(), now, reserved=is_reserved)
             if self._table.replace(key, known, after) if known is not None else self._create(key, message_type, after):
                 return due
-        raise LockTimeout(f"other processes have changed the rate limit of {message_type!r} {_TRIES:,} times meanwhile")
+        raise LockTimeout(f"other processes changed the rate limit of {message_type!r} during each of {_TRIES:,} attempts")
 
     def _create(self, key: UUID, message_type: str, state: RateState) -> bool:
         """Write the first state. Returns False if another process was faster."""

@@ -121,7 +121,7 @@ def _send(waiting: Request[Any], message: object, body: object, options: SendOpt
     try:
         if not reply_listeners.has(listener):
             raise ReplyLost(
-                f"nothing was sent: this process has lost the callback queue {listener.queue!r} just now; call request() again"
+                f"nothing was sent: this process has just lost the callback queue {listener.queue!r}; call request() again"
             )
         if waiting.done():
             return

@@ -112,7 +112,7 @@ def _check_method(method: Any, where: str) -> None:
     if not inspect.isfunction(method):
         raise HandlerError(f"{where} decorates {name}: expected a method of a Saga that takes (self, message, context)")
     if inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method):
-        raise HandlerError(f"{where} decorates {name}, which is a generator, of which nothing would run: write it without yield")
+        raise HandlerError(f"{where} decorates {name}, which is a generator, whose body would not run: write it without yield")
     try:
         inspect.signature(method).bind(None, None, None)
     except TypeError as error:

@@ -145,7 +145,7 @@ def _source(messages: Iterable[object], bodies: Iterable[object] | None) -> tupl
         return bodies, "bodies"
     if bodies is not None:
         raise MessageTypeError(
-            "send_many() was given bodies beside messages: pass one type name with bodies, or messages that bring their own"
+            "send_many() was given bodies as well as messages: pass one type name with bodies, or messages with their bodies"
         )
     if isinstance(messages, (bytes, Mapping)) or not isinstance(messages, Iterable):
         raise MessageTypeError(f"send_many() was given one {type(messages).__qualname__}: pass a list, or call send()")

@@ -104,7 +104,7 @@ def claim(
             known.message_id, known.sent_at, known.unique_until = message_id, now, now + timedelta(seconds=seconds)
             known.save(using=alias, update_fields=["message_id", "sent_at", "unique_until"])
             return None
-    raise DatabaseError(f"the record of the key {unique.key!r:.60} appears and disappears, because others roll back: try again")
+    raise DatabaseError(f"the record of the key {unique.key!r:.60} keeps disappearing, as other transactions roll back: try again")
 
 
 def _waits(alias: str, book: AddressBook, message_id: str, queues: Sequence[QueueAddress], delayed_by: str | None) -> bool:

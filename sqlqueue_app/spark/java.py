@@ -45,7 +45,7 @@ def java_home(environment: Mapping[str, str] | None = None) -> Path:
     for where, home in _candidates(environment):
         java = _probe_home(home)
         if java is None:
-            rejected.append(f"{where} is {home}, where no Java runs")
+            rejected.append(f"{where} is {home}, which has no working Java")
             continue
         version, has_vector_module = java
         if version >= OLDEST:

@@ -29,7 +29,7 @@ NEWEST_DAYS: Final = 1
 
 _MAX_TYPES_LENGTH: Final = 2_000
 
-NOT_READABLE: Final = "the headers are no flat JSON object"
+NOT_READABLE: Final = "the headers are not a flat JSON object"
 
 # Intermediate columns, each with its header.
 _HEADERS: Final[Mapping[str, str]] = MappingProxyType(

@@ -55,7 +55,7 @@ class ProcessLimits:
             why = f"{counted(received, 'message')} received, the limit is {self.messages:,}"
         elif self.memory is not None and (used := self.memory_used()) >= self.memory:
             after = counted(received, "message")
-            why = f"{used >> 20:,} MiB of memory occupied after {after}, the limit is {self.memory >> 20:,} MiB"
+            why = f"{used >> 20:,} MiB of memory in use after {after}, the limit is {self.memory >> 20:,} MiB"
         else:
             return
         logger.info("%s: finishing messages in progress, then another process follows", why, extra={"event": "process_limit"})

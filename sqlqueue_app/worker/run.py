@@ -337,7 +337,7 @@ class PipelineSchedule:
             )
             return False
         self._child.request()
-        background_logger.info("the pipeline runs again in process %s", self._child.pid, extra={"event": "pipeline_started"})
+        background_logger.info("the pipeline is running again in process %s", self._child.pid, extra={"event": "pipeline_started"})
         return True
 
     def end(self) -> None:

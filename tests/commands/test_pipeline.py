@@ -44,7 +44,7 @@ def test_missing_lake_is_reported_with_the_setting(sqlite_database: QueueDatabas
     install(sqlite_database)
 
     assert refused() == (
-        'the lake is not named: give --lake PATH, or set SQLQUEUE["PIPELINE"]["LAKE"] to a folder or a URL',
+        'no lake is configured: pass --lake PATH, or set SQLQUEUE["PIPELINE"]["LAKE"] to a folder or a URL',
         2,
     )
 

@@ -49,7 +49,7 @@ def test_header_may_be_the_id_of_one_message(sqlite_database: QueueDatabase) -> 
     named = ("Sales", "--type", "T", "--body", "{}", "--header", "NServiceBus.MessageId=mine")
 
     assert send(*named).strip() == "mine"
-    with pytest.raises(CommandError, match=r"--header NServiceBus\.MessageId goes with one message"):
+    with pytest.raises(CommandError, match=r"--header NServiceBus\.MessageId is for a single message"):
         send(*named, "--count", "2")
 
     assert [each.summary.message_id for each in sent(sqlite_database, "Sales")] == ["mine"]

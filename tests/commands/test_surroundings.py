@@ -265,7 +265,7 @@ def test_closed_output(sqlite_database: QueueDatabase, command: tuple[str, ...],
 @pytest.mark.parametrize(
     ("command", "error"),
     [
-        (("sqlqueue_purge", "Sales"), "nothing was deleted from 'Sales': there is no terminal to ask on; add --yes"),
+        (("sqlqueue_purge", "Sales"), "nothing was deleted from 'Sales': there is no terminal to confirm on; add --yes"),
         (("sqlqueue_send", "Sales", "--type", "T", "--file", "-"), "the body is empty; expected a JSON object"),
     ],
 )

@@ -56,7 +56,7 @@ def test_failing_checks_come_first_with_their_remedy(queue_database: QueueDataba
     assert -1 not in places, text
     assert places == sorted(places)
     assert "by anna" in text
-    assert re.search("It was not run for 1 h (29|30) min: its result may be outdated.", text)
+    assert re.search("It has not run for 1 h (29|30) min: its result may be outdated.", text)
     assert "No worker is alive" not in text
     assert found.inline == []
 

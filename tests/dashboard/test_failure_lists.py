@@ -184,7 +184,7 @@ def test_group_page_shows_its_numbers_and_exception(queue_database: QueueDatabas
     assert "2 h ago" in text.partition("Last failure")[2].partition("Exception")[0]
     assert "shop.OutOfStock" in text.partition("Latest exception")[2].partition("Search")[0]
     (trend,) = shown.find("svg", role="img")
-    assert trend["aria-label"] == "2 failures in 24 hours; in the last 2 of them 0"
+    assert trend["aria-label"] == "2 failures in 24 hours; 0 in the last 2 h"
 
 
 def test_group_without_messages_shows_a_hint(sqlite_database: QueueDatabase) -> None:

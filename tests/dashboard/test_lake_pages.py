@@ -100,7 +100,7 @@ def test_pages_before_the_first_batch_show_the_state_of_the_pipeline(
 
 def test_impossible_dates_are_an_error_at_the_field(lake: Path) -> None:
     for query, text in (
-        ("since=2026-11-21&until=2026-11-20", "The last day is before the first day: exchange them."),
+        ("since=2026-11-21&until=2026-11-20", "The last day is before the first day: swap them."),
         ("since=2026-13-01", "Enter a valid date."),
         ("period=9d", "9d is not one of the available choices."),
     ):

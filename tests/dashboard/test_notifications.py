@@ -132,7 +132,7 @@ def test_mail_has_no_secret_to_replace(admin: Client) -> None:
 
 
 HOSTS = "A webhook URL begins with https:// or http:// and a host."
-WHOLE = "Expected a whole number from 0 on."
+WHOLE = "Expected a whole number of 0 or more."
 SECRET_EXPECTED = "Expected “whsec_” and the base64 of 24 to 64 bytes."
 WRONG = [
     ({"name": ""}, "This field is required."),
@@ -147,7 +147,7 @@ WRONG = [
     ({"threshold": "1.5"}, WHOLE),
     ({"kind": "failures_above", "threshold": "2000000"}, "Expected a whole number from 0 to 1,000,000."),
     ({"kind": "queue_older", "threshold": "0"}, "Expected a number of seconds from 1 to 31,622,400."),
-    ({"kind": "instances_below", "threshold": "0"}, "Expected a whole number from 1 to 10,000, or nothing for the minimum of each endpoint."),
+    ({"kind": "instances_below", "threshold": "0"}, "Expected a whole number from 1 to 10,000, or empty for the minimum of each endpoint."),
     ({"throttle_seconds": "often"}, "Enter a whole number."),
     ({"target": ""}, "This field is required."),
     ({"target": "ops@example.com nobody"}, "“nobody” is not an email address such as ops@example.com."),
@@ -157,7 +157,7 @@ WRONG = [
     ({"channel": "webhook", "target": "https://", "secret": SECRET}, HOSTS),
     ({"channel": "webhook", "target": "https://a:b@example.com/", "secret": SECRET}, "A webhook URL must not contain a user name and password."),
     ({"channel": "webhook", "target": "https://example.com:99999/", "secret": SECRET}, "This is not a URL such as https://hooks.example.com/sqlqueue."),
-    ({"channel": "webhook", "target": "https://example.com/a b", "secret": SECRET}, "Write characters that are not ASCII, and spaces, percent-encoded."),
+    ({"channel": "webhook", "target": "https://example.com/a b", "secret": SECRET}, "Percent-encode spaces and characters that are not ASCII."),
     ({"channel": "webhook", "target": HOOK, "secret": ""}, "A webhook needs a secret, which signs what is sent."),
     ({"channel": "webhook", "target": HOOK, "secret": "s3cret"}, SECRET_EXPECTED),
 ]  # fmt: skip

@@ -109,8 +109,8 @@ def test_check_lists_missing_and_different_tables(queue_database: QueueDatabase)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--dialect", "sqlserver"], "--dialect goes with --sql"),
-        (["--grant", "shop"], "--grant goes with --sql"),
+        (["--dialect", "sqlserver"], "--dialect requires --sql"),
+        (["--grant", "shop"], "--grant requires --sql"),
         (["--sql", "--check"], "not allowed with argument"),
         (["--sql", "--dialect", "oracle"], "invalid choice: 'oracle'"),
         (["--sql", "--grant", "shop", "--dialect", "sqlite"], "SQLite has no roles"),

@@ -171,7 +171,7 @@ def test_worker_that_runs_the_pipeline_gets_its_queues(cron: dict[str, str], gra
 def test_a_purpose_needs_a_role() -> None:
     ended = script({"default": SQLITE}, {}, "--dialect", "sqlserver", "--for", "reader")
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
-    assert "--for goes with --grant" in ended.stderr
+    assert "--for requires --grant" in ended.stderr
 
 
 def test_unrepresentable_name_is_refused() -> None:

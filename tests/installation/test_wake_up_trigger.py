@@ -248,7 +248,7 @@ def test_trigger_installation_gives_up_during_a_long_write(
     ("arguments", "endpoints", "expected"),
     [
         (["--wake-up"], {"Sales": {"WAKE_UP": False}}, "is woken"),
-        (["--wake-up", "--make-migration", "shop"], ENDPOINTS, "does not go with --make-migration"),
+        (["--wake-up", "--make-migration", "shop"], ENDPOINTS, "cannot be combined with --make-migration"),
         (["--wake-up", "--sql", "--dialect", "sqlite"], ENDPOINTS, "only PostgreSQL"),
     ],
 )

@@ -31,7 +31,7 @@ def test_rate_is_one_message_in_each_interval(text: str, interval: int) -> None:
 
 @pytest.mark.parametrize("value", ["", "10", "10/x", "0/m", "-1/m", "1.5/m", " 10/m", "10 / m", "1000000/s", "١/m", 10, None, True])
 def test_anything_else_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"is no rate: expected a number of messages per second, minute, hour or day, such as"):
+    with pytest.raises(ValueError, match=r"is not a rate: expected a number of messages per second, minute, hour or day, such as"):
         Rate.parse(value)
 
 

@@ -203,7 +203,7 @@ def test_asynchronous_generator_is_refused(handler_registry: None) -> None:
 
 
 def test_generator_is_refused(handler_registry: None) -> None:
-    with pytest.raises(HandlerError, match=r"handler is a generator, of which nothing would run: write it without yield"):
+    with pytest.raises(HandlerError, match=r"handler is a generator, whose body would not run: write it without yield"):
 
         @handles("Test.Message")
         def handler(message: Any, context: Any) -> Iterator[None]:

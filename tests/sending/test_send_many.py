@@ -244,7 +244,7 @@ def test_type_name_without_bodies_is_refused(desk: Desk) -> None:
 
 
 def test_bodies_beside_objects_are_refused(desk: Desk) -> None:
-    with pytest.raises(MessageTypeError, match="bodies beside messages"):
+    with pytest.raises(MessageTypeError, match="bodies as well as messages"):
         send_many([PlaceOrder("1")], [{}])
 
 

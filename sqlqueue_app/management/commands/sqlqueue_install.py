@@ -80,9 +80,9 @@ class Command(SqlQueueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         for name in ("dialect", "grant"):
             if options[name] is not None and not options["sql"]:
-                raise self.usage_error(f"--{name} goes with --sql: add --sql, or leave it out")
+                raise self.usage_error(f"--{name} requires --sql: add --sql, or leave out --{name}")
         if options["purpose"] is not None and options["grant"] is None:
-            raise self.usage_error("--for goes with --grant: name the role, or leave it out")
+            raise self.usage_error("--for requires --grant: name the role with --grant, or leave out --for")
         for name in options["instance"] or ():
             if not name.strip() or "@" in name:
                 raise self.usage_error(f"--instance: expected the name of a machine, got {name!r}")
@@ -100,7 +100,7 @@ class Command(SqlQueueCommand):
 
     def _check_wake_up(self, settings: Settings, options: dict[str, Any]) -> None:
         if options["make_migration"] is not None:
-            raise self.usage_error("--wake-up does not go with --make-migration: run it with --wake-up after the migration")
+            raise self.usage_error("--wake-up cannot be combined with --make-migration: run it with --wake-up after the migration")
         name = options["dialect"] or dialect_of(settings.database)
         if name != "postgresql":
             raise self.usage_error(f"--wake-up: only PostgreSQL needs triggers that wake receivers, and this is for {name}")

@@ -45,7 +45,7 @@ class Command(SqlQueueCommand):
     def _confirm(self, table: QueueTable, what: str) -> None:
         name = table.address.table
         if not sys.stdin.isatty():
-            raise self.usage_error(f"nothing was deleted from {name!r}: there is no terminal to ask on; add --yes")
+            raise self.usage_error(f"nothing was deleted from {name!r}: there is no terminal to confirm on; add --yes")
         self.stderr.write(f"All {what} of {table.qualified} in database {table.alias!r} will be deleted permanently.")
         self.stderr.write(f"Type the name of the queue ({name}) to continue: ", ending="")
         self.stderr.flush()

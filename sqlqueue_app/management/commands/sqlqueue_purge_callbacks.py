@@ -63,7 +63,7 @@ class Command(SqlQueueCommand):
 
     def _confirm(self, number: int) -> None:
         if not sys.stdin.isatty():
-            raise self.usage_error("nothing was removed: there is no terminal to ask on; add --yes")
+            raise self.usage_error("nothing was removed: there is no terminal to confirm on; add --yes")
         self.stderr.write("These tables will be dropped, with every message in them.")
         self.stderr.write(f"Type the number of queues ({number}) to continue: ", ending="")
         self.stderr.flush()

@@ -90,7 +90,7 @@ class Command(SqlQueueCommand):
         table = named_table(get_settings(), options["queue"])
         count, headers = options["count"], dict(options["header"])
         if count > 1 and MESSAGE_ID in headers:
-            raise self.usage_error(f"--header {MESSAGE_ID} goes with one message: with --count each copy has its own id")
+            raise self.usage_error(f"--header {MESSAGE_ID} is for a single message: with --count each copy has its own id")
         try:
             ids = send_copies(
                 table,

@@ -98,7 +98,7 @@ def check_names(given: Mapping[str, str], known: tuple[str, ...]) -> None:
     """Raise ConfigurationError for an unknown option and suggest the closest one."""
     for name in given:
         if name == "path":
-            raise ConfigurationError(f"a path ({given[name]!r}) was given to load() or save(): name the queue by the option queue")
+            raise ConfigurationError(f"a path ({given[name]!r}) was given to load() or save(): use the option queue instead")
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             suggestion = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(known)}"

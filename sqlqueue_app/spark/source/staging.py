@@ -61,10 +61,10 @@ def check_columns(schema: StructType, sending: Sending) -> None:
     if "body" not in given:
         raise ConfigurationError("the DataFrame has no column body: expected the text or bytes of each message")
     if "type" not in given and sending.message_type is None:
-        raise ConfigurationError("the DataFrame has no column type: name the message type of all rows by the option message_type")
+        raise ConfigurationError("the DataFrame has no column type: name the message type of all rows with the option message_type")
     if "delay" in given and not sending.can_delay:
         raise ConfigurationError(
-            "the DataFrame has the column delay: name the table of delayed messages by the option delayed, such as Sales.Delayed"
+            "the DataFrame has the column delay: name the table of delayed messages with the option delayed, such as Sales.Delayed"
         )
 
 

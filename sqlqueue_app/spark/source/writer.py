@@ -108,7 +108,7 @@ class _StagingWriter:
         """Drop the staging tables."""
         filled = [message.table for message in messages if isinstance(message, Staged) and message.table is not None]
         if filled:
-            with connected(self._options.database, self._doing("give up messages for"), writes=True) as connection:
+            with connected(self._options.database, self._doing("discard the messages staged for"), writes=True) as connection:
                 for staging in filled:
                     if self._is_there(connection, staging):
                         connection.execute(self._dialect.script("drop_table", table=staging))

@@ -65,7 +65,7 @@ _Tables = Sequence[tuple[KnownQueue, bool]]
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The rows of a message. `is_complete`: all rows were read, also locked ones, at one moment: there are no others."""
+    """The rows of a message. `is_complete`: all rows were read at one moment, locked ones included, so there are no others."""
 
     rows: list[ScannedRow]
     is_complete: bool
@@ -85,7 +85,7 @@ def cancel(wanted: str | UUID, queue: str | None, limit: int) -> RevokeResult:
     for _ in range(_MAX_ROUNDS):
         found = _find(settings, tables, message_id, limit)
         waiting = {(row.queue.name, row.is_delayed, row.row_version, row.native_id): row for row in _waiting(found.rows)}
-        # It was locked when it was to be deleted: had it been gone, no reader would see it now.
+        # It was locked during the attempt to delete it: if it had been gone, no reader would see it now.
         if held & waiting.keys():
             return RevokeResult.IN_PROGRESS
         held = {key for key, row in waiting.items() if not _remove(settings, row, message_id)}
@@ -96,12 +96,12 @@ def cancel(wanted: str | UUID, queue: str | None, limit: int) -> RevokeResult:
         return RevokeResult.UNKNOWN
     if cancelled:
         return RevokeResult.CANCELLED
-    # A handler does not see the other messages of its batch, which its transaction has deleted, nor those that it is going to send.
+    # A handler sees neither the other messages of its batch, which its transaction has deleted, nor those that it will send.
     is_certain = found.is_complete and current_handling() is None
     return RevokeResult.NOT_FOUND if is_certain else RevokeResult.UNKNOWN
 
 
-# Every database can count so many rows.
+# Every database can count this many rows.
 _MAX_LIMIT: Final = 2**31 - 1
 
 
@@ -127,7 +127,7 @@ def _is_handled_here(message_id: str) -> bool:
 
 
 def _tables(settings: Settings, queue: str | None, without: frozenset[QueueKind]) -> _Tables:
-    """The tables to search: that of this name, else all, also those of the settings that this connection may not read."""
+    """The tables to search: the one of this name, else all, including those of the settings that this connection may not read."""
     delayed = [KnownQueue(each.name, each.address, QueueKind.OTHER, (each.endpoint,)) for each in known_delayed_tables(settings)]
     if queue is None:
         found = tables_to_search(settings, read_callback_queues())
@@ -149,7 +149,7 @@ def _tables(settings: Settings, queue: str | None, without: frozenset[QueueKind]
 
 
 def _find(settings: Settings, tables: _Tables, message_id: str, limit: int) -> _Found:
-    """The rows of this message, by one statement for a hundred tables: on PostgreSQL and SQLite of one moment."""
+    """The rows of this message: one statement for each hundred tables, on PostgreSQL and SQLite as of one moment."""
     alias = settings.database
     addresses = [each.address for each, _ in tables]
     wanted = guid_of(message_id)
@@ -174,7 +174,7 @@ def _find(settings: Settings, tables: _Tables, message_id: str, limit: int) -> _
 
 
 def _waiting(rows: Iterable[ScannedRow]) -> list[ScannedRow]:
-    """The rows that are to be received: a table that the settings do not name may be another system's error or audit queue."""
+    """The rows that wait to be received: a table that the settings do not name may be another system's error or audit queue."""
     return [row for row in rows if _message_of(row).outcome.is_in_queue]
 
 

@@ -21,11 +21,11 @@ class RevokeResult(enum.StrEnum):
     IN_PROGRESS = "in progress"
     """A worker has received it, or another transaction holds its row, such as the move of a due message or another revoke."""
     NOT_FOUND = "not found"
-    """It does not wait: it was handled, has failed or expired, was sent by a transaction that is still open, or never."""
+    """It does not wait: it was handled, has failed or expired, was sent by a transaction that is still open, or was never sent."""
     UNKNOWN = "unknown"
     """Not found, but it may be behind the rows that were read, or have been locked or moved while they were read.
 
-    In a handler always in place of NOT_FOUND: it does not see the other messages of its batch.
+    In a handler it always replaces NOT_FOUND, because a handler does not see the other messages of its batch.
     """
 
     def __bool__(self) -> bool:
@@ -43,11 +43,11 @@ class MessageState(enum.StrEnum):
     FAILED = "failed"
     """It is in an error queue."""
     RETRIED = "retried"
-    """It failed and was sent again, and was not found since."""
+    """It failed, was sent again, and has not been found since."""
     ARCHIVED = "archived"
     """It failed and was archived."""
     GONE = "gone"
-    """It failed and was deleted, or it was that of a Django task and was cancelled."""
+    """It failed and was deleted, or it belonged to a Django task and was cancelled."""
     HANDLED = "handled"
     UNKNOWN = "unknown"
     """Nothing was found: see `message_status()`."""
@@ -72,12 +72,12 @@ def revoke(message_id: str | UUID, *, queue: str | None = None, limit: int = SEA
     """Cancel a message that waits in a queue or a delayed table: delete it, so that it is never handled.
 
     The row locks of the database decide between this call and the workers: a message is either cancelled or handled, never both.
-    Inside `atomic()` on the queues' database the message is back if that rolls back; outside, the deletion is committed on return.
-    Nothing waits for a handler, except on SQLite, which has one writer: there LockTimeout is raised if the write lock is not free
-    within the `timeout` of the connection. A failed message is not cancelled. Of an event, all copies that wait are cancelled.
+    Inside `atomic()` on the queues' database a rollback restores the message; outside, the deletion is committed on return.
+    The call does not wait for a handler, except on SQLite, which has one writer: it raises LockTimeout if the write lock is not
+    free within the `timeout` of the connection. A failed message is not cancelled. All waiting copies of an event are cancelled.
     The result of a Django task whose message is cancelled has the status FAILED, with the error TaskRevoked.
 
-    Headers have no index: at most `limit` rows are read in each table, of a queue the newest ones. `queue`: search only this
+    Headers have no index: at most `limit` rows are read in each table, the newest ones of a queue. `queue`: search only this
     queue or delayed table (`Sales.Delayed`). Otherwise all queue tables of the database are searched.
 
     Raises WireFormatError for an id that is neither text nor a UUID, ConfigurationError for an unknown queue or a wrong limit, and
@@ -96,8 +96,8 @@ def message_status(message_id: str | UUID, *, queue: str | None = None, limit: i
     in none of these: the ids of DEDUPLICATE_FOR, the results of Django tasks, and the lake, for up to two seconds.
 
     A message that was handled leaves no trace elsewhere. So UNKNOWN means: handled, expired, cancelled, never sent, sent by a
-    transaction that is still open, or behind the rows that were read. Of an event with several copies, the copy is reported that
-    is not handled yet. Parameters and errors are those of `revoke()`.
+    transaction that is still open, or behind the rows that were read. If an event has several copies, a copy that is not handled
+    yet is reported. Parameters and errors are those of `revoke()`.
     """
     from sqlqueue_app.browsing.by_id import status_of  # noqa: PLC0415 - as in revoke
 

@@ -22,14 +22,14 @@ logger = logging.getLogger("sqlqueue.background")
 EVERY_SECONDS: Final = 3600.0
 # Files of the last two days are kept, because their transaction may still be open.
 DAYS_KEPT: Final = 2
-# Of longer tables it is not known which files their rows name: nothing is deleted.
+# Longer tables are not read completely, so it is not known which files their rows name: nothing is deleted.
 SEARCHED_ROWS: Final = 100_000
 
 
 class OrphanedBodies:
     """Deletes files that no row of any table names: their transaction was rolled back, or the message was purged or has expired.
 
-    A message may move between two tables while they are read, so a file is deleted when two runs have not found it in a row.
+    A message may move between two tables while they are read, so a file is deleted after two consecutive runs found no row with it.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class OrphanedBodies:
         self._suspects: set[str] = set()
 
     def run(self) -> int:
-        """Look for orphans and delete those that the last run has found too. Returns their number. Raises DatabaseError."""
+        """Look for orphans and delete those that the previous run found too. Returns their number. Raises DatabaseError."""
         old = set(self._old_files())
         in_use = self._names_in_rows() if old else set()
         if in_use is None:
@@ -53,7 +53,7 @@ class OrphanedBodies:
             self._claim_checks.remove(name)
         self._suspects = orphans - deleted
         if deleted:
-            text = "%s of messages that are gone deleted"
+            text = "deleted %s of messages that are gone"
             logger.info(text, counted(len(deleted), "stored body", "stored bodies"), extra={"event": "bodies_deleted"})
         return len(deleted)
 

@@ -92,5 +92,5 @@ class ScheduleTimes:
 
 
 def _next_second(after: datetime) -> datetime:
-    """The first whole second after an instant, as every time is one: a trigger returns the first time from a moment on."""
+    """The first whole second after an instant. Times are whole seconds; a trigger returns the first time at or after a moment."""
     return after.astimezone(UTC).replace(microsecond=0) + _SECOND

@@ -179,7 +179,7 @@ class BulkAction(FailureAction):
         found = Preview()
         # Nothing is counted for a user without the permission.
         if may(self.request, self.permission):
-            # What fails while the user reads the page is left out.
+            # Messages that fail while the user reads the page are left out.
             self.selection = self.selection.as_of_now()
             found, self.blocked = self._dry_run()
         self.hidden = self.selection.to_fields()

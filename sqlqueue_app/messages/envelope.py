@@ -38,7 +38,7 @@ class IncomingMessage:
     value, else the header. ``None`` without any. ``reply_address`` is the same without the callback queue.
     """
 
-    # A class attribute, which costs nothing where no saga handles the message.
+    # A class attribute, which costs nothing if no saga handles the message.
     saga_headers: ClassVar[Headers | None] = None
     row_id: uuid.UUID
     headers: Headers
@@ -119,9 +119,9 @@ class OutgoingMessage:
     delay: timedelta | None = None
     deliver_at: datetime | None = None
     because: str | None = None
-    """For a published copy: the subscription that it follows, for the error if it cannot be written to its destination."""
+    """The subscription that a published copy follows; the error names it if the copy cannot be written to its destination."""
     is_new: ClassVar[bool] = False
-    """Whether a sender composed it just now: it is no copy of a received message."""
+    """Whether a sender has just composed it, so it is not a copy of a received message."""
 
     @property
     def is_delayed(self) -> bool:
@@ -135,7 +135,7 @@ class OutgoingMessage:
 
 
 class NewMessage(OutgoingMessage):
-    """A message that a sender has composed just now."""
+    """A message that a sender has just composed."""
 
     __slots__ = ()
     is_new = True

@@ -339,11 +339,11 @@ def _utf16(character: str) -> list[str]:
 
 
 def message_id_texts(message_id: str) -> list[str]:
-    """The texts one of which the headers of the message with this id contain, whoever has written them."""
+    """The alternative texts of a message id: the headers of the message contain one of them, whatever software wrote them."""
     return header_texts(MESSAGE_ID, message_id)
 
 
 def header_texts(name: str, value: str) -> list[str]:
-    """The texts one of which headers with this one contain, whoever has written them."""
+    """The alternative texts of a header: all headers with it contain one of them, whatever software wrote them."""
     texts = (text for text in json_texts(value) if "\0" not in text and text.isprintable())
     return [f'"{name}":{space}"{text}"' for text in texts for space in ("", " ")]

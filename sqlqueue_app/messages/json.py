@@ -445,7 +445,7 @@ def bool_text(value: bool) -> str:
 def float_text(value: float) -> str:
     """The shortest digits that yield the same number."""
     if not math.isfinite(value):
-        raise ConversionError(f"no body has a number for {value!r}")
+        raise ConversionError(f"a body cannot contain the number {value!r}")
     return float.__repr__(value)
 
 
@@ -460,7 +460,7 @@ def integer_text(value: int) -> str:
 def decimal_text(value: Decimal) -> str:
     """All digits, including trailing zeros."""
     if not value.is_finite():
-        raise ConversionError(f"no body has a number for {value!r}")
+        raise ConversionError(f"a body cannot contain the number {value!r}")
     exponent = value.as_tuple().exponent
     plain = isinstance(exponent, int) and -_PLAIN_DECIMAL <= exponent <= _PLAIN_DECIMAL
     return format(value, "f") if plain else str(value)

@@ -457,7 +457,7 @@ def _fitting(value: Any, checks: list[Check], candidates: Sequence[int]) -> list
 
 
 def _own(value: Any, kinds: tuple[Any, ...]) -> list[int]:
-    """The alternatives of which a value is by its Python type: exactly, or else as a subclass."""
+    """The alternatives that match the Python type of a value: exactly, or else as a subclass."""
     exactly = [index for index, kind in enumerate(kinds) if _is_of(value, kind, exactly=True)]
     return exactly or [index for index, kind in enumerate(kinds) if _is_of(value, kind, exactly=False)]
 

@@ -232,7 +232,7 @@ class ScheduleKind(models.TextChoices):
 
 
 class MissedPolicy(models.TextChoices):
-    """What a worker does that finds a time of a schedule in the past. Of several times only the last one counts."""
+    """What a worker does if a time of a schedule is in the past. Of several such times only the last one counts."""
 
     SEND = "send", _("send the last one, up to a day late")
     SKIP = "skip", _("skip it if it is more than a minute late")
@@ -373,7 +373,7 @@ class UniqueMessage(models.Model):
 class RateReservation(models.Model):
     """The next free time of a rate limit: one row for each endpoint and message type that has one.
 
-    Written in short transactions of their own. The id is a digest of endpoint and type. Deleting a row begins the limit anew.
+    Written in short transactions of their own. The id is a digest of endpoint and type. Deleting a row resets the limit.
     """
 
     id = models.UUIDField("id", primary_key=True)

@@ -110,7 +110,7 @@ class FailedMessage(models.Model):
 
     @property
     def state_since(self) -> datetime:
-        """When its status began: of an unresolved message its last failure, which may be indexed much later."""
+        """When its status began; for an unresolved message, when it last failed, which may be indexed much later."""
         return self.failed_at if self.status == FailureStatus.UNRESOLVED else self.status_at
 
 

@@ -77,7 +77,7 @@ else:
 
 
 class JsonTextField(_TextField):
-    """JSON as ASCII text, NULL for None. Unlike `jsonb` it takes the NaN of Python, U+0000 and lone surrogates."""
+    """JSON as ASCII text, NULL for None. Unlike `jsonb` it accepts Python's NaN, U+0000 and lone surrogates."""
 
     if TYPE_CHECKING:
         _pyi_private_set_type: Any
@@ -91,7 +91,7 @@ class JsonTextField(_TextField):
         return value
 
     def clean(self, value: Any, model_instance: models.Model | None) -> Any:
-        """The value itself, checked: in a row, a text is a value."""
+        """The value itself, checked but not parsed: a text in a row is already a value."""
         self.validate(value, model_instance)
         self.run_validators(value)
         return value

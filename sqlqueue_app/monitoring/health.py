@@ -130,7 +130,7 @@ def _live_issue(name: str, outcome: ProbeOutcome, stored: CheckResult | None) ->
     kept = _details(stored)
     details = {**kept, **(outcome.details or {})}
     if isinstance(then := kept.get("waiting"), int) and isinstance(grown := kept.get("grown"), int):
-        # Only workers measure the growth: it is continued to the current number, which stands beside it.
+        # Only workers measure the growth: it is extended to the current number, which is shown next to it.
         details["grown"] = grown + outcome.now.get("count", then) - then
         details["more"] = "grown" if details["grown"] > 0 else ""
     return Issue(name, replace(outcome, details=details), stored.since if stored else outcome.since, is_live=True)

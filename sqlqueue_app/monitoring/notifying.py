@@ -80,7 +80,7 @@ class NotificationSender:
         tried = 0
         with errors_of_alias(self._alias, "send notifications"):
             while not stop.is_set():
-                # One at a time: what is new meanwhile does not wait for the retries to a receiver that hangs.
+                # One at a time, so that new notifications do not wait for the retries to a receiver that hangs.
                 due = self._waiting().filter(next_attempt_at__lte=self._now()).order_by("attempts", "next_attempt_at")
                 found = due.values_list("pk", "next_attempt_at").first()
                 if found is None:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 Priority = Literal["high", "normal", "low"]
 PRIORITIES: Final[tuple[Priority, ...]] = ("high", "normal", "low")
 PRIORITY_SUFFIXES: Final = {"high": ".High", "low": ".Low"}
-"""The ends of the names of the queues beside the main one, highest priority first."""
+"""The suffixes of the queues other than the main one, highest priority first."""
 
 HIGH_IN_A_ROW: Final = 2
 NORMAL_IN_A_ROW: Final = 4
@@ -28,8 +28,8 @@ class PriorityTurns:
     """The turns of one thread; a level is an index of PRIORITIES. Not thread-safe: each thread has its own.
 
     A high message comes next, unless the last two were high: then one of the others has its turn. After four normal ones that
-    turn belongs to low. While all levels have messages, 10 high, 4 normal and 1 low ones are taken of 15. A level without
-    messages leaves its turn to the next.
+    turn belongs to low. While all levels have messages, every 15 received are 10 high, 4 normal and 1 low. A level without
+    messages passes its turn to the next.
     """
 
     highs: int = 0

@@ -40,30 +40,30 @@ class Rate:
 
     @property
     def tolerance(self) -> int:
-        """How early a message with a reservation may begin: queues and threads are late by a different time for each message."""
+        """How early a message with a reservation may begin: queues and threads delay each message by a different time."""
         return max(self.interval, SECOND)
 
 
 @dataclass(frozen=True, slots=True)
 class RateState:
-    """What the processes of an endpoint share about a type."""
+    """The state of a type, which all processes of an endpoint share."""
 
     reserved_until: int = 0
-    """The first time that nothing is reserved for."""
+    """The first time that is not reserved."""
     handled_until: int = 0
     """The end of the interval of the last message that began."""
 
 
 def admit(rate: Rate, state: RateState, now: int, *, reserved: bool) -> tuple[int | None, RateState]:
-    """When a message is due that arrives now, None for now; and the state after that. `reserved`: it comes back at its time.
+    """The due time of a message that arrives now (None: now), and the state after that. `reserved`: it returns at its time.
 
-    A message that comes back may begin, unless others that came back late have just begun: after a pause of the endpoint, all
-    reservations of that time are over, and its messages would begin at once. Those get other times.
+    A returning message may begin, unless others that returned late have just begun: after a pause of the endpoint, all
+    reservations for that period have passed, and their messages would all begin at once. They get new times instead.
     """
     begins_from = state.handled_until - rate.tolerance if reserved else max(state.reserved_until, state.handled_until)
     if begins_from <= now:
         end = max(state.handled_until, now) + rate.interval
-        # Nothing is reserved for a message that comes back, and it took its place when it was.
+        # A returning message reserves no further time: it took its place when its time was reserved.
         taken = state.reserved_until if reserved else now + rate.interval
         return None, RateState(max(state.reserved_until, taken), end)
     due = max(state.reserved_until, state.handled_until, now)

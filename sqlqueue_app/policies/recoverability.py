@@ -36,7 +36,7 @@ class Retry:
     `immediate`: immediate retries in each round; None: as the endpoint. `delays`: the wait before each delayed retry, in seconds
     or as timedeltas; None: as the endpoint. Each is made longer or shorter by a random part of up to `jitter` (0 to 1).
 
-    `on`: the errors that are retried; empty: all. `give_up_on`: errors that are not, whatever `on` says. Both take classes of
+    `on`: the errors that are retried; empty: all. `give_up_on`: errors that are not, whatever `on` lists. Both take classes of
     exceptions, which include their subclasses, or dotted paths of classes. A message whose error is not retried goes to the error
     queue at once. Raises ValueError or TypeError for a value that cannot be used.
     """
@@ -87,7 +87,7 @@ class Retry:
         delays = []
         for _ in range(times):
             delays.append(min(delay, longest))
-            # Beyond the cap nothing changes, and a float overflows.
+            # Beyond the cap nothing changes, and a float would overflow.
             delay = min(delay, longest) * factor
         return cls(immediate, delays, jitter, on, give_up_on)
 
@@ -272,7 +272,7 @@ RowKey = tuple[UUID, int]
 class FailureMemory(Generic[_Cause]):
     """Failed attempts and the last cause by row, for failures whose transaction was lost. Not thread-safe: callers lock.
 
-    A rollback keeps the id and the RowVersion of a row. Where a retry keeps the id, its RowVersion is a new one, and its attempts
+    A rollback keeps the id and the RowVersion of a row. A retry may keep the id, but it gets a new RowVersion, so its attempts
     count from the beginning.
     """
 

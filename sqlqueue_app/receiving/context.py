@@ -233,7 +233,7 @@ class MessageContext:
         self.outgoing.append(OutgoingMessage(destination, complete | {names.FORWARDS: str(forwards + 1)}, incoming.body))
 
 
-# For sagas; handlers have the methods.
+# For sagas; handlers use the methods.
 
 
 def incoming_of(context: MessageContext) -> IncomingMessage:
@@ -281,7 +281,7 @@ def in_saga(context: MessageContext, saga_id: str, saga_type: str) -> Iterator[N
 
 
 def _saga_asking(incoming: IncomingMessage) -> dict[str, str | None]:
-    """The headers by which the saga that has sent the message finds itself again when it gets the reply."""
+    """The headers by which a reply finds the saga that sent the message."""
     header = incoming.headers.get
     found = {names.SAGA_ID: header(names.ORIGINATING_SAGA_ID), names.SAGA_TYPE: header(names.ORIGINATING_SAGA_TYPE)}
     return {name: value for name, value in found.items() if value}

@@ -136,7 +136,7 @@ class Destinations:
     def writing_to(self, text: str) -> Iterator[QueueTable]:
         """The queue of an address text, for a write within this context. Unroutable as `table`, and if the database refuses.
 
-        What is written is undone then, and the transaction of the caller stays usable. A transient error is raised as it is.
+        The write is undone then, and the transaction of the caller stays usable. A transient error is raised unchanged.
         """
         try:
             with transaction.atomic(using=self._alias):

@@ -83,7 +83,7 @@ class Handler:
     check: Callable[[str, str, TransactionMode], None] | None = None
     """Raises ConfigurationError if an endpoint cannot call it: its name, the alias of its queues and its mode."""
     key: Callable[[Any], Any] | None = None
-    """Returns the key of a message, of which one is handled at a time; None: no key."""
+    """Returns the key of a message; messages with the same key are handled one at a time. None: no key."""
 
     @property
     def path(self) -> str:
@@ -151,13 +151,13 @@ def handles(
     of these types are handled, in all processes of the endpoint together.
 
     `key` is a function of the message. Messages of one endpoint with the same key are handled one at a time, in the order of their
-    rows, in all processes. It returns a str, int, UUID or bytes, or None for a message that waits for no other, and always the
-    same for the same message. If it raises, the message fails as if the handler had raised.
+    rows, in all processes. It returns a str, int, UUID or bytes, or None for a message without a key, and always the same for
+    the same message. If it raises, the message fails as if the handler had raised.
 
     Raises HandlerError for a generator function, for a function that does not take two positional arguments, for a class
-    that is not a message type, for a `retry` that is no `Retry`, for a time limit that is not a positive time, for a hard limit
-    that is not above the soft one, for another `rate_limit`, for a `key` that is no function of the message, and for a bare
-    `@handles`.
+    that is not a message type, for a `retry` that is not a `Retry`, for a time limit that is not a positive time, for a hard
+    limit that is not above the soft one, for an invalid `rate_limit`, for a `key` that is not a function of the message, and for
+    a bare `@handles`.
     """
     if not messages:
         raise HandlerError(
@@ -183,7 +183,7 @@ def handles(
 
 
 def time_limits(soft: Any, hard: Any, *, where: str = "@handles") -> tuple[float | None, float | None]:
-    """The seconds of both time limits. `where`: the decorator that they are given to."""
+    """The seconds of both time limits. `where`: the decorator that they are passed to."""
     seconds = _time_limit("soft_time_limit", soft, where), _time_limit("hard_time_limit", hard, where)
     if seconds[0] is not None and seconds[1] is not None and seconds[0] >= seconds[1]:
         raise HandlerError(
@@ -359,7 +359,7 @@ class HandlerTable:
 
     @property
     def timeout_types(self) -> frozenset[str]:
-        """The types of which every handler takes only timeouts."""
+        """The types whose handlers all take only timeouts."""
         return frozenset(name for name, handlers in self._by_type.items() if all(each.is_timeout for each in handlers))
 
     def _plan(self, incoming: IncomingMessage) -> _Plan:
@@ -596,7 +596,7 @@ def _topic(incoming: IncomingMessage) -> str:
 
 
 def with_retries(handlers: Iterable[Handler], retries: Mapping[str, Retry]) -> list[Handler]:
-    """The handlers with the retries of the setting RETRIES, by type or `Namespace.*`, which go before those of the code."""
+    """The handlers with the retries of the setting RETRIES, by type or `Namespace.*`, which override those in the code."""
     if not retries:
         return list(handlers)
     found = Routes(retries)
@@ -604,7 +604,7 @@ def with_retries(handlers: Iterable[Handler], retries: Mapping[str, Retry]) -> l
 
 
 def with_time_limits(handlers: Iterable[Handler], soft: float | None, hard: float | None) -> list[Handler]:
-    """The handlers with the time limits of the settings where they have none. ConfigurationError if a soft one never counts."""
+    """The handlers with the time limits of the settings where they have none. ConfigurationError if a soft one never applies."""
     limited = [
         replace(each, soft_time_limit=each.soft_time_limit or soft, hard_time_limit=each.hard_time_limit or hard)
         for each in handlers

@@ -1,6 +1,6 @@
-"""Keys of messages, `@handles(…, key=…)`: one message of a key is handled at a time, in all processes of the endpoint.
+"""Keys of messages, `@handles(…, key=…)`: messages with the same key are handled one at a time, in all processes of the endpoint.
 
-What a key is, and the lock that stands for it in the database. `tables/key_window.py` and `tables/keyed_receive.py` use the lock.
+Computes keys and the number of the database lock of each, which `tables/key_window.py` and `tables/keyed_receive.py` use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sqlqueue_app.tables.key_window import KNOWN_ROWS, KeyWindow
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import PeekedRow, ReceivedRow
 
-# A lock is a number of 64 bits. Two keys with the same number, of a billion keys one pair in 37, only take turns.
+# A lock is a number of 64 bits. Two keys with the same number (the odds are 1 in 37 among a billion keys) only take turns.
 _LOCK_BYTES: Final = 8
 # As many as rows are known before they are received.
 _REMEMBERED_ERRORS: Final = KNOWN_ROWS
@@ -29,7 +29,7 @@ _KEY_TYPES: Final = "expected a str, int, UUID or bytes, or None for a message w
 
 
 class KeyedHandlerTable(HandlerTable):
-    """The handlers of an endpoint of which at least one has a key. Refuses handlers that disagree on the key of a message."""
+    """The handlers of an endpoint, at least one of them with a key. Refuses handlers that disagree on the key of a message."""
 
     def __init__(self, handlers: Iterable[Handler], **options: Any) -> None:
         super().__init__(handlers, **options)
@@ -39,7 +39,7 @@ class KeyedHandlerTable(HandlerTable):
                 raise ConfigurationError(f"{_disagree(two)} of {two[0].message_type!r}: {_ONE_KEY}")
 
     def calls(self, incoming: IncomingMessage) -> list[tuple[Handler, Any]]:
-        """As of any handlers, after the key was computed: an error of it fails the message before a handler is called."""
+        """As in the base class, after the key is computed: an error of the key fails the message before a handler is called."""
         found = super().calls(incoming)
         if (error := self._failed.get(incoming.row_id)) is not None:
             # Without its key, the message was received with the lock of its row.
@@ -69,7 +69,7 @@ class KeyedHandlerTable(HandlerTable):
 
 
 def key_bytes(key: Any, handler: Handler) -> bytes | None:
-    """A key as bytes. A number and a UUID are the same key as their text, as which they arrive in some messages."""
+    """A key as bytes. A number or UUID is the same key as its text, because some messages contain it as text."""
     if key is None or isinstance(key, bytes):
         return key
     if isinstance(key, str | int | uuid.UUID) and not isinstance(key, bool):

@@ -83,7 +83,7 @@ class Outcomes:
         return partial(self.ready.append, entry)
 
     def send_immediate(self, dispatcher: Dispatcher, messages: Sequence[OutgoingMessage]) -> None:
-        """Write immediate sends. A receiver of `message_sent` that raises has no handler any more to raise in."""
+        """Write immediate sends. If a receiver of `message_sent` raises, no handler is left to raise the error in."""
         try:
             dispatcher.dispatch(messages)
         except DatabaseError:

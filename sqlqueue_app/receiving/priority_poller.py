@@ -13,8 +13,8 @@ from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.receiving.waiting import WakeUp
 from sqlqueue_app.tables.queue import QueueTable
 
-# An empty queue is not polled again for this long while another one has messages, so that a backlog of one priority does not
-# pay for a look at the others with each message.
+# An empty queue is not polled again for this long while another one has messages, so that with a backlog of one priority not
+# every message costs a poll of the others.
 EMPTY_SECONDS = 0.01
 
 
@@ -112,7 +112,7 @@ class PriorityPoller:
 
 
 class LevelWakeUp:
-    """What a listener knows of the queue of one priority; its announcements wake the receiver of all."""
+    """A listener's state of the queue of one priority; its announcements wake the receiver of all priorities."""
 
     def __init__(self, table: QueueTable, levels: PriorityWakeUp) -> None:
         self.queue = table.address.table

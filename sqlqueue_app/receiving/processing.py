@@ -309,7 +309,7 @@ class MessageProcessor:
                 delivery.outgoing = self._call_handlers(batch, delivery)
             except (Deadlock, DjangoError) as error:
                 if batch.several and self.transaction.table.dialect.error_kind(error) is Deadlock:
-                    # Locks of earlier messages are part of it: another attempt in this transaction would meet it again.
+                    # Locks of earlier messages are part of the deadlock: another attempt in this transaction would repeat it.
                     raise _TransactionLost from error
                 raise
             self.check_usable()

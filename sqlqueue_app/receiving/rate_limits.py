@@ -2,8 +2,8 @@
 
 A row of the database for each endpoint and type holds the next free time. A message that arrives too early reserves a time and
 goes to the delayed messages until then, so no thread waits. The reservation is committed at once, before the handler is called:
-the row is locked only while it is read and written. A process that is killed in between has used a time for nothing; its message
-is in the queue again.
+the row is locked only while it is read and written. If a process is killed in between, its reserved time is lost; its message
+is back in the queue.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sqlqueue.receive")
 
-# Each time another process has reserved a time: with a thousand threads, one waits for all others.
+# An attempt fails if another process has reserved a time: one of a thousand threads may wait for all others.
 _TRIES: Final = 1_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def with_rates(handlers: Iterable[Handler], rates: Mapping[str, Rate]) -> list[Handler]:
-    """The handlers with the rates of the setting RATE_LIMITS, by type or `Namespace.*`, which go before those of the code."""
+    """The handlers with the rates of the setting RATE_LIMITS, by type or `Namespace.*`, which override those in the code."""
     if not rates:
         return list(handlers)
     found = Routes(rates)
@@ -81,7 +81,7 @@ class TypeLimits:
             )
 
     def postpones(self, config: ProcessorConfig, receive: ReceiveTransaction, delivery: Delivery) -> bool:
-        """Whether the message has come too early: it is then a delayed message, written in the receive transaction.
+        """Whether the message arrived too early: the receive transaction then stores it as a delayed message.
 
         Removes the mark of a reservation from the headers. DatabaseError if the database refuses.
         """

@@ -65,7 +65,7 @@ class _Call:
             self.is_interrupting = False
 
     def wait_for_watcher(self) -> None:
-        """Wait until the watcher has finished what it began, which includes no wait for this thread."""
+        """Wait until the watcher has finished its current step. The watcher never waits for this thread."""
         while self.is_interrupting:
             # An event of its own: the exception could leave the lock of a shared one locked.
             threading.Event().wait(0.001)
@@ -160,7 +160,7 @@ class TimeLimits:
                 try:
                     call.end()
                 except SoftTimeLimitExceeded:
-                    # It arrived in `end` itself, before the thread had told the watcher. There is only one.
+                    # It was raised in `end` itself, before the watcher could see `is_done`. A call gets only one.
                     call.end()
                     raise
                 finally:

@@ -22,7 +22,7 @@ _MARKS: Final = "sqlqueue_saga_marks"
 
 
 class Role(enum.Enum):
-    """What a message is to a saga; the value is the decorator, and the word in its history."""
+    """The role of a message in a saga; the value is the name of the decorator, and the word in the history."""
 
     STARTS = "starts"
     CONTINUES = "continues"

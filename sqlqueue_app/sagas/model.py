@@ -274,7 +274,7 @@ def _register(sender: type[models.Model], **_: Any) -> None:
 def _delete_completed(_alias: str, now: datetime) -> None:
     """Delete the rows of completed sagas whose time is over, which may be in another database than the app's own tables."""
     for saga in saga_classes():
-        # A time that reaches back before the first date of Python is forever.
+        # A period that reaches back before Python's first date means forever.
         if saga.keep_completed is not None and saga.keep_completed < now - datetime.min.replace(tzinfo=UTC):
             rows = saga._base_manager.using(router.db_for_write(saga))
             old = rows.filter(completed_at__lt=stored_instant(now - saga.keep_completed))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sqlqueue.receive")
 
-# The saga that was in the way may be gone at the next look.
+# The conflicting saga may be gone at the next attempt.
 _TRIES: Final = 5
 _SHOWN_CHARACTERS: Final = 100
 _WHAT: Final = {Role.STARTS: "started", Role.CONTINUES: "continued", Role.TIMEOUT: "timeout"}
@@ -96,7 +96,7 @@ def _check_endpoint(saga: type[Saga], endpoint: str, alias: str, mode: Transacti
 
 
 def _holds_only_messages(alias: str) -> bool:
-    """Whether the database is that of an endpoint in memory, beside which sagas are in the project's own database."""
+    """Whether the database is that of an endpoint in memory: its sagas are in the project's own database."""
     return getattr(connections[alias], "holds_only_messages", False)
 
 
@@ -128,7 +128,7 @@ class SagaMethod:
             return None
         alias, surrounding = self._place(context)
         with surrounding:
-            # A deadlock becomes our own error, which a transaction of several messages handles in a way of its own.
+            # A deadlock becomes our own error, which a transaction of several messages handles separately.
             with database_errors(dialect_of_connection(connections[alias]), f"find the {self.saga.__name__} of a message"):
                 found, role = self._find(alias, mark, message, context, saga_id)
             if found is not None:
@@ -153,7 +153,7 @@ class SagaMethod:
             raise Unrecoverable(f"the header {names.SAGA_ID} is {text!r:.80}: {'; '.join(error.messages)}") from error
 
     def _place(self, context: MessageContext) -> tuple[str, AbstractContextManager[object]]:
-        """The alias of the rows, and a transaction around the work unless the receive transaction is it."""
+        """The alias of the rows, and a transaction around the work unless the receive transaction serves as one."""
         if context.connection is None:
             raise ConfigurationError(f"the saga {self.saga.__qualname__} needs a receive transaction")
         if not _holds_only_messages(context.connection.alias):
@@ -267,7 +267,7 @@ def _continuing(mark: SagaMark) -> Role:
 
 
 def _fault(value: Any, found: Any) -> str | None:
-    """Why a value that the field has converted tells no saga apart; None if it does."""
+    """Why a value that the field has converted cannot identify a saga; None if it can."""
     if isinstance(found, str):
         if isinstance(value, list | Mapping):
             return "it is not text"

@@ -33,7 +33,7 @@ _HEADER: Final = f'"{names.CLAIM_CHECK}":'
 class ClaimChecks:
     """Writes, reads and removes the files. Only queues whose workers are known to read them get claim checks.
 
-    Immutable; shared by all threads. A file has the name of a day and a new id, so nobody writes to it twice.
+    Immutable; shared by all threads. A file has the name of a day and a new id, so no file is written twice.
     """
 
     def __init__(self, config: ClaimCheckSettings, settings: Settings, book: AddressBook) -> None:

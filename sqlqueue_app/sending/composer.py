@@ -315,7 +315,7 @@ class Composer:
         try:
             return self._parsed(address)
         except TypeError:
-            # Not hashable, and so no text: the book says what was expected.
+            # Not hashable, so it is not text: the book raises the error.
             return self._book.parse(address)
 
     def headers_of(
@@ -374,7 +374,7 @@ class Composer:
         return self._writer(form.known, headers.get(names.CONTENT_TYPE), headers.get(names.ENCLOSED_MESSAGE_TYPES))
 
     def _writer(self, known: MessageType | None, content_type: str | None, enclosed: str | None) -> Writer:
-        # Receivers read a content type that is neither JSON nor XML as that of the settings, so write it as that.
+        # Receivers read a body whose content type is neither JSON nor XML in the format of the settings, so write it in that.
         as_xml = is_xml(content_type, self.serializer)
         spelling = self._spelling(known)
         # Only XML names the types in the body.
@@ -482,7 +482,7 @@ Target = typing.TypeVar("Target")
 
 
 class Routes(typing.Generic[Target]):
-    """Maps message type names and `Namespace.*` patterns to endpoints, or to what else a setting has for types.
+    """Maps message type names and `Namespace.*` patterns to endpoints, or to the values of another setting.
 
     The exact name wins, then the longest pattern.
     """

@@ -20,7 +20,7 @@ from sqlqueue_app.sending.subscribers import Subscribers
 
 Call = Callable[[Any, Any], Any]
 Middleware = Callable[[Call], Call]
-"""As Django's: `def middleware(call)` returns `def handle(message, context)`, which does its part and calls `call`."""
+"""Like Django's: `def middleware(call)` returns `def handle(message, context)`, which does its part and calls `call`."""
 
 _EXPECTED = "expected `def middleware(call)` that returns `def handle(message, context)`"
 
@@ -42,7 +42,7 @@ def load_middleware(entries: Sequence[str | Callable[..., object]], *, setting: 
 
 
 def wrapped(call: Call, middleware: Sequence[Middleware], *, setting: str) -> Call:
-    """The call in all middleware, the first outermost. ConfigurationError if a middleware does not return a function."""
+    """The call wrapped in all middleware, the first outermost. ConfigurationError if a middleware does not return a function."""
     for place in reversed(range(len(middleware))):
         made: Any = middleware[place](call)
         what = f"{setting}[{place}] is {_shown(middleware[place])}, which returned {made!r}"
@@ -78,7 +78,7 @@ class OutgoingContext:
         self.headers = headers
         """All headers of the message. Change them in place, before or after the message is serialized."""
         self.endpoint = endpoint
-        """The endpoint that sends; None in a process that is no endpoint."""
+        """The endpoint that sends; None in a process that is not an endpoint."""
         self.message_type = message_type
         """The full name of the type; empty for a reply that is only a return code."""
         self.destination = destination

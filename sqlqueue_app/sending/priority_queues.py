@@ -52,7 +52,7 @@ class Priorities:
         return beside[priority]
 
     def kept(self, main: QueueAddress, priority: str | None) -> QueueAddress:
-        """The queue for a message that another one of this priority led to: that of the priority if there is one."""
+        """The queue for a message caused by one of this priority: that of the priority if there is one."""
         beside = self._queues.get(main)
         return main if beside is None or priority is None else beside.get(priority, main)
 

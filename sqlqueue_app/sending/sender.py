@@ -284,7 +284,7 @@ def _endpoint(given: str | None) -> str:
 
 
 def eager_module() -> Any:
-    """The module that handles messages for the setting EAGER. The app replaces this function, for the module imports this one."""
+    """The module that handles messages for the setting EAGER. The app replaces this function, as that module imports this one."""
 
 
 class Sender:
@@ -347,7 +347,7 @@ class Sender:
             write()
 
     def write_rows(self, rows: Iterable[tuple[QueueAddress, NewRow]], source: Iterable[object]) -> list[str]:
-        """Write rows that are made on the way and return their ids; otherwise as `write`. Not while messages are collected.
+        """Write rows as they are made and return their ids; otherwise as `write`. Not while messages are collected.
 
         The rows are made from `source`: reading anything but a list or tuple may run the caller's code.
         """

@@ -28,13 +28,13 @@ from sqlqueue_app.tables.rows import cut_text
 MAX_KEY_LENGTH: Final = 1_000
 # The rows of each table that are searched for a message whose time is over; beyond them it counts as still waiting.
 SEARCHED_ROWS: Final = 100_000
-# The record that was in the way may be gone at the next look.
+# The conflicting record may be gone at the next attempt.
 _TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Unique:
-    """A key of messages, and how long another one is not sent after one was sent."""
+    """A key of messages, and how long after a message with it no other is sent."""
 
     key: str
     kept_for: timedelta
@@ -65,12 +65,12 @@ def claim(
 ) -> str | None:
     """Record the message as the one of its key, in the open transaction; or return the id of the one that was sent before.
 
-    A transaction that claims the same key at the same time is waited for. The key belongs to all `queues` of the destination, the
+    Waits for a transaction that claims the same key at the same time. The key belongs to all `queues` of the destination, the
     main one first. `delayed_by`: the endpoint in whose table delayed messages of this sender wait. Raises ConfigurationError if
     the table of records is missing or in another database, WireFormatError for a message id that it cannot hold, and DatabaseError.
     """
     queue, message_id = book.canonical(queues[0]), message.message_id or ""
-    # The id is looked for later, so it is not replaced.
+    # The id is searched for later, so it must not be altered.
     if "\0" in message_id or has_half_pair(message_id):
         raise WireFormatError(
             f"the message id {message_id!r:.60} contains NUL or half of a surrogate pair, so it cannot be recorded with its "

@@ -39,7 +39,7 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # only one collector, so a caller's choice replaces it.
 _COLLECTOR = "-XX:+UseSerialGC -XX:NewSize=192m -XX:MaxNewSize=192m"
 # Without the thorough compiler (C2), a session that starts for a small batch needs a third less processor time, and each message
-# twice as much. C2 pays from so many waiting messages on; a restart for it, from three times as many on.
+# twice as much. C2 pays off from the first number of waiting messages on, a restart for it from the second.
 _QUICK = "-XX:TieredStopAtLevel=1"
 _WORTH_COMPILING: Final = 500_000
 _WORTH_A_RESTART: Final = 1_500_000
@@ -154,7 +154,7 @@ class WarmSession:
         return self._session
 
     def prepare(self, is_waiting: Callable[[int], bool]) -> None:
-        """Choose how thoroughly Java compiles, before a batch; `is_waiting` returns whether so many messages wait.
+        """Choose how thoroughly Java compiles, before a batch; `is_waiting` returns whether at least that many messages wait.
 
         Only a very large backlog restarts a running session.
         """

@@ -293,7 +293,7 @@ class _StoredEntry(_Entry):
         return times_of(self.row)
 
     def begin(self, alias: str, now: datetime) -> None:
-        """Nothing to read: the row tells."""
+        """Nothing to read: the row contains it."""
 
     def due(self, now: datetime) -> datetime | None:
         """The last time up to now that is not too late."""
@@ -307,7 +307,7 @@ class _StoredEntry(_Entry):
         return self._times.latest(after, now)
 
     def is_skipped(self, alias: str, tick: datetime) -> bool:
-        """The claim decides."""
+        """Always False: the claim decides."""
         return False
 
     def claim(self, alias: str, now: datetime) -> bool:
@@ -431,7 +431,7 @@ class ScheduleStatus:
     """A schedule with its next tick and the last one whose message was sent; None if there is none.
 
     `times` is None for a schedule of ELSEWHERE. `is_seen` is whether a worker has ever seen it; the row of a schedule of the
-    database tells enough. `late_since` is the first tick whose message should have been sent, and was not. `state` holds the
+    database suffices. `late_since` is the first tick whose message should have been sent, and was not. `state` holds the
     definition in the database, the changes of operators and the reports of workers.
     """
 

@@ -75,7 +75,7 @@ def _destination(name: str, to: object) -> str:
 
 
 def _type_name(name: object, message_type: object) -> str:
-    """The name of the message type. MessageTypeError for a class or name that is none, ConfigurationError for an object."""
+    """The name of the message type. MessageTypeError for another class or name, ConfigurationError for an object."""
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
         raise ConfigurationError(f"the schedule's name is {name!r}: expected printable text")
     if isinstance(message_type, str):

@@ -1,7 +1,7 @@
-"""The first waiting rows of a queue by key, of which one at a time is handled: what a process knows of them.
+"""The first waiting rows of a queue by key, as far as a process knows them. Rows with the same key are handled one at a time.
 
-A key is a number, that of a lock in the database. A process reads rows before it receives them, to know their keys
-(docs/internals/endpoints.md#keys). It tries the lowest row of each key only, and the lock of the key comes before the row: so no
+A key is the number of a lock in the database. A process reads rows before it receives them, to know their keys
+(docs/internals/endpoints.md#keys). It tries only the lowest row of each key, and takes the lock of the key before the row: so no
 session can hold an earlier row of a key and wait for its lock.
 """
 
@@ -17,16 +17,16 @@ from typing import Final
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import PeekedRow
 
-# The rows that are known at once. A key with more waiting rows at the head of the queue delays the keys behind them. Each known row
-# takes 300 bytes, and a scan reads all their numbers, which takes 20 ms for so many. Only as many are known as are needed.
+# The maximum number of known rows. A key with more waiting rows at the head of the queue delays the keys behind them. Each known
+# row takes 300 bytes, and a scan reads all their numbers, which takes 20 ms at the maximum. No more rows are read than needed.
 KNOWN_ROWS: Final = 10_000
 # The rows that are read with their bodies at once, and the size from which a body is read alone.
 READ_ROWS: Final = 100
 READ_BODY_BYTES: Final = 65_536
 # The keys that one receive tries. As many others, in other processes, may be handling a message.
 TRIED_KEYS: Final = 16
-# Between two scans, which find the rows that others have handled, or returned: at least so long, so many times the time that a
-# scan takes, and at most the last. Without a key to try the first, which is shorter, counts.
+# The wait between two scans, which find the rows that others have handled or returned: SCAN_SECONDS plus a time of which a scan
+# takes SCAN_SHARE, at most SCAN_CAP_SECONDS. Without a key to try, it is shorter by SCAN_SECONDS, but at least STARVED_SECONDS.
 STARVED_SECONDS: Final = 0.01
 SCAN_SECONDS: Final = 0.1
 SCAN_SHARE: Final = 0.1
@@ -95,7 +95,7 @@ class KeyWindow:
         Returns False if the row is another than the known one, because the table was created again.
         """
         with self._lock:
-            # Most were tried in vain: other processes have gone on.
+            # Most attempts failed: other processes have made progress.
             self._is_stale = self._is_stale or row is None or bisect_left(tried, (row, 0)) > TRIED_KEYS // 2
             for place in tried:
                 if place[0] == row:
@@ -119,7 +119,7 @@ class KeyWindow:
             insort(self._rows.setdefault(lock, []), row)
 
     def ended(self, row: int, *, gone: bool) -> None:
-        """Record the end of a receive: the row is gone, or in its place again."""
+        """Record the end of a receive: the row is gone, or back in its place."""
         with self._lock:
             if row not in self._known:
                 return
@@ -156,7 +156,7 @@ class KeyWindow:
         with self._refilling:
             # Another thread may have done it.
             if self._needs_rows():
-                # An empty queue is one that this poll has read: a worker may end because of that.
+                # A queue counts as empty only if this poll has read it: a worker may end because of that.
                 if not self._known or self._clock() >= self._scanned_at + self._wait_seconds:
                     self._scan(table)
                 self._read_more(table)
@@ -165,14 +165,14 @@ class KeyWindow:
 
     @property
     def _wait_seconds(self) -> float:
-        """Between two scans: less if there is nothing to try, or in vain."""
+        """The wait between two scans: shorter if there is nothing to try, or if most attempts failed."""
         return self._scan_seconds if self._free and not self._is_stale else max(STARVED_SECONDS, self._scan_seconds - SCAN_SECONDS)
 
     def _needs_rows(self) -> bool:
         return not self._free or self._clock() >= self._scanned_at + self._wait_seconds
 
     def _scan(self, table: QueueTable) -> None:
-        """Read which rows there are: others may have handled, or returned, some."""
+        """Read which rows exist: others may have handled or returned some."""
         with self._lock:
             self._ended.clear()
         began = self._clock()

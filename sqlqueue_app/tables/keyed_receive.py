@@ -1,6 +1,6 @@
-"""The receive of one message per key at a time: it has the lock of the key from before the row to the end of its transaction.
+"""Receives one message per key at a time: it takes the lock of the key before the row and holds it until the transaction ends.
 
-The lock belongs to the transaction, so a commit, a rollback and a crash release it, after the row is gone or in its place again.
+The lock belongs to the transaction, so a commit, a rollback and a crash release it, when the row is gone or back in its place.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
 from sqlqueue_app.tables.rows import ReceivedRow
 
-# How often one receive reads rows at most.
+# The maximum number of times that one receive reads rows.
 _READS: Final = 3
 
 
 class KeyedReceive(ReceiveTransaction):
-    """The part that the databases share. It receives one row at a time."""
+    """The part that all databases share. It receives one row at a time."""
 
     def __init__(self, table: QueueTable, window: KeyWindow) -> None:
         self.window = window
@@ -33,7 +33,7 @@ class KeyedReceive(ReceiveTransaction):
     def _tries(self) -> Iterator[Tried]:
         """The rows of each attempt to receive. Between two attempts there is no transaction."""
         for number in itertools.count():
-            # Others may have gone on meanwhile. Not again and again: a thread that finds nothing must see that it is to stop.
+            # Others may have made progress. Only a few times: a thread that finds nothing must notice a stop.
             if number < _READS:
                 self.window.refill(self.table)
             tried = self.window.tried()
@@ -52,7 +52,7 @@ class KeyedReceive(ReceiveTransaction):
         return rows
 
     def end_key(self, *, gone: bool) -> None:
-        """Record that the transaction, and with it the lock, has ended: the row is gone, or in its place again."""
+        """Record that the transaction, and with it the lock, has ended: the row is gone, or back in its place."""
         taken, self.taken = self.taken, None
         if taken is not None:
             self.window.ended(taken, gone=gone)

@@ -195,7 +195,7 @@ def _inserted(alias: str, statement: Rendered, row_id: uuid.UUID, doing: str, **
 
 
 class HandledTable:
-    """The ids of handled messages. Holds no connection, as TransactionLog; the database's clock decides their age."""
+    """The ids of handled messages. Holds no connection, like TransactionLog; the database's clock decides their age."""
 
     def __init__(self, alias: str, name: str) -> None:
         self.alias = alias
@@ -237,7 +237,7 @@ def handled_elsewhere(endpoint: str, alias: str, wanted: str) -> str:
 
 
 class RateTable:
-    """The states of rate limits. Holds no connection, as TransactionLog; the database's clock is theirs."""
+    """The states of rate limits, by the database's clock. Holds no connection, like TransactionLog."""
 
     def __init__(self, alias: str, name: str) -> None:
         self._alias = alias

@@ -116,7 +116,7 @@ def _key(message: SentMessage) -> tuple[object, ...]:
 
 
 def _body_differs(each: SentMessage, wanted: object) -> list[str]:
-    """Compare as on the wire. XML has no types: of a class that reads the body, the values are compared as in JSON."""
+    """Compare as on the wire. XML has no types: if a class reads the body, its values are compared as in JSON."""
     if wanted is None or isinstance(wanted, (str, type)):
         return []
     with suppress(SqlQueueError):
@@ -283,7 +283,7 @@ def _waiting(settings: Settings, book: AddressBook) -> Iterator[SentMessage]:
 
 def _messages(table: QueueTable) -> Iterator[SentMessage]:
     if table.exists():
-        with suppress(TableMismatch):  # every send to a table that is no queue was refused
+        with suppress(TableMismatch):  # every send to a table that is not a queue was refused
             table.layout()
             for row in table.peek(MAX_ROWS, after=-(2**63), body_limit=_WHOLE_BODY):
                 yield from _message(table.address, row.headers, row.body)

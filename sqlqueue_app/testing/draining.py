@@ -64,9 +64,9 @@ def drain(
     With `raise_errors` the first exception of a handler is raised unchanged and its message returns to the queue (in mode none it
     is lost). Otherwise recoverability applies: retries, the error queue.
 
-    Delayed messages wait until they are due by the clock of the database. `after` moves all due times this much nearer;
-    `with_delayed` handles every delayed message in order of its due time. `limit` is the most messages to handle. Raises
-    AssertionError after 10,000 messages, because two handlers probably send to each other.
+    Delayed messages wait until they are due by the clock of the database. `after` brings all due times forward by this much;
+    `with_delayed` handles every delayed message in order of its due time. `limit` is the maximum number of messages to handle.
+    Raises AssertionError after 10,000 messages, because two handlers probably send to each other.
     """
     return handle_waiting(endpoint, with_delayed=with_delayed, after=after, raise_errors=raise_errors, limit=limit)
 
@@ -136,7 +136,7 @@ class _Drain:
         queue.processor.transaction.abandon()
 
     def _received(self, with_delayed: bool) -> Iterator[tuple[_Queue, list[ReceivedRow]]]:
-        """One message of each queue in turn, of those by priority the next; due delayed messages when the queues are empty."""
+        """One message of each queue in turn, of queues by priority the next one; due delayed messages when all are empty."""
         while True:
             found = False
             for source in self._sources:

@@ -56,7 +56,7 @@ class InMemoryEndpoint:
             assert_sent("Sales.OrderPlaced", {"order_id": "1"})
 
     Settings, handlers, retries and the error queue are real; `send()`, `drain()` and the assertions use the queues in memory. Due
-    times and expiry follow `clock`, which stands still until `clock.advance()`; time stamps in headers use the real time. An event
+    times and expiry follow `clock`, which stands still until `clock.advance()`; timestamps in headers use the real time. An event
     goes to the endpoints of the project that handle it, otherwise to the queue `Published`. Queues exist for the endpoints of
     settings and routes and for `queues`; schemas and catalogs are ignored. Handlers still use the project's own database. One at a
     time, in the opening thread.

@@ -34,8 +34,8 @@ CHECK_SECONDS: Final = 1.0
 # a check.
 PROBE_SECONDS: Final = 0.25
 EXPECT_SECONDS: Final = 3.0
-# One processor pays only for many switches: this many messages in a check, each with this little processor time. A message took 169
-# microseconds on two processors and 78 on one; a handler that computes outside the interpreter's lock takes longer, and loses.
+# One processor pays off only with many switches: this many messages in a check, each with this little processor time. A message
+# took 169 microseconds on two processors and 78 on one; one that computes outside the interpreter's lock takes longer, and loses.
 MIN_MESSAGES: Final = 100
 QUICK_SECONDS: Final = 0.0004
 # The part of the processor that others may use.
@@ -215,7 +215,7 @@ def _set_for_all_threads(processors: set[int]) -> None:
 
 
 def _may_bind() -> bool:
-    """Whether the system lets a process bind itself. A filter of system calls may end the one that tries, so another one does."""
+    """Whether the system lets a process bind itself. A filter of system calls may kill the process that tries, so a child does."""
     if "Seccomp:\t2" not in Path("/proc/self/status").read_text(encoding="utf-8"):
         return True
     program = "import os; os.sched_setaffinity(0, os.sched_getaffinity(0))"
@@ -223,7 +223,7 @@ def _may_bind() -> bool:
 
 
 def busy_seconds_of(processor: int) -> float:
-    """The seconds that this processor has been busy since the machine was started, with anything; 0 if the system hides it."""
+    """The seconds that this processor has been busy, with any work, since the machine started; 0 if the system hides it."""
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:

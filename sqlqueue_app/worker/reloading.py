@@ -19,7 +19,7 @@ POLL_SECONDS = 1.0
 
 
 class _ProjectFiles(StatReloader):
-    """Django's reloader as a list of changed files: the caller decides what follows, and waits between two looks."""
+    """Django's reloader as a list of changed files: the caller decides what follows, and waits between two checks."""
 
     SLEEP_TIME = 0
 
@@ -36,7 +36,7 @@ class _ProjectFiles(StatReloader):
         autoreload_started.send(sender=self)
 
     def watched_files(self, include_globs: bool = True) -> Iterator[Path]:
-        """The files; a folder that is removed during the look ends it, and the next look finds the others."""
+        """The files; a folder that is removed during a check ends it, and the next check finds the others."""
         with suppress(OSError):
             yield from super().watched_files(include_globs)
 
@@ -47,7 +47,7 @@ class _ProjectFiles(StatReloader):
 
 @contextmanager
 def watching_files(stop: StopSignal, changed: Callable[[object], None]) -> Iterator[None]:
-    """While open, call `changed` in a thread of its own with one of the files that have changed since the last look.
+    """While open, call `changed` in a thread of its own with one of the files that have changed since the last check.
 
     Watches what Django's development server watches: imported modules, the code of the project's apps, their templates and
     translations. Ends with the stop signal, which must be set before the context closes.

@@ -19,7 +19,7 @@ CHECK_SECONDS: Final = 1.0
 
 
 def resident_bytes() -> int:
-    """The memory that this process occupies; where the system does not tell, the most that it has occupied."""
+    """The memory that this process occupies; if the system does not report it, the maximum so far."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -296,9 +296,9 @@ def pipeline_jobs(settings: Settings, stop: StopSignal) -> list[BackgroundJob]:
 
 
 class PipelineSchedule:
-    """Starts `run_sqlqueue_pipeline --on-request` as a process at a tick, unless another worker has, or the last run is at work.
+    """Starts `run_sqlqueue_pipeline --on-request` as a process at a tick, unless another worker has, or the last run has not ended.
 
-    The process keeps its Spark session for some time. A tick meanwhile only sends it a line, and it answers each run with a line.
+    The process keeps its Spark session for some time. During that time a tick only sends it a line; it answers each run with one.
     Missed ticks are not repeated: the next run takes whatever is there. Queries no database between ticks.
     """
 

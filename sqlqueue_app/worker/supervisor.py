@@ -64,7 +64,7 @@ _PROGRAM: Final = (
 def become_supervisor(processes: int, *, log_format: str, log_level: int, loads_settings: bool) -> NoReturn:
     """Replace this process, whose connections must be closed, by a supervisor of its command line. The process id stays.
 
-    What Django and the project have imported would stay in memory without use: 54 MB instead of 11. `loads_settings`: the project
+    Otherwise the imports of Django and the project would stay in memory unused: 54 MB instead of 11. `loads_settings`: the project
     has a LOGGING setting, which is applied again without loading the apps.
     """
     for stream in (sys.stdout, sys.stderr):

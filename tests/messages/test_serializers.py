@@ -199,10 +199,10 @@ def endless() -> list[Any]:
 @pytest.mark.parametrize(
     ("value", "expected_error"),
     [
-        (float("nan"), "value: no body has a number for nan"),
-        (float("-inf"), "no body has a number for -inf"),
-        (Decimal("NaN"), r"no body has a number for Decimal\('NaN'\)"),
-        (Decimal("Infinity"), "no body has a number for"),
+        (float("nan"), "value: a body cannot contain the number nan"),
+        (float("-inf"), "a body cannot contain the number -inf"),
+        (Decimal("NaN"), r"a body cannot contain the number Decimal\('NaN'\)"),
+        (Decimal("Infinity"), "a body cannot contain the number"),
         (Opaque(), r"value: Opaque cannot be written as JSON \(<opaque>\); make it a dataclass"),
         ([1, {"k": [Opaque()]}], r"value\[1\]\['k'\]\[0\]: Opaque cannot be written"),
         ({None: 1}, "value: the key None is NoneType; expected str, int, UUID, Decimal, date, time or timedelta"),

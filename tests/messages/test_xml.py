@@ -390,7 +390,7 @@ def test_non_number_fits_no_alternative() -> None:
         ({"a b": 1}, "cannot be the name of an XML element"),
         ({"¹": 1}, "cannot be the name of an XML element"),
         ({1: 1}, "the key 1 is int; expected str"),
-        ({"a": float("nan")}, "no body has a number for nan"),
+        ({"a": float("nan")}, "a body cannot contain the number nan"),
         ({"a": [object()]}, r"\['a'\]\[0\]|\[0\]\['a'\]|object cannot be written as XML"),
         ({"a": timedelta.max}, "longer than .NET can hold"),
         ([1], "list cannot be written as XML"),

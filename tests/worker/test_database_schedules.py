@@ -438,7 +438,7 @@ def test_class_names_the_message_type(bench: Bench, clock: Clock) -> None:
         ({"cron": "0 2 * * *", "missed": "maybe"}, "missed='maybe': expected 'send' or 'skip'"),
         ({"cron": "0 2 * * *", "start": NOON, "end": NOON - DAY}, "The end is before the start"),
         ({"cron": "0 2 * * *", "body": 5}, "has body=5: expected a dictionary"),
-        ({"cron": "0 2 * * *", "body": {"total": math.nan}}, "['total']: no body has a number for nan"),
+        ({"cron": "0 2 * * *", "body": {"total": math.nan}}, "['total']: a body cannot contain the number nan"),
         ({"cron": "0 2 * * *", "body": {"total": object()}}, "['total']: object cannot be written as JSON"),
         ({"cron": "0 2 * * *", "body": {"text": "\ud800"}}, "half of a surrogate pair"),
         ({"cron": "0 2 * * *", "body": {"total": Decimal("0.1234567890123456789")}}, "more digits than a float"),

@@ -1,4 +1,4 @@
-# What people do here, one word each. Every target makes the virtual environment it needs.
+# The commands of a developer. Every target creates the virtual environment that it needs.
 
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
@@ -6,23 +6,23 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 RUN := $(VENV)/bin/python
-# One process of pytest more than there are processors, for tests wait for servers, processes and threads; six at most, for a container
-# may see more processors than it is given.
+# Tests wait for servers, processes and threads, so pytest runs one process more than there are processors; six at most, because a
+# container may see more processors than it may use.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 6 ? n + 1 : 6)))
 PARALLEL := --numprocesses $(WORKERS)
 
-# Stamps: newer than what they were made from means that the environment is up to date.
+# Stamps: an environment is up to date if its stamp is newer than the files it was made from.
 CREATED := $(VENV)/.created
 RUNTIME := $(VENV)/.runtime
 TOOLS := $(VENV)/.tools
-# pip without its warnings: its errors, and a line for each package that it fetches.
+# pip without its warnings: shows its errors, and a line for each package that it fetches.
 INSTALL := set -o pipefail; $(RUN) -m pip install --disable-pip-version-check --root-user-action ignore --progress-bar off \
 	2> >(grep -v ^WARNING >&2) -r
 PROGRESS := | awk '/^Collecting / {sub(/[<>=!~;[(].*/, "", $$2); print "  fetching " $$2; fflush()} \
 	/^Installing / {print "  installing ..."; fflush()}'
-# Sphinx: never in the environment of the project.
+# Sphinx is never installed into the environment of the project.
 DOCS := .venv-docs/.made
-# Other queues to measure beside: never in the environment of the project.
+# The queues that the benchmarks compare with are never installed into the environment of the project.
 PEERS := .venv-peers/.made
 
 .PHONY: help demo test lint types checks docs format bench bench-peers clean
@@ -30,12 +30,12 @@ PEERS := .venv-peers/.made
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(RUNTIME) ## set up the demo shop, start its site and worker, print where to look; MODEL=fixed MODE=none and the like choose
+demo: $(RUNTIME) ## set up the demo shop, start its site and worker, print their addresses; MODEL=fixed and MODE=none choose how the worker receives
 	$(RUN) -m project.demo $(if $(MODEL),--model $(MODEL)) $(if $(MODE),--mode $(MODE))
 
 test: lint types checks docs ## lint, types, Django's checks, the documentation, then all tests (also on the newest Django if a Python >= 3.12 is found)
 	@.ci/next-django find
-	@# many tests start Python: it need not compile the code each time, also where PYTHONDONTWRITEBYTECODE is set
+	@# many tests start Python, which need not compile the code each time, even if PYTHONDONTWRITEBYTECODE is set
 	-@$(RUN) -m compileall -q sqlqueue_app project tests benchmarks
 	$(RUN) -m pytest $(PARALLEL) $(PYTEST)
 	@.ci/next-django run $(PARALLEL) $(PYTEST)
@@ -51,28 +51,28 @@ checks: $(RUNTIME) ## Django's system checks and forgotten migrations
 	$(RUN) manage.py check --fail-level WARNING
 	$(RUN) manage.py makemigrations --check --dry-run
 
-docs: $(DOCS) ## build the documentation site into site/; fails at a broken link or a page that no other lists
+docs: $(DOCS) ## build the documentation site into site/; fails if a link is broken or a page is in no table of contents
 	.venv-docs/bin/sphinx-build --builder dirhtml --fail-on-warning --keep-going --quiet docs site
 
-format: $(TOOLS) ## let ruff put the code in order
+format: $(TOOLS) ## fix and format the code with ruff
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
 bench: $(RUNTIME) ## measure speed and memory
 	$(RUN) benchmarks/run.py
 
-bench-peers: $(RUNTIME) $(PEERS) ## measure beside other queues, twenty minutes; PEERS_OPTIONS=--quick shows in two that everything runs
+bench-peers: $(RUNTIME) $(PEERS) ## compare with other queues, 20 minutes; PEERS_OPTIONS=--quick checks in two minutes that everything runs
 	$(RUN) -m benchmarks.peers $(PEERS_OPTIONS)
 	$(RUN) -m benchmarks.peers.page
 
 clean: ## remove environments and caches
 	rm -rf $(VENV) .venv-next .venv-peers .venv-docs site .mypy_cache .ruff_cache .pytest_cache build dist
 
-# a stamp, not bin/python: that one is there already when making the environment breaks off half way
+# a stamp, not bin/python, which exists already if creating the environment is interrupted
 $(CREATED):
-	@test -n "$(PYTHON)" || { echo "no python3 was found: install Python 3.11 or later, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "no python3 was found: install Python 3.11 or later, or run make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1): Python 3.11 or later is needed, say make PYTHON=/path/to/python" >&2; exit 1; }
+		{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1): Python 3.11 or later is needed, run make PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "making the environment $(VENV), once ..."
 	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
@@ -87,7 +87,7 @@ $(DOCS): requirements-docs.txt | $(CREATED)
 	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-# some of them need the Python that the newest Django needs; those are told as missing where there is none
+# some of them need the Python that the newest Django needs; without it they are reported as missing
 $(PEERS): benchmarks/peers/requirements.txt | $(CREATED)
 	@python=$$(.ci/next-django python); "$${python:-$(PYTHON)}" -m venv --clear .venv-peers
 	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r $<

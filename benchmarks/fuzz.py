@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTS = {
     "rows of any shape, through workers": "tests/receiving/test_any_shape.py",
     "delayed rows of any shape and due time": "tests/receiving/test_any_delayed.py",
-    "rows of any shape, for who looks": "tests/browsing/test_any_shape.py",
+    "rows of any shape, for readers": "tests/browsing/test_any_shape.py",
     "settings": "tests/conf/test_any_settings.py",
     "addresses": "tests/messages/test_address_properties.py",
     "headers": "tests/messages/test_headers.py",

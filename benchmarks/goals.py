@@ -10,7 +10,7 @@ from benchmarks.series import Section, Series, ratio
 
 MEMORY_MEGABYTES = 80.0
 FLAT_MEGABYTES = 2.0
-"""So much more in the last quarter of a run than in the second still counts as flat: an allocator's noise."""
+"""Growth up to this from the second quarter of a run to the last counts as flat: it is the noise of an allocator."""
 
 
 @dataclass(frozen=True, slots=True)

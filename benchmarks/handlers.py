@@ -1,4 +1,4 @@
-"""The measured handler: it only notes the time of its calls, unless this is switched off."""
+"""The measured handler: it only records the time of its calls, unless that is switched off."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ TIMES: list[float] = []
 """When each message was handled, in seconds of `time.perf_counter()`; appended to by all threads."""
 
 ENOUGH: list[tuple[int, Callable[[], None]]] = []
-"""After how many messages something is to be called, and what."""
+"""Pairs of a number of messages and the function to call after that many."""
 
 QUIET = "SQLQUEUE_BENCH_QUIET"
-"""Set where memory is measured: a list of times would be measured with it."""
+"""Set if memory is measured, because a list of times would be measured with it."""
 
 DIRECTORY = "SQLQUEUE_BENCH_TIMES"
 """Names a directory where each process leaves its times at its end."""
 
 TOGETHER = "SQLQUEUE_BENCH_TOGETHER"
-"""How many processes wait in that directory for one another at their first message: a rate is that of all at work."""
+"""How many processes wait for one another in that directory at their first message, so that a rate is that of all."""
 
 KEYED = "SQLQUEUE_BENCH_KEYED"
-"""Set where the order is the key of the message."""
+"""Set if the order is the key of the message."""
 
 WORK = "SQLQUEUE_BENCH_WORK"
-"""Names what the handler does besides: one of `WORKS`."""
+"""Names the additional work of the handler: one of `WORKS`."""
 
 HANDLER = "SQLQUEUE_BENCH_HANDLER"
 """Names another handler: one of `_HANDLERS`."""

@@ -1,4 +1,4 @@
-"""The cost of signals, outgoing middleware and rate limits to a worker, each beside the same worker without it."""
+"""The cost of signals, outgoing middleware and rate limits to a worker, each compared with the same worker without it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from benchmarks.series import Section, Series
 from tests.support.processes import end
 
 PAUSE_SECONDS = 0.15
-# What a process needs between a reply and its next request.
+# The time that a process needs between a reply and its next request.
 REQUEST_SECONDS = 0.005
 WATCHED_SECONDS = 30.0
 _PATIENCE_SECONDS = 60.0
@@ -42,7 +42,7 @@ _TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE 
 @dataclass(frozen=True, slots=True)
 class Idle:
     """Milliseconds to the handler from just before the COMMIT of the sender, and from its end, which a slow disk delays; the first
-    also for messages in a row; all sorted. Transactions a second while nothing comes."""
+    also for messages in a row; all sorted. Transactions per second while no message arrives."""
 
     milliseconds: tuple[float, ...]
     after_commit: tuple[float, ...]

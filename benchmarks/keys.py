@@ -14,7 +14,7 @@ _STEP = 7_919
 
 
 def plan(database: PostgreSQL, *, count_messages: int, keys: tuple[int, ...] = KEYS) -> Plan:
-    """Messages per second of a worker whose handler has no key, and one with so many keys, in turns."""
+    """Messages per second of a worker whose handler has no key, and of one with each number of keys, in turns."""
     kinds = [_kind(database, count_messages, threads, each) for threads in (1, THREADS) for each in (0, *keys)]
     return Plan("keys", "one message of a key at a time", database.name, kinds, {"messages": count_messages})
 

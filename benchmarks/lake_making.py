@@ -18,7 +18,7 @@ ENDPOINTS: Final = 12
 TYPES: Final = 40
 IN_A_CONVERSATION: Final = 4
 RARE_TEXT: Final = "needle-in-the-haystack"
-# The day on which everything ends, so that two lakes are the same but for their ids.
+# The last day of every lake, so that two lakes differ only in their ids.
 END: Final = datetime(2026, 11, 22, tzinfo=UTC)
 _PADDING: Final = (
     "Lorem ipsum dolor sit amet consetetur sadipscing elitr sed diam nonumy eirmod tempor invidunt ut labore et dolore. " * 8

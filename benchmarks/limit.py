@@ -24,11 +24,11 @@ MISSING = "no pgbench (apt-get install postgresql, or name one in SQLQUEUE_BENCH
 # A client ahead of the others skips rows that they have not received yet; this number of rows is left at the end.
 _SPARE = 64
 TPS = re.compile(r"tps = ([0-9.]+) \(without initial connection time\)")
-"""Where pgbench says the transactions per second."""
+"""The line in which pgbench reports the transactions per second."""
 
 
 def find_pgbench(beside: Path) -> str | None:
-    """The path of a pgbench that runs; RuntimeError where the variable names something that does not."""
+    """The path of a pgbench that runs; RuntimeError if the variable names one that does not."""
     named = os.environ.get(VARIABLE)
     if named:
         if not _runs(named):
@@ -53,10 +53,10 @@ def _runs(program: str) -> bool:
 
 
 def script_of(recording: Recording, *, rows: int) -> str:
-    """What each client runs again and again.
+    """The script that each client repeats.
 
-    Every client counts its own receives and takes from it where the others must be, less a safe distance: what a bound does for
-    the worker, without fetching a number from the row, which pgbench can do only for rows whose columns all have names.
+    Every client counts its own receives and derives from that the position of the others, less a safe distance. This replaces the
+    worker's bound without fetching a number from the row, which pgbench can do only for rows whose columns all have names.
     """
     text = recording.prepared_statement.replace(LOWEST, ":lowest")
     return (

@@ -10,7 +10,7 @@ _STARTING = 0.05
 
 
 def rate(*times_of_processes: Sequence[float]) -> float:
-    """Messages per second of all processes together, the first twentieth of the messages left out; 0 if that says nothing.
+    """Messages per second of all processes together, without the first twentieth of the messages; 0 if too few are left.
 
     The times need not be in order; all are seconds of one clock. Processes begin together and empty one queue, so all are at work
     until the last message.

@@ -29,18 +29,18 @@ from benchmarks.measures import rate
 from benchmarks.recording import LOWEST, Recording, is_receive, recording_of
 
 ONE_PROCESSOR = "SQLQUEUE_BENCH_ONE_PROCESSOR"
-"""Set where all threads of a loop are to stay on one processor."""
+"""Set if all threads of a loop must stay on one processor."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Receive = Callable[[], int]
-"""Receives once; how many messages it got."""
+"""Receives once, and returns the number of messages."""
 Open = Callable[[str], AbstractContextManager[Any]]
 
 _turn = threading.Lock()
 
 
 def one_trip(connection: Connection, recording: Recording) -> Receive:
-    """Commit the last message, begin, receive the next one: one string, one round trip; the row is fetched and thrown away."""
+    """Commit the last message, begin, receive the next one: one string, one round trip; the row is fetched and discarded."""
     before, _, behind = recording.one_trip.partition(LOWEST)
     cursor = connection.cursor()
     cursor.execute(recording.prepare.encode())
@@ -66,7 +66,7 @@ def one_trip(connection: Connection, recording: Recording) -> Receive:
 
 
 def pgconn(connection: Connection, recording: Recording) -> Receive:
-    """The same string by PQsendQuery: all that psycopg adds to libpq is left out."""
+    """The same string by PQsendQuery, without anything that psycopg adds to libpq."""
     before, _, behind = recording.one_trip.partition(LOWEST)
     connection.execute(recording.prepare.encode())
     low = connection.pgconn
@@ -98,7 +98,7 @@ def _checked(result: Any) -> Any:
 
 
 def libpq(connection: Connection, recording: Recording) -> Receive:
-    """The receive alone, by PQexecPrepared; other threads run meanwhile."""
+    """Only the receive, by PQexecPrepared, during which other threads run."""
     low = connection.pgconn
     statement = re.sub(re.escape(LOWEST), "$1", recording.prepared_statement)
     low.prepare(b"receive", statement.encode())
@@ -119,7 +119,7 @@ def libpq(connection: Connection, recording: Recording) -> Receive:
 
 
 def sqlite(connection: sqlite3.Connection, recording: Recording) -> Receive:
-    """The statements of the worker in their order, from the one behind the commit on."""
+    """The statements of the worker in their order, from the one after the commit on."""
     commit = recording.cycle.index("COMMIT")
     texts = [*recording.cycle[commit + 1 :], *recording.cycle[: commit + 1]]
 
@@ -154,7 +154,7 @@ LOOPS: dict[str, tuple[Open, Callable[[Any, Recording], Receive]]] = {
 
 
 def run(loop: str, threads: int, address: str, recording: Recording) -> dict[str, object]:
-    """Receive everything with all threads; the rate, and the processor time of each message."""
+    """Receive everything with all threads; return the rate, and the processor time of each message."""
     times: list[float] = []
     failures: list[BaseException] = []
     open_connection, loop_on = LOOPS[loop]

@@ -1,4 +1,4 @@
-"""The cost of priorities: a worker whose endpoint has PRIORITIES, and no message but normal ones, beside one without."""
+"""The cost of priorities: a worker whose endpoint has PRIORITIES, and only normal messages, compared with one without."""
 
 from __future__ import annotations
 

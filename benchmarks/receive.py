@@ -8,7 +8,7 @@ from benchmarks.recording import Recording, record
 from benchmarks.series import Kind, Measured, Plan
 
 BATCH_FACTOR = 5
-"""So many times the messages where a transaction takes many of them, for they are gone so much sooner."""
+"""If a transaction takes many messages, this many times as many are sent, because they are handled that much sooner."""
 
 BATCH_ROWS = 50
 

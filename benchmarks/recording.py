@@ -18,10 +18,10 @@ import django
 from benchmarks.databases import QUEUE, Database, run_child
 
 MESSAGES = 300
-"""Enough for the same strings to come again and again also where fifty messages share a transaction."""
+"""Enough that the same strings repeat even if fifty messages share a transaction."""
 
 LOWEST = "{lowest}"
-"""Stands where the worker sends the lowest number to look at."""
+"""Replaces the lowest number to look at, which the worker sends."""
 
 _EXECUTE = re.compile(r'(EXECUTE\s+)("?\w+"?)\s*\(\s*(-?\d+)')
 _PREPARE = re.compile(r'PREPARE\s+("?\w+"?)[^$]*?\bAS\s+(.*)', re.DOTALL)
@@ -31,7 +31,7 @@ _FROM_QUEUE = re.compile(rf'DELETE FROM ("public"\.)?"{QUEUE}"\s')
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The strings of one receive and its end, each a round trip on PostgreSQL, and what was prepared for them."""
+    """The strings of one receive and its end, each a round trip on PostgreSQL, and the statement prepared for them."""
 
     prepare: str
     cycle: tuple[str, ...]
@@ -74,7 +74,7 @@ def record(database: Database, **options: object) -> Recording:
 
 
 def cycle_of(sent: list[str]) -> Recording:
-    """The strings between two receives that come most often, and the PREPARE that made the receive."""
+    """The most frequent strings between two receives, and the PREPARE of the receive."""
     cycles: list[tuple[str, ...]] = []
     current: list[str] = []
     for text in (_EXECUTE.sub(rf"\1\2({LOWEST}", each) for each in sent):
@@ -130,7 +130,7 @@ def main() -> None:
     sent: dict[int, list[str]] = defaultdict(list)
     _listen(sent)
     run_worker(get_settings(), RunOptions(max_concurrency=1, until_empty=True), StopSignal())
-    # The thread of the measured queue; that of the callback queue prepares the same for another table.
+    # The thread of the measured queue; that of the callback queue prepares the same statement for another table.
     ours = [texts for texts in sent.values() if any(_FROM_QUEUE.search(text) for text in texts)]
     longest = max(ours, key=lambda texts: sum(map(is_receive, texts)), default=[])
     print(json.dumps(asdict(cycle_of(longest))))

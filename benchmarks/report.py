@@ -21,7 +21,7 @@ from benchmarks.series import Section, Series
 
 
 def markdown(sections: Sequence[Section], verdicts: Sequence[Verdict], facts: dict[str, Any]) -> str:
-    """The machine, the one table, what could not be measured, and the goals."""
+    """The machine, the table, the missing measurements, and the goals."""
     facts_lines = [f"- {name}: {_value(value)}" for name, value in facts.items()]
     lines = ["# Benchmark", "", *facts_lines, "", *grid(sections), "", *_notes(sections), "## Goals", ""]
     rows = [["goal", "measured", "met"], *([each.goal, each.measured, each.word] for each in verdicts)]
@@ -29,7 +29,7 @@ def markdown(sections: Sequence[Section], verdicts: Sequence[Verdict], facts: di
 
 
 def grid(sections: Sequence[Section]) -> list[str]:
-    """A row for each thing that was measured, a column for each database: median (lowest–highest), µs of the client's processor."""
+    """A row for each series, a column for each database: median (lowest–highest), µs of the client's processor."""
     databases = list(dict.fromkeys(section.database for section in sections))
     rows = [["median (range of rounds) · µs of the client's processor a message", *databases]]
     for part, title in dict.fromkeys((section.part, section.title) for section in sections):
@@ -51,7 +51,7 @@ def _cell(section: Section | None, key: str) -> str:
 
 
 def describe(series: Series) -> str:
-    """Median and range, with the client's processor time where it is known."""
+    """Median and range, with the client's processor time if known."""
     text = _number(series.median)
     if len(series.values) > 1:
         text += f" ({_number(min(series.values))}–{_number(max(series.values))})"

@@ -15,7 +15,7 @@ WAY = "SQLQUEUE_BENCH_SAGA"
 """`hand`: a handler locks and saves a row; `continues`: a saga that runs; `starts`: each message starts a saga."""
 
 SAGAS = 10_000
-"""So many sagas run, so that the messages in progress rarely meet."""
+"""The number of sagas, so high that messages in progress rarely belong to the same one."""
 
 _numbers = itertools.count()
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.schedules --schedules 1000 --rounds 5
 
-Without a schedule, with schedules of the settings, and with as many of the database. A cell is the median and the range of the
+Without a schedule, with schedules of the settings, and with as many in the database. A cell is the median and the range of the
 processor time of the worker, without that of the server.
 """
 

@@ -50,7 +50,7 @@ def main(rounds: int) -> None:
 
 
 def _of_the_archive() -> dict[str, str]:
-    """Of a message in the middle of the time, and what is rare."""
+    """Searches for a message from the middle of the period, and for rare texts."""
     lake = os.environ.get("SQLQUEUE_BENCH_LAKE")
     if lake is None:
         return {}

@@ -41,7 +41,7 @@ OF_A_BATCH = [
 OF_COMPACTION = ["written together", "retired", "deleted one file"]
 STEPS = [*OF_A_BATCH, *OF_COMPACTION]
 BATCH_SIZE = 1_500
-# What a run takes to start and to take a few batches.
+# The time in which a run starts and takes a few batches.
 MAX_SECONDS = 45.0
 
 
@@ -65,7 +65,7 @@ def database_of(vendor: str) -> Iterator[QueueDatabase]:
 
 
 def killed_run(database: QueueDatabase, lake: Path, chance: random.Random, step: str | None) -> str:
-    """A run that kills itself at a step, or is killed when that has not come in time, or at a random moment: which of them."""
+    """A run that kills itself at a step; if it does not in time, or without a step, it is killed from here. Returns which."""
     flags = ["continuous", "compact"] if step in OF_COMPACTION or (not step and chance.random() < 0.5) else ["continuous"]
     where = step or "random"
     command = [sys.executable, "-m", "tests.pipeline.kill_app", str(lake), step or "-", str(BATCH_SIZE), *flags]
@@ -82,7 +82,7 @@ def killed_run(database: QueueDatabase, lake: Path, chance: random.Random, step:
 
 
 def play(vendor: str, kills: int, limit: int, seed: int) -> dict[str, object]:
-    """The whole play on one database."""
+    """The whole run on one database."""
     from tests.pipeline.senders import Senders, truth  # noqa: PLC0415
     from tests.pipeline.workshop import ids_in_the_lake, run  # noqa: PLC0415
     from tests.support.filling import install, table  # noqa: PLC0415
@@ -115,7 +115,7 @@ def play(vendor: str, kills: int, limit: int, seed: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Play, and print what came of it; exit code 1 where a message is lost or there twice."""
+    """Run, and print the results; exit code 1 if a message is lost or repeated."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20, help="kills of the pipeline (default %(default)s)")
     parser.add_argument("--messages", type=int, default=40_000, help="messages to send (default %(default)s)")

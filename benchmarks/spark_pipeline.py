@@ -26,7 +26,7 @@ MAX_BATCH = 500_000
 
 
 def main() -> None:
-    """Measure, and print what came of it."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--messages", type=int, nargs="+", default=[500_000], help="numbers of messages to measure (default 500000)"
@@ -87,7 +87,7 @@ def _fill(qualified: str, connection: object, count: int) -> None:
 
 
 def _seconds_of_copy(qualified: str, connection: object) -> float:
-    """A raw COPY of all columns, as text, read by this process and thrown away."""
+    """A raw COPY of all columns, as text, read by this process and discarded."""
     with connection.cursor() as cursor:  # type: ignore[attr-defined]
         begun = time.monotonic()
         with cursor.copy(f"COPY {qualified} TO STDOUT") as rows:
@@ -97,7 +97,7 @@ def _seconds_of_copy(qualified: str, connection: object) -> float:
 
 
 def _youngest_child(pid: int) -> int:
-    """Java itself where a script has started it."""
+    """Java itself, if a script has started it."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     return int(children[0]) if children and _peak(int(children[0])) > _peak(pid) else pid
 

@@ -116,7 +116,7 @@ def _jdbc(spark: SparkSession, server: postgresql.ThrowAwayServer, rows: int, pa
 
 
 def _processor_seconds() -> float:
-    """What Java and the Python workers below it have used, those included that have ended."""
+    """The CPU seconds of Java and of the Python workers below it, including those that have ended."""
     stats = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -45,7 +45,7 @@ spark.stop()
 
 
 def main() -> None:
-    """Measure, and print what came of it."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="starts of each (default %(default)s)")
     parser.add_argument("--messages", type=int, default=1_000, help="messages of a batch (default %(default)s)")
@@ -145,7 +145,7 @@ def _seconds_until_empty(database: QueueDatabase, audit: str, begun: float) -> f
 
 
 def _processor_seconds() -> float:
-    """What the child processes that have ended have used, including the Java that they waited for."""
+    """The CPU seconds of child processes that have ended, including the Java that they waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -10,7 +10,7 @@ from django.db import connections
 from sqlqueue_app import handles
 
 WRITES = "SQLQUEUE_BENCH_WRITES"
-"""Names their aliases, with commas between."""
+"""Names their aliases, separated by commas."""
 
 INSERT = "INSERT INTO bench_effects DEFAULT VALUES"
 

@@ -1,8 +1,8 @@
-"""`python -m project.demo`: the whole shop in one terminal; what `make demo` runs.
+"""`python -m project.demo`: run the whole shop in one terminal, as `make demo` does.
 
 Sets up the database and an administrator, then runs the site, a worker and customers until Ctrl-C.
-With `--check` it waits until orders have come all the way and one has failed, looks at the pages, and ends.
-`--model` and `--mode` choose how the worker receives; they are handed to the settings as CONCURRENCY_MODEL and TRANSACTION_MODE.
+With `--check` it waits until an order has been processed completely and another has failed, checks the pages, and ends.
+`--model` and `--mode` choose how the worker receives; they are passed to the settings as CONCURRENCY_MODEL and TRANSACTION_MODE.
 
 Exit codes: 0 stopped normally, or --check succeeded; 1 a program ended by itself, or --check found a problem.
 """
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m project.demo", description="Run the shop: site, worker, customers.")
     parser.add_argument("--port", type=int, help="port of the site (default: the first free one from 8000 on)")
     parser.add_argument("--per-minute", type=float, default=20.0, metavar="N", help="orders a minute (default: 20)")
-    parser.add_argument("--check", action="store_true", help="see that orders flow and pages show, then end")
+    parser.add_argument("--check", action="store_true", help="check that orders are processed and pages work, then end")
     parser.add_argument("--model", choices=get_args(ConcurrencyModel), help="the worker's concurrency model (default: adaptive)")
     parser.add_argument("--mode", choices=get_args(TransactionMode), help="its transaction mode (default: transaction_scope)")
     chosen = parser.parse_args(arguments)

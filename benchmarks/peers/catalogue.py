@@ -36,7 +36,7 @@ class Promise:
     work: str
     """Whether the rows of its handler commit together with its receipt."""
     killed: str
-    """What becomes of it when its worker is killed."""
+    """Its outcome if its worker is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Peer:
     key: str
     name: str
     packages: Sequence[str]
-    """As they are installed, for their versions; the first one must be there."""
+    """The installed packages, whose versions are reported; the first one is required."""
     settings: str
     promise: Promise
     adapter: str
@@ -54,13 +54,13 @@ class Peer:
     at_rest: Callable[[int], Variant]
     """The worker with this concurrency, to watch it at rest and to kill it."""
     tables: Sequence[str] = ()
-    """What is emptied between turns."""
+    """The tables that are emptied between turns."""
     broker: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     returns: float | None = None
     """Seconds after which a message of a killed worker is handled again by these settings; None: never, or not within an hour."""
     in_django: bool = False
-    """Whether it is made for Django: the first goal is asked of these."""
+    """Whether it is made for Django: the first goal applies to these."""
 
 
 def _ours() -> Peer:
@@ -261,6 +261,6 @@ PEERS: Sequence[Peer] = (
         "at least once, after its visibility timeout (1 hour)", None, (1300, 1300),
     ),
 )  # fmt: skip
-"""Ours first: it is what the others are compared with."""
+"""Ours first, because the others are compared with it."""
 
 OURS = PEERS[0].key

@@ -33,4 +33,4 @@ def sending(play: Play, seconds: float, *, many: bool) -> float:
 
 
 MAX_MESSAGES = 100_000
-"""More than anybody sends in the time that is given."""
+"""More than any peer sends in the given time."""

@@ -14,7 +14,7 @@ from benchmarks.peers.adapters.handling import DATABASE
 from benchmarks.peers.adapters.tasks_oban import OnMessage
 
 _WORKER: Any = OnMessage
-"""The decorator adds to the class what makes jobs."""
+"""The decorator adds the methods that create jobs to the class."""
 
 
 class Sending(serving.Sender):

@@ -26,7 +26,7 @@ pytest_plugins = [
     "tests.support.once",
 ]
 
-# Examples may take longer on a busy machine; that is no failure.
+# Examples may take longer on a busy machine; that is not a failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without the garbage collector, and keep what was collected out of its later runs: tests are no garbage.
+    """Collect without the garbage collector, and exclude the collected tests from its later runs, because they are not garbage.
 
     It took half of the time of collecting them, and 15 % of the time of running them.
     """

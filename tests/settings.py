@@ -68,18 +68,18 @@ DATABASES: dict[str, dict[str, Any]] = {
 }
 if sqlserver.is_named():
     DATABASES["mssql"] = sqlserver.parse_url(os.environ[sqlserver.URL_VARIABLE])
-# Of mssql-django: a session that was closed has ended, and is not kept by the driver for the next connection.
+# A setting of mssql-django: closing a connection ends its session; the driver does not keep it for the next one.
 DATABASE_CONNECTION_POOLING = False
 
 DATABASE_ROUTERS = ["sqlqueue_app.routers.SqlQueueRouter"]
 
 SQLQUEUE: dict[str, Any] = {"DATABASE": "default", "ENDPOINTS": {}}
 
-# A process that a test started sees what the test sees (QueueDatabase.child_environment writes this).
+# A process that a test starts has the settings of the test (QueueDatabase.child_environment writes them).
 if os.environ.get("SQLQUEUE_TEST_CHILD"):
     _of_parent = json.loads(os.environ["SQLQUEUE_TEST_CHILD"])
     DATABASES = _of_parent["DATABASES"]
     SQLQUEUE = _of_parent["SQLQUEUE"]
-    # Some tests write this by hand, with the other two only.
+    # Some tests write the variable themselves, with only the other two settings.
     if "STORAGES" in _of_parent:
         STORAGES = _of_parent["STORAGES"]

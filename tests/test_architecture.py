@@ -145,7 +145,7 @@ def modules(root: Path) -> list[Module]:
 def imports(module: Module) -> Iterator[tuple[ast.AST, str]]:
     """Every imported dotted name with its place, also inside functions and under TYPE_CHECKING.
 
-    `from a import b` gives `a.b`, for b may be a module; import_module("a.b") with a literal counts as well.
+    `from a import b` gives `a.b`, because b may be a module; import_module("a.b") with a literal counts as well.
     """
     for node in ast.walk(module.tree()):
         if isinstance(node, ast.Import):
@@ -165,7 +165,7 @@ def _called(node: ast.Call) -> str:
 
 
 def layer_of_import(name: str, root: Path) -> str | None:
-    """The layer of an imported name; None for imports that are no arrows, "__init__" for exports of the package itself."""
+    """The layer of an imported name; None for imports that are not arrows, "__init__" for exports of the package itself."""
     parts = name.split(".")
     if parts[0] != PACKAGE or name == f"{PACKAGE}.__version__":
         return None
@@ -190,7 +190,7 @@ def find_wrong_arrows(root: Path) -> Iterator[Finding]:
 
 
 def find_unused_arrows(root: Path) -> Iterator[Finding]:
-    """Arrows of the table that no import uses any more."""
+    """Arrows of the table that no import uses."""
     used = {
         (module.layer, target)
         for module in modules(root)

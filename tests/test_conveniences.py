@@ -1,6 +1,6 @@
-"""What teams that come from other queues expect, each from outside; a test that cannot pass yet is marked.
+"""Conveniences that users of other queues expect, each used through the public interface; a test that cannot pass yet is marked.
 
-Each test is the smallest use of one convenience. Its own tests, with kills and on every database, are beside what it changes.
+Each test is the smallest use of one convenience. Its full tests, with kills and on every database, are with those of its part.
 """
 
 from __future__ import annotations

@@ -87,4 +87,4 @@ def _section(section: type[Any], depth: int = 0) -> st.SearchStrategy[dict[Any, 
 
 
 some_settings: Final = _section(Settings) | _ANYTHING
-"""What somebody writes into SQLQUEUE."""
+"""A value that a user might write into SQLQUEUE."""

@@ -1,4 +1,4 @@
-"""What every test of the dashboard has."""
+"""Fixtures of all dashboard tests."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_page_states_the_time_of_its_data(filled: QueueDatabase) -> None:
 
 
 def test_list_of_instances_refreshes_itself(filled: QueueDatabase) -> None:
-    """It is Django's page; without JavaScript, it has all that it had."""
+    """It is Django's page; without JavaScript, it is still complete."""
     client = client_of("superuser")
     whole, part = client.get(INSTANCES).content.decode(), client.get(INSTANCES, headers=LIVE).content.decode()
     for html in (whole, part):

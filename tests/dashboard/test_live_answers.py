@@ -103,7 +103,7 @@ def test_matching_etag_takes_no_query(sqlite_database: QueueDatabase, clock: Clo
     assert (nothing.status_code, nothing.content, nothing["ETag"]) == (304, b"", first["ETag"])
     assert nothing["Sqlqueue-Made"] == first["Sqlqueue-Made"]
     assert "no-store" in nothing["Cache-Control"]
-    # a page that its reader has loaded himself since
+    # a page that its user has reloaded since
     with django_assert_num_queries(0):
         assert client.get(QUEUE, headers={"Sqlqueue-Live": str(float(first["Sqlqueue-Made"]) + 3)}).status_code == 204
     # a request with the ETag but without a time stamp

@@ -196,7 +196,7 @@ def test_any_query_string_is_answered(filled_anywhere: QueueDatabase, without_me
         answer = client.get(f"{path}?{query}")
         assert answer.status_code in ANSWERS, query
         if plain == 200 and is_view and not answer.streaming:
-            # An id that is asked of conversations is searched.
+            # The page of conversations searches for an id.
             assert answer.status_code == (302 if "conversation_changelist" in name and query.startswith("id=") else 200), query
             assert Markup(answer.content.decode()).inline == [], query
 

@@ -194,7 +194,7 @@ ALWAYS = (
     'CREATE OR REPLACE TRIGGER sqlqueue_wake_up AFTER INSERT ON "Sales" FOR EACH STATEMENT '
     f"EXECUTE FUNCTION sqlqueue_wake_up('{CHANNEL}')"
 )
-"""As earlier checkouts made it: it announces though nobody asks, which costs senders too much."""
+"""As earlier checkouts created it: it announces even without a request, which costs senders too much."""
 
 
 @pytest.mark.parametrize("spoil", ['ALTER TABLE "Sales" DISABLE TRIGGER sqlqueue_wake_up', "rename", ALWAYS])

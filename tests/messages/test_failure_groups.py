@@ -132,7 +132,7 @@ def test_exception_without_message_has_its_frame() -> None:
 @pytest.mark.parametrize(
     ("trace", "frame"),
     [
-        # A line of source in a Python traceback can look like a frame; ServiceControl also takes it for one.
+        # A line of source in a Python traceback can look like a frame; ServiceControl also reads it as one.
         (
             '  File "/a.py", line 1, in f\n    return handler.handle(message, context)\nValueError',
             "handler.handle(message, context)",

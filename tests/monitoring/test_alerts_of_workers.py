@@ -154,7 +154,7 @@ def test_unpurged_expired_messages_are_reported_until_purged(
         for _ in range(40):
             keep_expired()
             worker.step(20)
-        worker.until(lambda: fails("purging"), what="messages have been expired for long", meanwhile=keep_expired)
+        worker.until(lambda: fails("purging"), what="messages expired long ago", meanwhile=keep_expired)
         one_alert("expired", "Queue Sales : More than 10 expired messages have been waiting for 15 minutes.")
         assert badge("queue") == 1
         worker.until_notified("raised", "sqlqueue.purging: Sales")

@@ -114,7 +114,7 @@ def test_only_one_of_many_workers_runs_a_check(queue_database: QueueDatabase) ->
                 try:
                     mine.run_due()
                 except DatabaseError:
-                    continue  # SQLite: another one is at it
+                    continue  # SQLite: another process holds the lock
         finally:
             connections.close_all()
 

@@ -51,9 +51,9 @@ class Simulation:
     handled: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Each message's begin and thread."""
     requests: list[tuple[int, str, bool]] = field(default_factory=list)
-    """When a thread was asked for, why, and whether there was a place for it."""
+    """When a thread was requested, why, and whether there was a place for it."""
     extra: list[tuple[int, int]] = field(default_factory=list)
-    """The ticks at which the slow-task monitor asked for threads, and for how many."""
+    """The ticks at which the slow-task monitor requested threads, and how many."""
 
     def __post_init__(self) -> None:
         self._events: list[tuple[int, int, Callable[[int], None]]] = []

@@ -97,7 +97,7 @@ def test_rate_holds_in_every_period_however_late_messages_return(text: str) -> N
 
 
 def test_reservations_that_passed_while_the_endpoint_was_down_do_not_begin_at_once() -> None:
-    """All return when it is up again."""
+    """All messages return when the endpoint is up again."""
     up = 3_600 * SECOND
     starts = begun(TEN, [0] * 100, lambda due: max(0, up - due))
     assert starts[1] >= up

@@ -215,7 +215,7 @@ def test_only_free_thread_waits_for_database_while_others_are_busy() -> None:
         assert busy.wait(60)
         made.probe()
         made.probe()
-        poll_until(lambda: len(stop.waited) >= 6, what="it has looked for the database several times")
+        poll_until(lambda: len(stop.waited) >= 6, what="it has tried to reach the database several times")
         assert stop.waited[:6] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
         go_on.set()
 
@@ -233,7 +233,7 @@ def test_outage_ends_all_threads_but_one(caplog: pytest.LogCaptureFixture) -> No
         poll_until(lambda: made.live_threads == 4, deadline=60)
         away.set()
         poll_until(lambda: made.live_threads == 1, deadline=60)
-        poll_until(lambda: stop.waited, what="the last one looks for the database")
+        poll_until(lambda: stop.waited, what="the last one tries to reach the database")
         away.clear()
         poll_until(lambda: made.live_threads == 4, deadline=60)
     assert stop.waited[0] >= 1.0
@@ -270,7 +270,7 @@ def test_existing_threads_continue_when_no_thread_can_be_started(
     monkeypatch.setattr(threading.Thread, "start", start_one)
     with receiver(lambda: True) as (made, stop, _):
         made.start()
-        poll_until(lambda: made.live_threads == 4, deadline=60, what="there are as many as there may be in the end")
+        poll_until(lambda: made.live_threads == 4, deadline=60, what="the maximum number is reached")
         assert not stop.has_failed
     assert len(refused) == 3
     assert [getattr(record, "event", None) for record in caplog.records].count("thread_not_started") == 1

@@ -100,7 +100,7 @@ def test_bad_delayed_message_does_not_block_others(waiting: Bench, calls: Calls,
     "value", ["''", "'!'", "'0'", "'1999-13-45'", "5", "-1e300", "5.5", "x'00'", "'infinity'", "'2026-01-01T00:00:00Z'"]
 )
 def test_invalid_due_time_does_not_block_others(sqlite_bench: Bench, calls: Calls, value: str) -> None:
-    """The index sorts by text: the first value was taken for an empty table, or for one that is never empty."""
+    """The index sorts by text: the first value made the table seem empty, or never empty."""
 
     @handles("Column")
     def inspect(message: object, context: object) -> None:

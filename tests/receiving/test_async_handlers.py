@@ -137,7 +137,7 @@ def test_messages_are_handled_beside_each_other(postgresql_bench: Bench) -> None
     postgresql_bench.configure()
     for number in range(4):
         postgresql_bench.put_message_of(number, "Test.Message", {"n": number})
-    # The adaptive model would start a thread after the other, each when the messages have waited for seconds.
+    # The adaptive model would start one thread after the other, each only after messages have waited for seconds.
     postgresql_bench.run(max_concurrency=4, model="fixed")
     assert groups(postgresql_bench) == ["0", "1", "2", "3"]
 

@@ -138,7 +138,7 @@ def test_base_exception_fails_the_message(bench: Bench, calls: Calls, error: typ
 
 
 class Unspeakable(Exception):
-    """Its text cannot be had."""
+    """Its text cannot be read."""
 
     def __str__(self) -> str:
         raise SystemExit("not as text")

@@ -139,7 +139,7 @@ def test_worker_that_lost_its_queue_leaves_it_alone(asking: Asking, monkeypatch:
     monkeypatch.setattr(Heartbeat, "__init__", remember)
     with Running(asking.bench, endpoints=["Web"]):
         poll_until(lambda: reply_listeners.find("Web"))
-        poll_until(lambda: asking.instances()[0].threads, what="the worker's own first heartbeat, for beats do not overlap")
+        poll_until(lambda: asking.instances()[0].threads, what="the worker's own first heartbeat, because beats do not overlap")
         lost = request("Test.Ask")
         give_away(asking)
         beats[0].beat()

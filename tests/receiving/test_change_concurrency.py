@@ -43,7 +43,7 @@ def test_lowered_number_interrupts_no_message(kind: type[Receiver]) -> None:
             receiver.change_concurrency(2)
             assert (handlers.busy, receiver.live_threads) == (6, 6), "all six messages are still at work"
             handlers.finish(4)
-            poll_until(settled(handlers, receiver, 2), deadline=60, what="the threads that are too many have ended")
+            poll_until(settled(handlers, receiver, 2), deadline=60, what="the surplus threads have ended")
             assert handlers.finished == finished + 4
             handlers.most = 0
             handlers.finish(50)

@@ -1,4 +1,4 @@
-"""A worker and four gunicorn processes on one machine: each reply reaches the process that asked, also after one is killed."""
+"""A worker and four gunicorn processes on one machine: each reply reaches the requesting process, even after one is killed."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_each_of_a_thousand_requests_gets_its_reply(asking: Asking, tmp_path: Pa
             queue_of.update((answer["pid"], answer["queue"]) for answer in send_all(server, list(range(CLIENTS))))
             return len(queue_of) == PROCESSES
 
-        poll_until(all_send, what="each of the processes has asked")
+        poll_until(all_send, what="each of the processes has sent its request")
         assert {(row.pid, row.callback_queue) for row in asking.instances()} == set(queue_of.items())
         assert set(queue_of.values()) == QUEUES
 

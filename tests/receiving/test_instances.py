@@ -53,7 +53,7 @@ def test_each_process_leases_its_own_queue_and_releases_it(bench: Bench) -> None
 
 
 def test_process_creates_a_queue_when_none_is_free(bench: Bench) -> None:
-    """As many as are killed in a short time, whatever CALLBACK_QUEUES is."""
+    """One for each process killed in a short time, regardless of CALLBACK_QUEUES."""
     bench.configure(CALLBACKS="on_request", INSTANCE="here", CALLBACK_QUEUES=2)
     assert not bench.table("Sales.here").exists()
     leases = [take(bench) for _ in range(12)]

@@ -1,4 +1,4 @@
-"""`@handles(…, key=…)`: one message of a key is handled at a time, in the order of the rows."""
+"""`@handles(…, key=…)`: messages with the same key are handled one at a time, in the order of the rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def put(bench: Bench, *messages: tuple[object, int]) -> None:
 
 
 class Recorder:
-    """A handler that records its messages, and whether another one of the same key was handled meanwhile."""
+    """A handler that records its messages, and whether another one of the same key was handled at the same time."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Any, int]] = []
@@ -347,7 +347,7 @@ def test_eager_send_handles_keyed_messages(bench: Bench, calls: Calls) -> None:
 
 
 def test_idle_worker_waits_for_a_key_of_another_process_without_spinning(bench: Bench, calls: Calls) -> None:
-    """The key is taken by a worker beside it, in another thread of this process, which shares nothing with it but the database."""
+    """Another worker holds the key, in another thread of this process; the two share only the database."""
     if bench.database.vendor == "sqlite":
         pytest.skip("SQLite has one writer: the second worker would wait for the first")
     taken, release = threading.Event(), threading.Event()
@@ -374,7 +374,7 @@ KEYS, ROUNDS, WORKERS, LONGEST = 5, 10, 3, 15
 
 
 def test_thirty_kills_keep_each_key_in_order(bench: Bench) -> None:
-    """Each worker kills itself in a handler, with two more handlers beside it."""
+    """Each worker kills itself in a handler, while two more handlers run."""
     chosen = random.Random()
     bench.configure(HANDLERS=[keyed_app.MODULE])
     with bench.database.connection.cursor() as cursor:

@@ -134,7 +134,7 @@ def test_message_is_received_when_last_idle_thread_gives_up(monkeypatch: pytest.
             started = super()._start_thread(reason)
             if gave_up.is_set() and not requested_another.is_set():
                 requested_another.set()
-                poll_until(lambda: not self.live_threads or not script.messages, 60, what="the thread goes, or takes the message")
+                poll_until(lambda: not self.live_threads or not script.messages, 60, what="the thread ends, or takes the message")
             return started
 
     with running(Slow, script, maximum=1, peek_delay_seconds=1.0):

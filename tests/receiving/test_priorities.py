@@ -33,7 +33,7 @@ MODELS = ["adaptive", "fixed", "monitor"]
 
 @pytest.fixture(autouse=True)
 def always_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at an empty queue again before each message, so that the order is exact."""
+    """Poll an empty queue again before each message, so that the order is exact."""
     monkeypatch.setattr(priority_poller, "EMPTY_SECONDS", 0.0)
 
 

@@ -64,7 +64,7 @@ def delayed(bench: Bench) -> list[dict[str, Any]]:
 
 
 def all_due(bench: Bench) -> None:
-    """Make what waits due, by the real clock, which moves it."""
+    """Make the waiting messages due by the real clock, which moves them."""
     table(bench).bring_nearer(timedelta(days=1))
 
 
@@ -195,7 +195,7 @@ def test_delayed_retry_takes_a_time_of_its_own_and_an_immediate_one_does_not(ben
 
 
 def test_several_workers_share_a_limit(bench: Bench, calls: Calls, clock: Clock) -> None:
-    """While the clock stands still, one message is handled, whoever receives it, and each other has its own time."""
+    """While the clock stands still, one message is handled, whichever worker receives it, and each other has its own time."""
     handles("Test.Message", rate_limit="10/m")(lambda message, context: calls.add(message["n"]) and None)
     bench.configure(MAX_CONCURRENCY=4, CONCURRENCY_MODEL="fixed")
     put(bench, 60)

@@ -28,7 +28,7 @@ chosen: list[Any] = []
 
 
 def processor_config() -> ProcessorConfig:
-    """What a process keeps for the queue of Sales, its memory of failures included."""
+    """The state that a process keeps for the queue of Sales, including its memory of failures."""
     endpoint = ReceivingEndpoint(get_settings(), "Sales")
     return endpoint.processor_config(endpoint.receiving_queues(None)[0])
 

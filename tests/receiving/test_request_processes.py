@@ -1,4 +1,4 @@
-"""Requests of several processes on one machine: each reply reaches the process that asked, also after one is killed."""
+"""Requests of several processes on one machine: each reply reaches the process that sent the request, even after one is killed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_queue_of_killed_process_is_taken_over(asking: Asking, events: Any) -> N
     asking.configure(CALLBACK_QUEUES=1)
     with start(asking, "hold") as killed:
         try:
-            (line,) = read_until(killed, killed.stdout, lambda line: line.startswith("{"), what="the process has asked")
+            (line,) = read_until(killed, killed.stdout, lambda line: line.startswith("{"), what="the process has sent its request")
         finally:
             killed.kill()
             killed.communicate(timeout=60)

@@ -43,7 +43,7 @@ class Order:
 
 @pytest.fixture
 def seen() -> Iterator[Callable[[str], list[dict[str, Any]]]]:
-    """Connects a receiver to every signal. Returns the arguments that one has had."""
+    """Connects a receiver to every signal. Returns the arguments of each call for a signal."""
     found: list[tuple[str, dict[str, Any]]] = []
 
     def noting(name: str) -> Callable[..., None]:

@@ -109,7 +109,7 @@ def test_paused_receiver_ends_its_rest_and_polls_when_resumed(
     with Running(bench):
         poll_until(at_rest(wake_ups, threads=2), 60)
         pause("Sales")
-        poll_until(at_rest(wake_ups, threads=0), 60, what="no thread rests at the queue")
+        poll_until(at_rest(wake_ups, threads=0), 60, what="no thread waits at the queue")
         for number in range(2):
             by_insert(bench, number)
         resume("Sales")

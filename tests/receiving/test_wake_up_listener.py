@@ -231,7 +231,7 @@ def test_bursts_are_not_announced_until_polls_find_nothing(bench: Bench) -> None
         assert not wake_up.is_quiet
 
         def is_announced_again() -> bool:
-            # A worker goes on polling: the listener may take up its new state after the first of these.
+            # A worker keeps polling: the listener may take up its new state after the first of these.
             clock.now += 0.05
             wake_up.polled(False)
             return wake_up.push_enabled

@@ -25,7 +25,7 @@ def forget_sagas() -> Iterator[None]:
 
 @pytest.fixture
 def orders(bench: Bench) -> saga_app.OrderSagas:
-    """The bench is configured; the queue `out` takes what the saga sends."""
+    """The bench is configured; the queue `out` receives the messages of the saga."""
     saga_app.put_in()
     saga_app.create_table(bench.database.alias)
     bench.install_queues("out")

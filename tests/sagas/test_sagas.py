@@ -303,7 +303,7 @@ def saga_found_by(field: Any, bench: Bench, calls: Calls, message: Any = "Test.B
         (models.DateField(unique=True), 20261127, "must be str"),
         (models.DateTimeField(unique=True), [5], "must be str"),
         (models.DurationField(unique=True), 5, "expected string"),
-        # each Django words it otherwise
+        # each version of Django words it differently
         (models.BinaryField(unique=True), "x", "mark is 'x': "),
     ],
 )
@@ -486,7 +486,7 @@ def test_second_start_waits_for_the_first(bench: Bench) -> None:
 
 
 def test_deadlock_between_batches_fails_no_message(bench: Bench, events: Any) -> None:
-    """Each batch holds the saga that the other one wants next."""
+    """Each batch holds the saga that the other one needs next."""
     if bench.database.vendor == "sqlite":
         pytest.skip("SQLite has one writer")
     first_of_each = threading.Barrier(2, timeout=60)

@@ -120,7 +120,7 @@ def test_everything_that_a_saga_sends_names_it(bench: Bench, orders: OrderSagas)
     assert sorted(sent) == ["Test.A", "Test.B", "Test.C", "Test.D", "Test.E"]
     for name in "ABCD":
         assert {key: sent[f"Test.{name}"].get(key) for key in own} == own
-    # A plain handler is no saga.
+    # A plain handler is not a saga.
     assert not set(own) & set(sent["Test.E"])
     assert "NServiceBus.SagaId" not in sent["Test.A"]
     assert (sent["Test.D"]["NServiceBus.SagaId"], sent["Test.D"]["NServiceBus.SagaType"]) == ("asking", "Shop.Asking, Shop")
@@ -128,7 +128,7 @@ def test_everything_that_a_saga_sends_names_it(bench: Bench, orders: OrderSagas)
 
 @pytest.mark.parametrize("reply", [("Test.Answer", {}), (5, None)])
 def test_reply_of_a_plain_handler_names_the_asking_saga(bench: Bench, reply: tuple[Any, Any]) -> None:
-    """As NServiceBus does, so that a saga of .NET finds itself by the reply of a Python handler."""
+    """As in NServiceBus, so that the reply of a Python handler finds its .NET saga."""
     handles("Test.Ask")(lambda message, context: context.reply(*reply) if reply[1] is not None else context.reply(reply[0]))
     bench.install_queues("out")
     asking = {"NServiceBus.OriginatingSagaId": "an id", "NServiceBus.OriginatingSagaType": "Shop.Asking, Shop"}

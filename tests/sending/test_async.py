@@ -89,7 +89,7 @@ def test_errors_are_those_of_the_synchronous_calls(desk: Desk) -> None:
 
 
 def test_thread_that_outlives_its_handler_sends_at_once(desk: Desk) -> None:
-    """As one of `asyncio.to_thread()`, whose handler has ended at its time limit; in mode receive_only messages are collected."""
+    """Like a thread of `asyncio.to_thread()` whose handler ended at its time limit; mode receive_only collects messages."""
     collected: list[OutgoingMessage] = []
     with Handling(IncomingMessage(uuid.uuid4(), {}, b"{}"), "Sales", collected.extend):
         copied = contextvars.copy_context()
@@ -102,7 +102,7 @@ def test_thread_that_outlives_its_handler_sends_at_once(desk: Desk) -> None:
 
 
 def test_synchronous_calls_are_refused_in_an_event_loop(desk: Desk) -> None:
-    """They would write on a connection of the loop's thread, outside of the caller's transaction; as Django's ORM refuses it."""
+    """They would write on a connection of the loop's thread, outside of the caller's transaction; Django's ORM refuses this too."""
 
     async def work() -> None:
         with pytest.raises(SynchronousOnlyOperation):

@@ -39,7 +39,7 @@ def once(key: str = "invoice-42", **options: Any) -> str:
 
 
 def expire(bench: Bench) -> None:
-    """The time of every key is over."""
+    """End the time of every key."""
     records = UniqueMessage.objects.using(bench.database.alias)
     assert records.update(unique_until=database_now(bench.database.alias) - timedelta(seconds=1))
 
@@ -245,7 +245,7 @@ def test_killed_senders_send_each_key_once(bench: Bench) -> None:
     with ForkedProcesses(bench) as forked:
         for first in range(0, 1000, 100):
             for _ in range(senders):
-                # The last one alone prints as many lines as are read.
+                # Even the last one alone prints enough lines to read.
                 forked.begin(counted_app.SEND_ONCE, bench.database.alias, first, senders * longest)
             while forked.alive:
                 for _ in range(chosen.randint(1, longest)):

@@ -35,7 +35,7 @@ def foreign_session(database: QueueDatabase, *, application: str = "reports") ->
 
 
 def leave_dead_rows(database: QueueDatabase, rows: int) -> None:
-    """Insert and delete so many rows and update the statistics."""
+    """Insert and delete this many rows and update the statistics."""
     name = table(database, "Sales").qualified
     with foreign_session(database, application="sqlqueue-tests") as session:
         version = session.info.server_version

@@ -39,7 +39,7 @@ def sent_headers(
 
 
 def audited(name: str, related_to: str | None = None, *, by: str = "Web", at: str = "Sales", after: int = 1, **more: str) -> NewRow:
-    """The audit copy of a message that was handled so many seconds after the start."""
+    """The audit copy of a message that was handled this many seconds after the start."""
     ended = BEGIN + timedelta(seconds=after)
     more |= {
         "NServiceBus_ProcessingStarted": format_time(ended - timedelta(milliseconds=250)),

@@ -91,13 +91,13 @@ def _send(alias: str, body: dict[str, Any], **options: Any) -> None:
 
 
 def receive_until(point: str, times: int, options: dict[str, Any]) -> None:
-    """Receive until the process reaches the point so many times, and dies."""
+    """Receive until the process reaches the point this many times, and dies."""
     _die_at(point, times)
     receive(options)
 
 
 def send_until(point: str, times: int, *arguments: Any) -> None:
-    """As `send_some`, until the process reaches the point so many times, and dies."""
+    """As `send_some`, until the process reaches the point this many times, and dies."""
     _die_at(point, times)
     send_some(*arguments)
 

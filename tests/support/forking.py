@@ -21,7 +21,7 @@ from tests.support.processes import is_gone
 from tests.support.waiting import poll_until
 
 RECEIVE = f"{__name__}.receive"
-# A test that waits in vain for a line fails after the second time, when nothing can print any more.
+# A test that waits for a line that never comes fails after the second time, when no process can print it anymore.
 SECONDS_TO_END, SECONDS_TO_FORK = 150, 300
 _PROGRAM = "import django; django.setup(); from tests.support.forking import fork_for_each_line; fork_for_each_line()"
 _FORKED, _ENDED = "forked", "ended"

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 TIMES: Final = "SQLQUEUE_FUZZ_TIMES"
-"""The variable that says how many times as many."""
+"""The variable with the factor for the number of cases."""
 KEPT: Final = "SQLQUEUE_FUZZ_KEPT"
-"""The variable that names the folder in which cases that failed are kept, to be tried first the next time."""
+"""The variable that names the folder for failed cases, which are tried first the next time."""
 
 
 def fuzzed(examples: int, *, always_the_same: bool = True) -> settings:
-    """The settings of a test with so many cases; in the suite `always_the_same` ones by default."""
+    """The settings of a test with this many cases; in the suite `always_the_same` ones by default."""
     times = int(os.environ.get(TIMES, "1"))
     kept = os.environ.get(KEPT)
     return settings(

@@ -28,6 +28,6 @@ def work(message: Any, context: Any) -> None:
 
 
 def receive_some(messages: int, options: dict[str, Any]) -> None:
-    """Receive until the process kills itself in the handler of the last of so many messages."""
+    """Receive until the process kills itself in the handler of the last of this many messages."""
     _die_at.append(messages)
     receive(options)

@@ -34,7 +34,7 @@ class Markup(HTMLParser):
         self.links: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self._open: list[str] = []
-        # A place where a word may break does not part its text.
+        # A place where a word may break does not split its text.
         self.feed(html.replace("<wbr>", ""))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

@@ -96,7 +96,7 @@ HANDLERS = [each for each in registry.all() if each.function.__module__ == MODUL
 
 
 def take_out() -> None:
-    """Keep the saga from the tests of the same process that do not ask for it."""
+    """Hide the saga from tests of the same process that do not request it."""
     for handler in HANDLERS:
         registry.remove(handler)
     saga_model._classes.clear()

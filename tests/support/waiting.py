@@ -64,7 +64,7 @@ def join_all(threads: Iterable[threading.Thread], deadline: float = SECONDS_TO_E
 
 
 def run_in_threads(work: Callable[[], object], count: int) -> None:
-    """Run `work` in so many threads at the same time, and join them as `join_all`. `work` closes its connections itself."""
+    """Run `work` in this many threads at the same time, and join them as `join_all`. `work` closes its connections itself."""
     threads = [threading.Thread(target=work) for _ in range(count)]
     for thread in threads:
         thread.start()

@@ -73,6 +73,6 @@ def slow(message: Any, context: Any) -> None:
 
 @handles("Worker.Fail")
 def fail(message: Any, context: Any) -> None:
-    """Note the number and fail."""
+    """Record the number and fail."""
     note(message["tries"], message["number"])
     raise LookupError("always")

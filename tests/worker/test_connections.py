@@ -288,7 +288,7 @@ def test_long_handler_keeps_its_row_and_the_heartbeat(
     bench.put_message("Test.Message")
     with Running(bench) as worker:
         assert working.wait(60), "the handler was never called"
-        poll_until(beat, 60, what="the heartbeat goes on while the handler works")
+        poll_until(beat, 60, what="the heartbeat continues while the handler works")
         assert calls.seen == [1]
         assert worker.error is None
         release.set()

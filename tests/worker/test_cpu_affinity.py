@@ -82,7 +82,7 @@ def test_named_processors_are_taken_in_turn_by_all_later_threads() -> None:
 
 
 class Machine:
-    """The clocks that an affinity reads: of the world, of its process, and of the processor that it stays on."""
+    """The clocks that an affinity reads: the time, and the processor times of its process and of the processor that it stays on."""
 
     def __init__(self) -> None:
         self.now = self.own = self.busy = 100.0
@@ -234,7 +234,7 @@ def test_time_of_a_processor_is_read_from_the_system() -> None:
 
 
 class Seen(AdaptiveAffinity):
-    """Notes what a worker reports."""
+    """Records what a worker reports."""
 
     def __init__(self) -> None:
         super().__init__(0)

@@ -172,7 +172,7 @@ def test_missed_tick_is_sent_within_a_day(bench: Bench, clock: Clock) -> None:
 
 
 def test_deployment_does_not_forget_a_missed_tick(bench: Bench, clock: Clock) -> None:
-    """A project calls `schedule()` when it starts, before the worker looks."""
+    """A project calls `schedule()` when it starts, before the worker checks its schedules."""
     hourly()
     clock.now = NOON + 20 * MINUTE
     assert not hourly(), "nothing has changed"
@@ -540,7 +540,7 @@ def test_unknown_zone_fails_only_its_schedule(bench: Bench, clock: Clock) -> Non
 
 
 def test_running_workers_send_a_short_interval(bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the regular look an hour away, the second and later messages come by `sooner`."""
+    """With the regular check an hour away, the second and later messages are sent because of `sooner`."""
     bench.configure(routes=ROUTES)
     monkeypatch.setattr(schedules, "EVERY_SECONDS", 3600.0)
 

@@ -49,7 +49,7 @@ def started(process: subprocess.Popen[str]) -> None:
 def receive_threads(bench: Bench, process: subprocess.Popen[str]) -> Counter[str]:
     """The receive threads of each queue that the operating system has for the worker; a message asks for them."""
     send("Worker.Threads", {}, to=address(bench, "Sales"))
-    (line,) = read_until(process, process.stdout, lambda _: True, what="the handler tells the threads")
+    (line,) = read_until(process, process.stdout, lambda _: True, what="the handler reports the threads")
     reported = json.loads(line)
     tasks = set(map(int, os.listdir(f"/proc/{reported['pid']}/task")))
     names = [name for name, number in reported["threads"].items() if number in tasks]

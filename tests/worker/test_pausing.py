@@ -63,7 +63,7 @@ def test_paused_receiver_does_not_poll_and_misses_nothing_afterwards(kind: type[
     with running(kind, script, maximum=4, **more(kind)) as (receiver, _):
         receiver.pause()
         threads = 4 if kind is FixedReceiver else 1  # for the monitor model the monitor itself
-        poll_until(lambda: receiver.gate.waiting == threads, what="every thread sits out the pause")
+        poll_until(lambda: receiver.gate.waiting == threads, what="every thread waits during the pause")
         assert receiver.live_threads == 0
         script.put(20)
         assert nothing_happens(lambda: counters(script))
@@ -133,7 +133,7 @@ def test_paused_endpoint_stops_receiving_except_replies(
         assert pause("Sales") == 1
         poll_until(lambda: states(bench) == ["paused"], what="the worker has paused")
         # A thread that was just receiving may have passed the gate before it closed.
-        poll_until(lambda: bench_threads(bench).keys() <= {"Sales.here"}, what="the threads sit out the pause")
+        poll_until(lambda: bench_threads(bench).keys() <= {"Sales.here"}, what="the threads wait during the pause")
         for queue in ("Sales", "Sales.Priority", "Sales.here"):
             send("Test.Message", {"to": queue}, to=address(bench, queue))
         poll_until(lambda: calls.seen == [{"to": "Sales.here"}], what="the reply")
@@ -141,7 +141,7 @@ def test_paused_endpoint_stops_receiving_except_replies(
         assert [len(bench.rows(queue)) for queue in ("Sales", "Sales.Priority")] == [1, 1]
         assert resume("Sales") == 1
         poll_until(lambda: len(calls.seen) == 3, what="the others")
-        poll_until(lambda: states(bench) == ["alive"], what="the worker says that it receives")
+        poll_until(lambda: states(bench) == ["alive"], what="the worker reports that it receives")
 
 
 def test_status_and_admin_show_requested_and_actual_state(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -239,7 +239,7 @@ def test_worker_until_empty_waits_for_the_end_of_its_pause(
             pause("Sales")
             poll_until(lambda: states(bench) == ["paused"], what="the worker follows while it handles a message")
             go_on.set()
-            poll_until(lambda: not bench_threads(bench), what="its thread sits out the pause")
+            poll_until(lambda: not bench_threads(bench), what="its thread waits during the pause")
             assert len(bench.rows("Sales")) == len(calls.seen) == 1
             resume("Sales")
         finally:

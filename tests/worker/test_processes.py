@@ -73,7 +73,7 @@ def test_second_signal_aborts_and_returns_the_message(bench: Bench, tmp_path: Pa
 def test_two_processes_share_20_000_messages_exactly_once(postgresql_bench: Bench) -> None:
     bench = postgresql_bench
     prepare(bench, MAX_CONCURRENCY=8)
-    # Both run before the first message exists, so that a slow start is no unfair share.
+    # Both run before the first message exists, so that a slow start does not cause an unfair share.
     with worker_process(bench, "--log-format", "json") as one, worker_process(bench, "--log-format", "json") as two:
         for process in (one, two):
             wait_for_event(process, "worker_started")

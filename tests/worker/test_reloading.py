@@ -99,7 +99,7 @@ def test_code_that_cannot_be_imported_waits_for_the_next_change(bench: Bench, pr
         wait_for_log(process, "starts again when a file changes")
         project.write(CODE.format(version=3))
         project.send(bench, 1)
-        poll_until(lambda: handled(bench) == [(1, 3)], deadline=60, what="the mended code has handled it")
+        poll_until(lambda: handled(bench) == [(1, 3)], deadline=60, what="the corrected code has handled it")
         process.terminate()
         assert process.wait(60) == 0
 
@@ -145,7 +145,7 @@ def test_new_file_in_an_app_is_watched(tmp_path: Path, monkeypatch: pytest.Monke
     with modify_settings(INSTALLED_APPS={"append": "watched_app"}), watching_files(stop, note):
         try:
             new.write_text("")
-            # The first look that finds the file is no change.
+            # The first check that finds the file is not a change.
             poll_until(lambda: touched() and changed.is_set(), what="the change is noticed")
         finally:
             stop.set()
@@ -166,7 +166,7 @@ def test_folder_that_is_removed_during_a_look_does_not_end_the_watch(monkeypatch
     stop = StopSignal()
     with watching_files(stop, lambda _: None):
         try:
-            poll_until(lambda: len(looks) > 2, what="the files are looked at again")
+            poll_until(lambda: len(looks) > 2, what="the files are checked again")
         finally:
             stop.set()
 

@@ -58,7 +58,7 @@ def test_memory_of_this_process_is_known() -> None:
 
 
 def test_supervisor_replaces_a_process_at_once(tmp_path: Path) -> None:
-    """Exit code 4 is no crash: the process follows without a pause, and the last code counts."""
+    """Exit code 4 is not a crash: the next process follows without a pause, and the last code counts."""
     starts = tmp_path / "starts"
     child = f"""
 import os, sys

@@ -40,7 +40,7 @@ def test_only_one_of_many_workers_runs_a_check(bench: Bench) -> None:
             begin.wait(60)
             try:
                 found.append(mine.run_due())
-            except DatabaseError:  # SQLite: another one is at it
+            except DatabaseError:  # SQLite: another process holds the lock
                 found.append([])
         finally:
             connections.close_all()

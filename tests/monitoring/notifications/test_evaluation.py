@@ -130,7 +130,7 @@ def test_gap_in_the_samples_does_not_resolve_an_alert(evaluator: Evaluator, cloc
 
 def test_old_message_triggers_the_rule(evaluator: Evaluator, clock: Clock) -> None:
     rule(clock, kind="queue_older", threshold=90.5, throttle_seconds=0)
-    # Of a first message without a time nothing is known, so the alert stays.
+    # Nothing is known about a first message without a time, so the alert stays.
     for waiting, age, sent in ((1, None, 0), (1, 90.5, 0), (1, 91.0, 1), (1, None, 1), (0, None, 2)):
         sample(clock, waiting=waiting, head_age_seconds=age)
         evaluator.evaluate()

@@ -1,5 +1,5 @@
-// Submits the form of a confirmation page once per double click: the second submission would meet what the first one has changed,
-// and report a conflict for an action that was done.
+// Submits the form of a confirmation page only once on a double click: a second submission would conflict with the changes of the
+// first, and report an error for an action that was done.
 
 const AGAIN_MILLISECONDS = 1000;
 

@@ -180,7 +180,7 @@ def handle_task(message: dict[str, Any], context: MessageContext) -> None:
 def _row_of(message: dict[str, Any], *, in_transaction: bool) -> Row:
     found = rows()
     if in_transaction:
-        # Of two messages of one task, as after a retry by an operator, the second waits and finds it finished.
+        # If a task has two messages, as after a retry by an operator, the second waits and finds it finished.
         found = found.select_for_update()
     row = found.filter(pk=str(message.get("result_id"))).first()
     if row is None:

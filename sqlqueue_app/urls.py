@@ -1,4 +1,4 @@
-"""URLs that a project includes besides the admin: the metrics for Prometheus.
+"""URLs that a project includes in addition to the admin: the metrics for Prometheus.
 
 path("sqlqueue/", include("sqlqueue_app.urls"))
 """

@@ -212,7 +212,7 @@ def _end_task(message_id: str) -> bool:
 
 # An outcome and its state have the same name.
 _STATE_OF: Final = {each: MessageState[each.name] for each in MessageOutcome}
-# Of several copies the first in this order is reported.
+# If there are several copies, the first in this order is reported.
 _ORDER: Final = tuple(
     MessageState[name]
     for name in ("IN_PROGRESS", "WAITING", "DELAYED", "FAILED", "HANDLED", "RETRIED", "ARCHIVED", "GONE", "UNKNOWN")

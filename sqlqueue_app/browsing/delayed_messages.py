@@ -101,7 +101,7 @@ def read_delayed_page(table: DelayedTable, size: int, *, after: DelayedPosition 
 
 
 def read_from_page(table: DelayedTable, page: DelayedPage) -> Iterator[DelayedEntry]:
-    """The messages from a page to the end of the table, 500 for each statement; those that move meanwhile may be missing."""
+    """The messages from a page to the end of the table, 500 for each statement; those that move in the meantime may be missing."""
     yield from page.messages
     while page.next is not None:
         page = read_delayed_page(table, 500, after=page.next)

@@ -260,7 +260,7 @@ def read_section(section: type[T], value: object, at: KeyPath, findings: Finding
 
 @dataclass(frozen=True, slots=True)
 class _Alternative:
-    """The values that a union allows besides its first type: None, a word or a callable."""
+    """The values that a union allows in addition to its first type: None, a word or a callable."""
 
     expected: str
     matches: Callable[[object], bool]

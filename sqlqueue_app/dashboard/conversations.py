@@ -138,7 +138,7 @@ BAR_WIDTH: Final = 10
 # Below the heads of the lanes.
 _FIRST_ROW: Final = 76
 _LOOP: Final = 36
-# An arrow without a begin, for an unknown sender.
+# An arrow without a start, for an unknown sender.
 _STUB: Final = 70
 _MIN_BAR: Final = 18
 # The maximum width of a letter in labels, and the letters reserved for a state and its separator.

@@ -275,7 +275,7 @@ _BATCH: Final = 10_000
 
 
 def read_all_failures(settings: Settings) -> tuple[str, ...]:
-    """Index everything, for minutes in a long queue; returns the problems of unreadable queues. Raises DatabaseError."""
+    """Index everything, which takes minutes for a long queue; returns the problems of unreadable queues. Raises DatabaseError."""
     while True:
         state = catch_up(settings, limit=_BATCH, now=database_now(managed_alias()))
         if not state.is_behind:

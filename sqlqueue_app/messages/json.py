@@ -157,7 +157,7 @@ def _object_reader(kind: Any, names: str) -> Reader:
 
 
 def _spellings(member: Member, own: set[str], names: str) -> tuple[str, ...]:
-    """The exact names to look for first, without the names of other members."""
+    """The exact names to try first, without the names of other members."""
     spelled = dict.fromkeys((pascal(member.name), camel(member.name)))
     wanted = [*spelled, member.name, *member.aliases] if names != AS_IS else [member.name, *spelled, *member.aliases]
     return tuple(name for name in wanted if name == member.name or name not in own)

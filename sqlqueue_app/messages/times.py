@@ -92,7 +92,7 @@ def parse_timespan(text: str) -> timedelta:
 
 
 def _parts(duration: timedelta) -> tuple[timedelta, int, int, int]:
-    """The absolute duration, and its hours, minutes and seconds besides days; WireFormatError beyond the range of .NET."""
+    """The absolute duration, and its hours, minutes and seconds without days; WireFormatError beyond the range of .NET."""
     size = abs(duration)
     if size > _MAX_TIMESPAN:
         raise WireFormatError(f"the duration {duration!r} is longer than .NET can hold ({_MAX_TIMESPAN!r})")

@@ -150,7 +150,7 @@ def _instances(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
 
 
 def _waiting(waiting: int) -> Details:
-    """The number of waiting messages, for texts that add more."""
+    """The number of waiting messages, as an addition to other texts."""
     words = f"; messages waiting: {waiting}, and no live instance receives them" if waiting else ""
     return {"waiting": waiting, "effect": "waiting" if waiting else "", "also": words}
 

@@ -226,7 +226,7 @@ class _Run:
                 return
 
     def _wait(self) -> bool:
-        """Wait for the next round, and stop an idle session meanwhile; returns whether to stop."""
+        """Wait for the next round, and stop an idle session during the wait; returns whether to stop."""
         left = self._options.every_seconds
         until_idle = self._session.stop_if_idle()
         if until_idle is not None and until_idle < left:

@@ -59,7 +59,7 @@ class Auditing:
         retry = incoming.headers.get(names.RETRY_UNIQUE_MESSAGE_ID) if self._acknowledges else None
         acknowledge = incoming.headers.get(names.RETRY_ACKNOWLEDGEMENT_QUEUE) if retry else None
         sent: list[OutgoingMessage] = []
-        # Of a claim check only the header is kept: its file is deleted with the handled message.
+        # A claim check keeps only its header: its file is deleted with the handled message.
         if self._queue is not None and began is not None:
             sent.append(OutgoingMessage(self._queue, self._audit_headers(row, incoming, began, bool(acknowledge)), row.body or b""))
         if retry and acknowledge:

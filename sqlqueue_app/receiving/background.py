@@ -87,7 +87,7 @@ class _SteadyScheduler(BaseScheduler):  # type: ignore[misc]
             while not self._stopping.is_set():
                 self._follow_clock()
                 seconds = self._process_jobs()
-                # If the clock was changed meanwhile, the wait was computed with both times.
+                # If the clock has changed in the meantime, the wait was computed from both times.
                 if not self._follow_clock():
                     self._woken.wait(seconds)
                 self._woken.clear()

@@ -152,7 +152,7 @@ class ReceivingEndpoint:
         return policy
 
     def _handlers(self) -> list[Handler]:
-        """The handlers with what the settings add to them."""
+        """The handlers with the options that the settings add."""
         setting = f"MIDDLEWARE of endpoint {self.name!r}"
         middleware = load_middleware(self.config.middleware, setting=setting)
         own = [*handlers_of(self.config.handlers), *task_handlers(self.settings, self.name)]
@@ -357,7 +357,7 @@ class ReceivingEndpoint:
             )
 
     def check_tables(self, queues: list[ReceivingQueue]) -> None:
-        """Check driver and tables before receiving. QueueNotFound names all missing ones; what is merely slow is logged."""
+        """Check driver and tables before receiving. QueueNotFound names all missing ones; merely slow tables are logged."""
         check_driver(queues[0].table)
         planned = [PlannedTable(TableKind.QUEUE, queue.table.address) for queue in queues]
         planned.append(PlannedTable(TableKind.QUEUE, self._error_address()))

@@ -258,7 +258,7 @@ class ErrorQueue:
 
 
 def _identity(address: QueueAddress) -> tuple[str | None, ...]:
-    """Equal for addresses of one table: only PostgreSQL tells upper and lower case apart, and trailing spaces."""
+    """Equal for addresses of one table: only PostgreSQL distinguishes upper and lower case, and trailing spaces."""
     parts = (address.catalog, address.schema, address.table)
     return parts if address.form == "postgresql" else tuple(part and part.rstrip().casefold() for part in parts)
 

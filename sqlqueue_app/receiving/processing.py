@@ -448,7 +448,7 @@ class MessageProcessor:
             try:
                 hook()
             except BaseException:
-                # Such as SystemExit: the message is done, and the worker goes on.
+                # Such as SystemExit: the message is done, and the worker continues.
                 text = "an on_commit hook failed; the message stays committed"
                 logger.exception(text, extra=self.config.log_extra("on_commit_hook_failed", message_id))
 

@@ -478,7 +478,7 @@ def listening(alias: str, wake_ups: Iterable[WakeUp | None], stop: StopSignal, *
         yield
 
 
-# A turn is for batches of a few milliseconds. A longer batch waits for something, and others can work meanwhile.
+# A turn is for batches of a few milliseconds. A longer batch waits for something, and others can work during that time.
 TURN_SECONDS: Final = 0.02
 # The handler of the holder may wait for what this thread holds, so no thread waits for its turn for longer.
 TURN_WAIT_SECONDS: Final = 0.05

@@ -71,7 +71,7 @@ class SagaAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return [] if field.is_relation else [f"{field.name}__startswith"]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """The state of the project, then what is known of the process."""
+        """The state that the project defines, then the facts of the process."""
         ours = [field.name for field in Saga._meta.get_fields() if field.name not in _HIDDEN]
         state = [field.name for field in self.model.own_fields()]
         return [

@@ -203,7 +203,7 @@ class SeparateDispatcher(Dispatcher):
     ) -> None:
         super().__init__(alias, book, endpoint=endpoint, claim_checks=claim_checks)
         self.second = SecondConnections(alias)
-        """The second connections, for what else must not join the thread's transaction."""
+        """The second connections, for other work that must not join the thread's transaction."""
 
     def dispatch_each(self, groups: Sequence[Sequence[OutgoingMessage]], *, begun: bool = False) -> None:
         """Insert as Dispatcher.dispatch_each, but never inside the caller's transaction, whatever `begun` is."""

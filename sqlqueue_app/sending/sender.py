@@ -306,7 +306,7 @@ class Sender:
     def write(self, messages: Sequence[OutgoingMessage]) -> None:
         """Write now, in the transaction of the queue's alias if one is open; if only another alias has one, when that commits."""
         handled = current_handling()
-        # Read once: in a thread with a copy of the context, the handler may end meanwhile.
+        # Read once: in a thread with a copy of the context, the handler may end at any time.
         if handled is not None and (collect := handled.collect) is not None:
             collect(messages)
         else:

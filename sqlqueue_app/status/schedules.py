@@ -269,7 +269,7 @@ class _Entry:
         return True
 
     def pass_over(self, alias: str, now: datetime) -> None:
-        """Leave out the times up to now: nothing is to be sent for them."""
+        """Leave out the times up to now: nothing will be sent for them."""
 
     def soon(self, now: datetime) -> datetime | None:
         """The next time of a short interval."""

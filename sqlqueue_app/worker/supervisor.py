@@ -235,7 +235,7 @@ class Supervisor:
             return child.process
 
     def _ends_permanently(self, child: _Child, process: subprocess.Popen[bytes], crashes: CrashCounter) -> bool:
-        """Wait for the end of the child. Returns False, after the pause, if it is to be restarted."""
+        """Wait for the end of the child. Returns False, after the pause, if it must be restarted."""
         began = self._clock()
         code = process.wait()
         with self._lock:

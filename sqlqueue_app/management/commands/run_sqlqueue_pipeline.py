@@ -141,7 +141,7 @@ class Command(SqlQueueCommand):
                 self.stdout.flush()
                 if requests is None:
                     return
-                # the server may drop them meanwhile
+                # the server may drop them in the meantime
                 connections.close_all()
                 if not _is_requested(requests, stop, warm.stop_if_idle):
                     return

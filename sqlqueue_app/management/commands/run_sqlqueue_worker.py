@@ -257,7 +257,7 @@ class Command(SqlQueueCommand):
                 with stop_on_signals(stop), _staying_on(affinity, 0):
                     run_worker(settings, chosen, stop, affinity=_adaptive(affinity, 0))
         except WorkerFailed as error:
-            # not final: a supervisor starts this process again, and its siblings go on
+            # not final: a supervisor starts this process again, and its siblings continue
             raise CommandError(str(error), returncode=EXIT_FAILED) from error
         finally:
             remove_logging(handler)
@@ -297,7 +297,7 @@ class Command(SqlQueueCommand):
                 loads_settings=bool(django_settings.LOGGING or django_settings.LOGGING_CONFIG != _LOGGING_CONFIG_OF_DJANGO),
             )
         else:
-            # Python code that calls the command goes on after it.
+            # Python code that calls the command continues after it.
             code = supervise(own_command_line(), processes)
         if code:
             # The child has printed the reason in a line of its own.

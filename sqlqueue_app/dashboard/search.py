@@ -131,8 +131,7 @@ class LakeSearchAdmin(PageAdmin):
         is_file = bool(lists.wanted_format(request))
         query = form.query(in_utc(timezone.now()), Cursor.read(request.GET.get("after", "")), EXPORTED if is_file else PAGE_SIZE)
         lake = known_lake(get_settings(), since=query.since and query.since.date(), until=query.until and query.until.date())
-        seconds = EXPORT_SECONDS if is_file else SECONDS
-        found, problem = _read(lake, lambda where: search(where, lake.files, query, seconds=seconds))
+        found, problem = _read(lake, lambda where: search(where, lake.files, query, seconds=EXPORT_SECONDS if is_file else SECONDS))
         results = found or Results()
         if is_file:
             answer = lists.export(request, "old messages", COLUMNS, results.messages)
@@ -148,6 +147,7 @@ class LakeSearchAdmin(PageAdmin):
             results=results,
             matched=len(results.messages) if results.count is None else results.count,
             is_first=query.after is None,
+            exported=EXPORTED,
             table=table(_("Archived messages, newest first"), self._columns(), results.messages) if results.messages else None,
             **(empty_lake(self) if lake.is_empty else {"runs_url": self.url_of(PipelineRun)}),
             **(extra_context or {}),

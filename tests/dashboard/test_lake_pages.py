@@ -162,6 +162,8 @@ def test_results_are_paginated(lake: Path, monkeypatch: pytest.MonkeyPatch) -> N
     second = page_at(f"{SEARCH}{following}")
     assert "m 3" in second.text()
     assert "m 1" not in second.text()
+    assert "A file contains at most 5,000 messages." in page_at(f"{SEARCH}?period=all", "superuser").text()
+    assert "A file contains" not in page_at(f"{SEARCH}{following}", "superuser").text()
 
 
 def test_unfinished_search_can_be_continued(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,6 +172,12 @@ def test_map_shows_endpoints_and_edges(computed: QueueDatabase) -> None:
     assert rows("map/")[0]["critical_p95"] == pytest.approx(2.0, rel=0.025)
 
 
+@pytest.mark.parametrize("part", ["map/", "groups/"])
+def test_pages_without_minutes_state_that_they_count_hours(computed: QueueDatabase, part: str) -> None:
+    assert "Counted in whole hours (UTC)." in page(f"{part}?period=1d").text()
+    assert "Counted in whole hours" not in page(f"{part}?period=7d").text()
+
+
 def test_usage_and_notable_messages_are_shown(computed: QueueDatabase) -> None:
     text = page("usage/?period=7d").text()
     assert "Sales 12 3 4.0 KiB" in text

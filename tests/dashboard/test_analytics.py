@@ -249,7 +249,7 @@ def test_chart_of_a_day_has_a_limited_number_of_points() -> None:
     assert [flow.lines[0].path.count("L") + 1, critical.lines[0].path.count("L") + 1] == [MAX_POINTS, MAX_POINTS]
     assert "between 0.10/s and 0.11/s" in flow.lines[0].summary
     assert "25.0 %" in failing.lines[0].summary
-    assert over_time[minutes[0]].processed == 6, "what was read stays as it is"
+    assert over_time[minutes[0]].processed == 6, "resampling must not change what was read"
     assert {text for _x, text in flow.x_axis} >= {"18:00", "00:00", "06:00"}
 
 
@@ -262,7 +262,7 @@ def test_chart_of_an_hour_has_every_minute() -> None:
 
 @pytest.mark.parametrize(("last", "rate"), [("12:00", "1.0/s"), ("12:01", "0.33/s")])
 def test_rate_of_the_last_step_ends_with_the_data(last: str, rate: str) -> None:
-    """The page is shown minutes after the pipeline; the later minute is that of a worker whose clock is ahead."""
+    """The page is shown minutes after the pipeline ran; the later minute comes from a worker whose clock is ahead."""
     until = datetime(2026, 11, 22, 12, 0, 20, tzinfo=UTC)
     queries = RollupQuery.until(until + timedelta(minutes=2), timedelta(hours=1), 60, counted_until=until)
     at = datetime.fromisoformat(f"2026-11-22 {last}+00:00")

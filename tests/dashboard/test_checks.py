@@ -230,7 +230,7 @@ def test_overview_shows_failing_unmuted_checks(queue_database: QueueDatabase) ->
     assert first.index("payment gateway") < first.index("The clock of the machine mill differs")
     assert "quiet" not in first
     assert "said elsewhere" not in first
-    assert "Checks 2 failing and not muted" in text, "as many as alerts"
+    assert "Checks 2 failing and not muted" in text, "the number of alerts"
 
 
 def test_many_results_take_few_statements(postgresql_database: QueueDatabase) -> None:

@@ -145,11 +145,11 @@ def test_waiting_messages_of_unreadable_queues_are_not_zero(queue_database: Queu
     table(queue_database, "Sales").send([message()])
     assert tile("Waiting") == ("warning", "≥ 1 in main queues and satellites")
     text = Markup(client_of("viewer").get("/admin/sqlqueue_app/endpoint/").content.decode()).text()
-    assert re.search(r"Sales \w+ not known", text), "not the part of one queue"
+    assert re.search(r"Sales \w+ not known", text), "the number of one queue alone is not the total"
 
 
 def test_overview_without_its_own_tables_is_not_fine(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as after an update of the package without `migrate`."""
+    """The tables are missing after an update of the package without `migrate`."""
     install(queue_database)
     instance(callback_queue=None)
     assert "Nothing needs attention." in page().text()
@@ -165,7 +165,7 @@ def test_overview_without_its_own_tables_is_not_fine(queue_database: QueueDataba
 
 
 def test_message_that_has_just_become_due_is_not_overdue(queue_database: QueueDatabase) -> None:
-    """As on the page of delayed messages, and in its file."""
+    """The overview, the page of delayed messages and its file agree."""
     install(queue_database)
     delay(queue_database, datetime.now(UTC) - timedelta(seconds=5))
     writer = client_of("writer")
@@ -230,7 +230,7 @@ def test_exact_number_of_failures_is_no_estimate_in_a_long_error_queue(sqlite_da
 
 
 def test_alert_about_failures_counts_messages_like_the_tile(queue_database: QueueDatabase) -> None:
-    """The rows of earlier attempts are in the error queue, too."""
+    """The error queue also has the rows of earlier attempts."""
     install(queue_database)
     rows = [failed("m-1"), failed("m-1", at=FAILED_AT + timedelta(minutes=1)), failed("m-2")]
     table(queue_database, "error").send(rows)
@@ -241,7 +241,7 @@ def test_alert_about_failures_counts_messages_like_the_tile(queue_database: Queu
     assert level.text.startswith("failed messages in error: 2;")
     table(queue_database, "error").send([failed("m-3")])
     (level,) = [each for each in read_health(get_settings()).findings if each.check == "failed"]
-    assert "failed messages in error: 4" in level.text, "as many rows, until the new one is indexed"
+    assert "failed messages in error: 4" in level.text, "the number of rows, until the new one is indexed"
 
 
 def test_page_takes_few_statements(postgresql_database: QueueDatabase) -> None:

@@ -249,7 +249,7 @@ def test_pages_take_few_statements(installed: QueueDatabase) -> None:
         assert len(queues) + others <= 15
     text = page_at(NIGHTLY).text()
     assert "m-29" in text
-    assert "m-9" not in text.split(), "the last twenty"
+    assert "m-9" not in text.split(), "only the last twenty runs are shown"
 
 
 def test_state_of_a_schedule_that_is_over_or_late(installed: QueueDatabase) -> None:

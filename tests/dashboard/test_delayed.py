@@ -110,7 +110,7 @@ def test_messages_of_a_table_are_listed(queue_database: QueueDatabase) -> None:
     assert "2031-01-02 03:04:05 unknown Poison" in text
     assert found.inline == []
     assert len(found.find("input", type="checkbox")) == 3
-    assert page(f"{LIST}Sales/").find("input", type="checkbox"), "the name of the endpoint does as well"
+    assert page(f"{LIST}Sales/").find("input", type="checkbox"), "the name of the endpoint works too"
 
 
 def test_delivered_message_can_be_searched_for(queue_database: QueueDatabase) -> None:
@@ -160,13 +160,13 @@ def test_chosen_messages_are_delivered_and_recorded(queue_database: QueueDatabas
     asking = page(f"{SALES}deliver/?ids={keys[0]}&ids={keys[1]}&ids={lost}&ids=x", "writer")
     assert "Deliver 2 messages now" in asking.text()
     assert "Stays: the message is on its way to 'Nowhere'" in asking.text()
-    assert waiting(queue_database) == 4, "nothing has happened yet"
+    assert waiting(queue_database) == 4, "the page only asks for confirmation"
     answer = client_of("writer").post(f"{SALES}deliver/", {**CONFIRMED, "ids": [*keys[:2], lost]}, follow=True)
     assert '<li class="warning">2 messages were delivered. 1 stays: the message is on its way to' in answer.content.decode()
     assert table(queue_database, "Sales").depth().waiting == 2
     assert post(f"{SALES}deliver/", ids=lost)[0] == 409
-    assert post(f"{SALES}deliver/", ids=keys[0])[0] == 409, "it is gone"
-    assert post(f"{SALES}deliver/")[0] == 409, "none is chosen"
+    assert post(f"{SALES}deliver/", ids=keys[0])[0] == 409, "it was already delivered"
+    assert post(f"{SALES}deliver/")[0] == 409, "no message is chosen"
     assert recorded() == [("writer", "deliver_now", "Sales.Delayed", "done", 2)]
 
 
@@ -194,7 +194,7 @@ def test_lists_are_exported(queue_database: QueueDatabase) -> None:
     assert (row["messages"], row["overdue"], row["next_due"]) == (60, 0, "2030-01-01T00:00:00.000Z")
     answer = client_of("writer").get(f"{SALES}?format=json")
     rows = json.loads(answer.getvalue())
-    assert len({each["key"] for each in rows}) == 60, "all of them, not a page"
+    assert len({each["key"] for each in rows}) == 60, "all messages, not one page"
     assert rows[0]["kind"] == "deferred"
     answer = client_of("writer").get(f"{SALES}?format=csv")
     assert "'=1+1" in answer.getvalue().decode()
@@ -209,7 +209,7 @@ def test_endpoint_of_any_name_has_a_page(sqlite_database: QueueDatabase, name: s
     assert name in found.text()
     assert found.inline == []
     form = found.find("button", type="submit")
-    assert not any(each.get("formaction") for each in form), "a viewer may do neither"
+    assert not any(each.get("formaction") for each in form), "a viewer may neither deliver nor cancel"
     buttons = [each for each in page(link, "writer").find("button", type="submit") if each.get("formaction")]
     assert len(buttons) == 2
     assert post(str(buttons[0]["formaction"]), ids="1")[0] == 200

@@ -76,7 +76,7 @@ def test_list_shows_the_activity_of_each_endpoint(queue_database: QueueDatabase)
 
 
 def test_replaced_process_is_no_warning(queue_database: QueueDatabase) -> None:
-    """Like the check of processes, which passes once another process has started."""
+    """The check of processes agrees: it passes once another process has started."""
     install(queue_database)
     process(callback_queue=None, silent=timedelta(minutes=2))
     assert "Sales Dead 0" in page().text()

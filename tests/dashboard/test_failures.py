@@ -114,7 +114,7 @@ def test_group_leads_to_the_messages_that_its_row_counts(filled: QueueDatabase) 
 
 
 def parts_of(url: str) -> set[tuple[str, ...]]:
-    """The page of a URL and each parameter with its value; their combinations would be thousands."""
+    """The page of a URL and each parameter with its value; there are too many combinations to visit."""
     parts = urlsplit(url)
     return {(parts.path,), *((parts.path, *each) for each in parse_qsl(parts.query, True) if each[0] != "back")}
 
@@ -271,7 +271,7 @@ def test_all_pages_are_linked(filled: QueueDatabase) -> None:
 
 @pytest.mark.parametrize("path", ["", "messages/", f"group/{GROUP}/", f"{ONE}/"])
 def test_index_is_written_by_the_clock_of_the_database(filled: QueueDatabase, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    """That of a web host may differ: notifications would miss a group that is older than the rule or the last group."""
+    """The clock of a web host may differ: notifications would miss a group that seems older than the rule or the last group."""
     ahead = timezone.now() + timedelta(hours=1)
     monkeypatch.setattr("sqlqueue_app.dashboard.failures.utc_now", lambda: ahead)
     client_of("writer").get(FAILURES + path)
@@ -282,7 +282,7 @@ def test_index_is_written_by_the_clock_of_the_database(filled: QueueDatabase, mo
 
 def test_missing_row_is_noted_by_the_clock_of_the_database(filled: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     page()
-    # The page's update of the index leaves this queue to the page of the message.
+    # From here on, the update of the index skips this queue, so that the page of the message finds the missing row.
     install(filled, ENDPOINTS={"Sales": {"ERROR_QUEUE": "errors"}})
     table(filled, "error").purge()
     ahead = timezone.now() + timedelta(hours=1)
@@ -399,7 +399,7 @@ def test_page_takes_few_statements(filled: QueueDatabase, path: str) -> None:
 
 
 def test_first_failure_of_a_group_is_older_than_its_retry(filled: QueueDatabase) -> None:
-    """As on the list of groups, and like the begin of the alert."""
+    """The list of groups shows the same time, and so does the start of the alert."""
     table(filled, "error").send([failed(at=FAILED_AT + timedelta(minutes=30))])
     page()
     found = FailedMessage.objects.get()

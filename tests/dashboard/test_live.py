@@ -51,7 +51,7 @@ def test_unchanged_page_is_answered_with_304(filled: QueueDatabase, page: str) -
 
 @pytest.mark.parametrize("page", PAGES)
 def test_badges_of_the_navigation_are_sent(filled: QueueDatabase, page: str) -> None:
-    """With the numbers of the whole page, also those that the page counts itself."""
+    """The badges have the numbers of the whole page, including those that the page itself counts."""
     client = client_of("viewer")
     first = client.get(page, headers=LIVE)
     fail(filled, [failed_row(), failed_row()])
@@ -109,7 +109,7 @@ def test_kept_list_of_instances_needs_its_own_permission(filled: QueueDatabase, 
 
 
 def test_page_of_django_may_be_unchanged_too(filled: QueueDatabase) -> None:
-    """An empty list, too."""
+    """This includes an empty list."""
     client, page = client_of("superuser"), INSTANCES
     Instance.objects.all().delete()
     first = client.get(page, headers=LIVE)

@@ -157,11 +157,11 @@ def test_pages_share_their_snapshots_of_queues(sqlite_database: QueueDatabase, c
     live(client, "/admin/sqlqueue_app/endpoint/")
     list_of_queues = live(client, OVERVIEW)
     assert "Sales" in of_settings
-    assert set(counted_tables).isdisjoint(of_settings), "the list has queues of others besides"
+    assert set(counted_tables).isdisjoint(of_settings), "the list also counts queues that are not in the settings"
     assert b"Sales" in list_of_queues.content
 
     client.get(OVERVIEW)
-    assert of_settings <= set(counted_tables), "who loads a page himself has them counted"
+    assert of_settings <= set(counted_tables), "loading a whole page counts them again"
     counted_tables.clear()
     clock.seconds = SNAPSHOT_SECONDS + 0.1
     live(client, f"{DASHBOARD}?period=1d")
@@ -185,10 +185,10 @@ def test_pages_share_their_snapshots_of_delayed_tables(
     live(client, OVERVIEW)
     assert [number for number in sizes if number] == [1]
     client.get(OVERVIEW)
-    assert [number for number in sizes if number] == [1, 1], "who loads a page himself has them counted"
+    assert [number for number in sizes if number] == [1, 1], "loading a whole page counts them again"
 
 
-# --- by itself ------------------------------------------------------------------------------------------------------------------
+# --- the cache alone --------------------------------------------------------------------------------------------------------------
 
 
 class _Anonymous:
@@ -278,7 +278,7 @@ def test_cache_has_a_bounded_size() -> None:
     assert len(answers._answers) <= MAX_KEPT
 
 
-# --- what all of them cost, and as of when they are -------------------------------------------------------------------------------
+# --- the time budget, and the time of the data ------------------------------------------------------------------------------------
 
 
 class Costly:

@@ -162,7 +162,7 @@ def test_retry_into_a_paused_or_unmanned_queue_is_hinted(queue_database: QueueDa
     worker.delete()
     assert hints(page) == [no_worker]
     table(queue_database, "error").send([acknowledgement(found.pk)])
-    assert hints(page) == [], "nothing waits any more"
+    assert hints(page) == [], "no message waits"
 
 
 def test_page_takes_few_statements(sqlite_database: QueueDatabase) -> None:

@@ -107,7 +107,7 @@ def merged(queries: Iterable[str]) -> list[str]:
     return found
 
 
-# For the pages of actions, which read few parameters, and none because of another.
+# For the pages of actions, which read few parameters, each independently of the others.
 MERGED = merged(QUERIES)
 
 
@@ -253,7 +253,7 @@ def found_in_the_lake(kind: str, word: str) -> bool:
 
 def test_searching_archived_bodies_needs_the_permission(with_bodies: QueueDatabase) -> None:
     for kind in EVERYBODY[2:]:
-        assert found_in_the_lake(kind, "plain text"), "headers are for everybody who may see queues"
+        assert found_in_the_lake(kind, "plain text"), "every user who may see queues may search headers"
         assert found_in_the_lake(kind, SECRET) == (kind in ("writer", "admin", "superuser")), kind
     page = Markup(client_of("viewer").get("/admin/sqlqueue_app/lakesearch/").content.decode()).text()
     assert "Text in headers" in page

@@ -86,7 +86,7 @@ def test_schedule_is_run_manually(queue_database: QueueDatabase) -> None:
     assert "a worker sends it within 10 seconds" in text
     assert "A run was requested 0 s ago" in text or "A run was requested 1 s ago" in text
     assert f"{NIGHTLY}cancel-run/" in page(kind="admin").links
-    assert post(f"{NIGHTLY}run/")[0] == 409, "it is asked for"
+    assert post(f"{NIGHTLY}run/")[0] == 409, "it is already requested"
     assert worker.send_due() == 1
     assert "run manually:" in page().text()
     (row,) = table(queue_database, "Sales").peek(10)

@@ -55,7 +55,7 @@ def test_each_event_lists_its_subscribers_and_problems(queue_database: QueueData
     assert "SubscriptionPage.Other No handler Sales Sales no handler for it" in text
     assert "Billing Billing no live process" in text
     assert "Gone Gone@nowhere its queue does not exist no live process not in the settings of this site" in text
-    assert "Sales Sales Unsubscribe You need the permission" in text, "nothing is odd about it, and a viewer may not end it"
+    assert "Sales Sales Unsubscribe You need the permission" in text, "it has no problem, and a viewer may not remove it"
     assert found.inline == []
     odd = page(f"{LIST}?orphans=1").text()
     assert "Sales Sales Unsubscribe" not in odd

@@ -84,7 +84,7 @@ def test_german_uses_one_word_for_each_term() -> None:
     other_words = re.compile("lebende|lebt|Datensee|abgeschaltet|abschalten|aktivieren|ungelöst|Operation")
     assert [text for entry in catalog("de") for _original, text in texts_of(entry) if other_words.search(text)] == []
     german = {entry.msgid: entry.msgstr for entry in catalog("de")}
-    # One word for two terms: the outcome of a run is not what leaves a queue.
+    # Two terms must not share a word: the outcome of a run is not what leaves a queue.
     assert [pair for pair in (("Out", "Outcome"), ("Overview", "Summary")) if german[pair[0]] == german[pair[1]]] == []
     with translation.override("de"):
         condition = describe_condition(NotificationRule(kind=NotificationKind.INSTANCES_BELOW))

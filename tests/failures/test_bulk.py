@@ -243,7 +243,7 @@ def test_reasons_are_stored_once_and_read_in_any_language(shop: QueueDatabase) -
 
 @pytest.mark.parametrize("kind", ["archive", "retry", "delete"])
 def test_message_belongs_to_the_operation_that_changed_it(shop: QueueDatabase, kind: str) -> None:
-    """Not to one that comes too late in the same second: the clock has no smaller unit."""
+    """An operation that comes too late in the same second does not get it, although the clock has no smaller unit."""
     now = database_now(managed_alias())
     wanted = FailureSelection(ids=tuple(each.pk for each in fail(shop, [failed_row()])))
 

@@ -123,7 +123,7 @@ def test_message_that_cannot_be_retried_stays_with_the_reason(shop: QueueDatabas
 
 
 def test_error_queue_in_other_case_is_no_target(sqlite_database: QueueDatabase) -> None:
-    """There, and on SQL Server, it is the same table."""
+    """On SQLite, and on SQL Server, it is the same table."""
     install_sales(sqlite_database)
     (failure,) = fail(sqlite_database, [failed_row(failed_q="ERROR")])
 
@@ -211,7 +211,7 @@ def test_retry_to_header_names_a_forwarding_queue(shop: QueueDatabase) -> None:
 
 
 def test_retry_from_a_former_error_queue_is_acknowledged_in_the_present_one(shop: QueueDatabase) -> None:
-    """The former one is no longer read."""
+    """No worker reads the former error queue."""
     row = failed_row(more={names.PROCESSING_ENDPOINT: "Sales"})
     failures = fail(shop, [row, failed_row(more={names.PROCESSING_ENDPOINT: "Elsewhere"})])
     install_sales(shop, ENDPOINTS={"Sales": {"CALLBACKS": False, "ERROR_QUEUE": "errors"}})

@@ -334,7 +334,7 @@ def test_deeply_nested_dataclasses_are_read_or_refused() -> None:
     try:
         found = deserialize(body, JSON, play.Node)
     except MessageBodyError as error:
-        assert "nested too deeply" in str(error)  # noqa: PT017 - how deep is too deep, Python decides
+        assert "nested too deeply" in str(error)  # noqa: PT017 - Python decides how deep is too deep
     else:
         assert found.name == "n"
 

@@ -77,8 +77,8 @@ def test_paused_endpoint_is_an_alert(bench: Bench, calls: Calls, counting: objec
         poll_until(lambda: instance_states() == ["alive"], what="a worker")
         assert alerts().are_none
         pause("Sales", by="anna")
-        poll_until(lambda: instance_states() == ["paused"], what="it has paused")
-        assert alerts().are_none, "for five minutes, while nothing waits"
+        poll_until(lambda: instance_states() == ["paused"], what="the worker has paused")
+        assert alerts().are_none, "no alert for five minutes if no message waits"
         Instance.objects.update(paused_since=datetime.now(UTC) - 6 * MINUTE)
         one_alert("paused", "Endpoint Sales : Paused by anna; messages waiting: 0.")
         Instance.objects.update(paused_since=datetime.now(UTC))
@@ -88,7 +88,7 @@ def test_paused_endpoint_is_an_alert(bench: Bench, calls: Calls, counting: objec
         assert "Sales main Sales Paused" in states("queue")
         assert "Sales Paused" in states("endpoint")
         resume("Sales", by="bert")
-        poll_until(lambda: calls.seen and instance_states() == ["alive"], what="it receives again")
+        poll_until(lambda: calls.seen and instance_states() == ["alive"], what="the worker receives again")
         assert alerts().are_none
     kinds = [(each.kind, each.details["by"]) for each in Event.objects.filter(kind__startswith="endpoint_").order_by("id")]
     assert kinds == [("endpoint_paused", "anna"), ("endpoint_resumed", "bert")]
@@ -101,7 +101,7 @@ def test_messages_without_a_receiver_are_an_alert(bench: Bench, calls: Calls, co
     found = one_alert("no_live_instance", "Endpoint Sales : No live worker; messages waiting: 1")
     assert SALES in found.links
     with Running(bench):
-        poll_until(lambda: calls.seen and instance_states() == ["alive"], what="it is handled")
+        poll_until(lambda: calls.seen and instance_states() == ["alive"], what="the message is handled")
         assert alerts().are_none
 
 
@@ -125,7 +125,7 @@ def test_messages_for_a_send_only_endpoint_are_an_alert(bench: Bench, by: str) -
 
 
 def test_process_that_has_just_paused_receives_nothing(bench: Bench) -> None:
-    """Its row has the threads of its last heartbeat until the next one."""
+    """Until the next heartbeat, its row shows the threads of the last one."""
     instance(callback_queue=None, threads={"Sales": 1}, silent=IN_AN_HOUR)
     pause("Sales", by="anna")
     put(bench, 1)
@@ -193,7 +193,7 @@ def test_unpurged_expired_messages_are_an_alert(bench: Bench) -> None:
     watching.run_for(1200)
     one_alert("expired", "Queue Sales : More than 1,000 expired messages have been waiting for 15 minutes.")
     bench.table("Sales").purge()
-    assert alerts().are_none, "the page counts them itself"
+    assert alerts().are_none, "the page counts the messages itself"
     watching.run_for(180)
     assert alerts().are_none
 
@@ -217,7 +217,7 @@ def test_late_recurring_message_is_an_alert(bench: Bench) -> None:
 def test_failed_messages_are_an_alert_until_archived(bench: Bench, failing: Calls) -> None:
     with Running(bench):
         bench.put_message("Test.Message")
-        poll_until(lambda: FailedMessage.objects.exists(), deadline=60, what="it is in the index")
+        poll_until(lambda: FailedMessage.objects.exists(), deadline=60, what="the failure is in the index")
         found = one_alert("failed", "Queue error : Failed messages that wait for a decision: 1.", "The newest: LookupError")
         assert "/admin/sqlqueue_app/failedmessage/" in found.links
         (failed,) = FailedMessage.objects.all()
@@ -274,7 +274,7 @@ def test_killed_process_is_one_alert_until_it_has_a_successor(bench: Bench) -> N
         bench.table(queue).purge()
     with worker_process(bench, "--log-format", "json") as process:
         wait_for_event(process, "worker_started")
-        poll_until(lambda: alerts().are_none, deadline=60, what="it has a successor and no alert remains")
+        poll_until(lambda: alerts().are_none, deadline=60, what="a successor runs and no alert remains")
         poll_until(lambda: CheckResult.objects.exists(), deadline=60, what="checks were run")
         stop_in_order(process)
     set_minimum("Sales", 0, actor=Actor("anna"))
@@ -326,5 +326,5 @@ def test_stopped_web_process_is_not_dead(bench: Bench, requesting_process: subpr
     assert str(requesting_process.pid) not in states("instance")
     with Running(bench):
         poll_until(
-            lambda: not Instance.objects.filter(pid=requesting_process.pid).exists(), deadline=60, what="a worker deletes it"
+            lambda: not Instance.objects.filter(pid=requesting_process.pid).exists(), deadline=60, what="a worker deletes the row"
         )

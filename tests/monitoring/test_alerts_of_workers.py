@@ -174,7 +174,7 @@ def test_unsendable_recurring_message_is_reported_until_sent(sqlite_bench: Bench
         assert badge("queue") == 1
         worker.until_notified("raised", "sqlqueue.schedules: minutely")
         sqlite_bench.install_queues("Elsewhere")
-        poll_until(lambda: sqlite_bench.rows("Elsewhere"), deadline=DEADLINE, what="the worker sends it")
+        poll_until(lambda: sqlite_bench.rows("Elsewhere"), deadline=DEADLINE, what="the worker sends the message")
         worker.until(lambda: alerts().are_none, what="nothing needs attention")
         worker.until_notified("resolved", "sqlqueue.schedules: minutely")
         assert len(sent_changes()) == 2

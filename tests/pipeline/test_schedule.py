@@ -79,7 +79,7 @@ def test_pipeline_starts_at_each_tick(
     assert worker.poll()
     assert not worker.poll()
     poll_until(lambda: mark.exists() and mark.read_text() == "x", what="the first run")
-    poll_until(lambda: worker._child is None or worker._child.poll() is not None, what="its end")
+    poll_until(lambda: worker._child is None or worker._child.poll() is not None, what="the end of the first run")
     clock.go(minutes=11)
     assert worker.poll()
     poll_until(lambda: mark.read_text() == "xx", what="the second run, once for two ticks")
@@ -171,7 +171,7 @@ run()
 while sys.stdin.readline():
     run()
 """
-# Reads one request, and ends in order without a run for it, as a process whose session has just been idle for too long.
+# Reads one request and exits normally without running it, like a process whose session has just been idle for too long.
 END_EARLY = """
 import sys
 open(sys.argv[1], "a").write("x")

@@ -78,7 +78,7 @@ def test_process_keeps_its_java_between_runs(sqlite_database: QueueDatabase, tmp
 
 
 def threads_of(pid: int) -> int:
-    """The threads of a process. Its parent learns of its end only when the first one is alone."""
+    """The number of threads of a process. Its parent can see its end only when the main thread is the last one."""
     return len(list(Path(f"/proc/{pid}/task").glob("*")))
 
 
@@ -99,7 +99,7 @@ class Sessions:
 
 
 class Waits(StopSignal):
-    """A stop whose waits advance a clock and return at once; the last one sets it."""
+    """A stop signal whose waits advance a clock and return at once; the last wait sets it."""
 
     def __init__(self, events: list[Any], count: int) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ def test_returned_row_moves_the_bound_back_for_all() -> None:
     bound = LowerBound()
     bound.received(20, bound=0, began=100.0, now=100.001)
     bound.received(3, bound=0, began=100.2, now=100.21)
-    # that one began before, with the old bound: there may be more rows between 3 and 21
+    # this receive began earlier, with the old bound: there may be more rows between 3 and 21
     bound.received(21, bound=21, began=100.19, now=100.22)
     assert bound.for_receive(100.25) == 4
 

@@ -146,7 +146,7 @@ def test_requests_at_the_maximum_are_refused() -> None:
 
     refused = [at for at, why, started in run.requests if why == "ramp-up" and not started]
     assert max(live for _, live in run.live) == 3
-    # a refusal resets the counters too: a thread asks every sixth message, not at every poll
+    # a refusal resets the counters too: a thread requests another at every sixth message, not at every poll
     assert len(refused) == pytest.approx(600 / 6, abs=6)
 
 

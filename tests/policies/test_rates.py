@@ -1,4 +1,4 @@
-"""Rates of message types: the spread of what begins, whatever arrives, returns or is late."""
+"""Rates of message types: messages begin at even intervals, whatever arrives, returns or is late."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_message_that_returns_at_its_time_begins() -> None:
     assert admit(TEN, state, due, reserved=True)[0] is None
 
 
-def test_quiet_time_saves_nothing_up() -> None:
+def test_unused_time_does_not_accumulate() -> None:
     _, state = admit(TEN, RateState(), 0, reserved=False)
     first, state = admit(TEN, state, 3_600 * SECOND, reserved=False)
     second, state = admit(TEN, state, 3_600 * SECOND, reserved=False)
@@ -78,7 +78,7 @@ def begun(rate: Rate, arrivals: list[int], lateness: Any) -> list[int]:
 
 
 def greatest_excess(rate: Rate, starts: list[int]) -> float:
-    """How many messages more than the rate allows began in any period."""
+    """The largest number of messages beyond the rate that began in any period."""
     return max(
         (last - first + 1) - (starts[last] - starts[first]) / rate.interval
         for first in range(len(starts))
@@ -102,7 +102,7 @@ def test_reservations_that_passed_while_the_endpoint_was_down_do_not_begin_at_on
     starts = begun(TEN, [0] * 100, lambda due: max(0, up - due))
     assert starts[1] >= up
     assert greatest_excess(TEN, starts) <= 2
-    # And the limit is used: one in each interval.
+    # The limit is fully used: one message begins in each interval.
     assert starts[-1] - up <= 100 * TEN.interval
 
 

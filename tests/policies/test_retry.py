@@ -53,7 +53,7 @@ def test_retries_of_the_handler_replace_those_of_the_endpoint() -> None:
     assert decisions(Retry(immediate=0, delays=[])) == [MoveToError("error")]
 
 
-def test_what_is_not_said_is_as_the_endpoint() -> None:
+def test_omitted_values_are_those_of_the_endpoint() -> None:
     delays = [action.delay.total_seconds() for action in decisions(Retry(immediate=0)) if isinstance(action, RetryLater)]
     assert delays == [10, 20, 30]
     assert decisions(Retry(delays=[]))[:6] == [RetryNow()] * 5 + [MoveToError("error")]
@@ -155,5 +155,5 @@ def test_unusable_values_are_refused(options: dict[str, Any], text: str) -> None
         ),
     ],
 )
-def test_text_says_what_is_set(retry: Retry, text: str) -> None:
+def test_text_names_the_values_that_are_set(retry: Retry, text: str) -> None:
     assert str(retry) == text

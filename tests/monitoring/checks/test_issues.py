@@ -68,7 +68,7 @@ def test_growth_belongs_to_the_number_of_messages_beside_it(bench: Bench) -> Non
     assert "messages waiting: 230, 210 more than 10 minutes ago." in overview()
     table(bench.database, "Sales").purge()
     table(bench.database, "Sales").send([message()])
-    assert "messages waiting: 1." in overview(), "it has become shorter since the worker looked"
+    assert "messages waiting: 1." in overview(), "the queue is shorter than when the worker sampled it"
 
 
 def test_muted_condition_is_no_issue(bench: Bench) -> None:

@@ -64,7 +64,7 @@ def test_event_of_a_check_has_the_severity_of_its_alert(bench: Bench) -> None:
     instance(name="there", callback_queue=None, host="there", silent=timedelta(minutes=5))
     bench.pass_time(20 * SECOND)
     bench.first.run_due()
-    assert Event.objects.latest("id").severity == "error", "messages wait for it"
+    assert Event.objects.latest("id").severity == "error", "messages wait for the lost process"
 
 
 def test_processes_have_time_for_a_heartbeat_after_an_outage(bench: Bench) -> None:
@@ -138,7 +138,7 @@ def test_queue_without_recent_samples_does_not_fail(bench: Bench) -> None:
 
 
 def test_growth_is_that_of_the_overview(bench: Bench) -> None:
-    """Both compare with the same minute, ten minutes ago; the means only tell whether the queue grows steadily."""
+    """Both compare with the same minute, ten minutes ago; the means only decide whether the queue grows steadily."""
     instance()
     now = MINUTES.start_of(bench.now) + 20 * SECOND
     for number in range(1, 11):

@@ -132,7 +132,7 @@ def test_outage_of_all_workers_ends_no_alert(bench: Bench) -> None:
     for _ in range(UNSEEN // MINUTE + 1):
         bench.pass_time(MINUTE)
         bench.first.run_due()
-    assert bench.failing("receivers") == {}, "workers have looked for it for long enough"
+    assert bench.failing("receivers") == {}, "workers have not seen it for long enough"
 
 
 def test_muted_result_stays_muted_while_another_check_explains_it(bench: Bench) -> None:

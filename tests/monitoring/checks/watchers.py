@@ -33,7 +33,7 @@ class Bench:
     def pass_time(self, time: timedelta = 5 * MINUTE) -> None:
         """Advance the time so that all checks are due; live processes have sent heartbeats."""
         self.now += time
-        # A new runner, which has not missed that time.
+        # A new runner, because the old one would treat the long pause as an outage.
         self.first = self.worker()
         for each in Instance.objects.filter(heartbeat_at__gte=self.now - time - 40 * SECOND):
             Instance.objects.filter(pk=each.pk).update(heartbeat_at=datetime.now(UTC))

@@ -107,7 +107,7 @@ def test_old_samples_are_ignored(evaluator: Evaluator, clock: Clock) -> None:
     for _ in range(7):
         clock.after(600)
         evaluator.evaluate()
-    assert sent_changes() == [[("raised", "Sales")], [("gone", "Sales")]], "nothing is known about a dropped queue"
+    assert sent_changes() == [[("raised", "Sales")], [("gone", "Sales")]], "the length of a dropped queue is unknown"
     assert state(made).raised == {}
 
 

@@ -154,7 +154,7 @@ def test_worker_without_rules_runs_one_query_every_second_time(queue_database: Q
     sample(clock, waiting=11)
     assert notifications.evaluate()
     assert sent_changes() == [[("raised", "Sales")]]
-    assert notifications.evaluate(), "it waits still"
+    assert notifications.evaluate(), "the delivery still waits"
 
 
 def test_many_rules_share_their_queries(queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock) -> None:

@@ -90,7 +90,7 @@ def test_idle_queue_keeps_one_thread_and_repeats_back_off() -> None:
 
 
 def test_thread_polls_last_before_it_ends() -> None:
-    """In a wait it could take a wake-up, and end without a poll, while the thread that stays sleeps on."""
+    """A thread that ended right after its wait could consume a wake-up without polling, while the remaining thread stays asleep."""
     last: dict[int, str] = {}
     at_end: list[str] = []
     is_empty = threading.Event()
@@ -257,7 +257,7 @@ def test_programming_error_stops_the_worker(caplog: pytest.LogCaptureFixture) ->
 def test_existing_threads_continue_when_no_thread_can_be_started(
     error: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As at a limit of threads or memory. The receiver tries again at the next message."""
+    """Threads or memory have reached a limit. The receiver tries again at the next message."""
     start = threading.Thread.start
     refused: list[str] = []
 
@@ -310,7 +310,7 @@ def test_empty_requires_every_queue_to_be_empty_and_nothing_in_progress() -> Non
     assert not empty.poll_ends("a", empty.poll_begins(), empty=True)
     first, second = empty.poll_begins(), empty.poll_begins()
     assert not empty.poll_ends("b", first, empty=True)  # the other poll may just have received a message
-    assert empty.poll_ends("a", second, empty=True)  # it has not
+    assert empty.poll_ends("a", second, empty=True)  # it has received none
 
 
 def test_received_or_failed_poll_invalidates_earlier_empty_polls() -> None:

@@ -65,7 +65,7 @@ def test_bad_headers_are_handled_or_moved_unchanged(waiting: Bench, calls: Calls
     assert waiting.rows("Sales") == []
     with waiting.database.connection.cursor() as cursor:
         cursor.execute(f"SELECT CAST(Headers AS blob) = CAST({value} AS blob) FROM {waiting.table('error').qualified}")
-        assert cursor.fetchall() == [(1,)] * (2 - len(handled)), "poison is moved to the byte"
+        assert cursor.fetchall() == [(1,)] * (2 - len(handled)), "poison is moved byte for byte"
 
 
 @pytest.mark.parametrize(("value", "body"), [("'{}'", b"{}"), ("5", b"5"), ("5.5", b"5.5"), (NOT_UTF_8, b"{\xff}")])
@@ -116,11 +116,11 @@ def test_invalid_due_time_does_not_block_others(sqlite_bench: Bench, calls: Call
     with sqlite_bench.database.connection.cursor() as cursor:
         cursor.execute('SELECT count(*) FROM "Sales.Delayed"')
         (left,) = cursor.fetchone()
-    assert len(calls.seen) + left == 2, "the other was handled too, or waits"
+    assert len(calls.seen) + left == 2, "the row with the invalid time was handled too, or still waits"
 
 
 def test_foreign_due_time_format_does_not_keep_worker_running(sqlite_bench: Bench) -> None:
-    """Due a second ago by its time; by its text it sorts after everything of today."""
+    """Its time was a second ago, but its text sorts after all times of today."""
     with sqlite_bench.database.connection.cursor() as cursor:
         due = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 seconds')"
         cursor.execute(f"INSERT INTO \"Sales.Delayed\" (Headers, Body, Due) VALUES ('{{}}', x'', {due})")

@@ -1,4 +1,4 @@
-"""`async def` handlers: their database work joins the receive transaction, and they fail, retry and run beside each other."""
+"""`async def` handlers: their database work joins the receive transaction; they fail, retry and run concurrently."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_several_handlers_and_middleware_run_in_their_order(bench: Bench, calls:
 
 
 def test_messages_are_handled_beside_each_other(postgresql_bench: Bench) -> None:
-    """Each thread has an event loop of its own: a handler that waits does not hold up the others."""
+    """Each thread has its own event loop: a waiting handler does not delay the others."""
     together = threading.Barrier(4)
 
     @handles("Test.Message")

@@ -115,7 +115,7 @@ async def asynchronous_generator() -> AsyncIterator[None]:
 
 @pytest.mark.parametrize(("bad", "expected"), [(generator, "a generator"), (asynchronous_generator, "an asynchronous generator")])
 def test_returned_generator_is_a_failure(bench: Bench, calls: Calls, bad: Callable[[], object], expected: str) -> None:
-    """Its body has not run: a message that counts as handled would be lost."""
+    """The body of the generator has not run: if the message counted as handled, it would be lost."""
     bad_at_first(calls, lambda context: bad())
     send_numbers(bench)
     bench.run()
@@ -123,7 +123,7 @@ def test_returned_generator_is_a_failure(bench: Bench, calls: Calls, bad: Callab
 
 
 class Odd(BaseException):
-    """Not an Exception: only its author expects it."""
+    """Not an Exception, so only code that knows the class catches it."""
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, Odd])

@@ -356,7 +356,7 @@ def test_raw_commit_loses_no_message_of_the_batch(
     handles("Test.Message")(handle)
     bench.run()
     if bench.database.vendor == "sqlserver":
-        # There such a COMMIT commits nothing: only its own message has failed.
+        # On SQL Server, such a COMMIT commits nothing: only its own message has failed.
         assert [headers["NServiceBus.MessageId"] for headers in bench.headers("error")] == ["2"]
         assert sorted(row.body or b"" for row in bench.rows("Out")) == [b'{"number":%d}' % number for number in (0, 1, 3, 4)]
         assert sorted(written()) == [0, 1, 3, 4]

@@ -133,7 +133,7 @@ def test_role_without_create_uses_installed_queue(postgresql_bench: Bench) -> No
 
 
 def test_queue_of_another_role_is_skipped(postgresql_bench: Bench) -> None:
-    """As one that an administrator created with a request from this machine."""
+    """Another role owns it, such as an administrator who sent a request from this machine."""
     asking = Asking(postgresql_bench)
     asking.configure(CALLBACKS="on_request", INSTANCE="new")
     postgresql_bench.install_queues("Web.new", "Web.new-2")
@@ -158,7 +158,7 @@ def test_error_names_the_remedy_without_rights_on_any_queue(postgresql_bench: Be
 
 @pytest.mark.parametrize("callbacks", ["on_request", True])
 def test_worker_runs_without_callback_queue(postgresql_bench: Bench, events: Any, callbacks: Any) -> None:
-    """Under another host name, as in a container."""
+    """The host has another name than the one that installed, as in a container."""
     asking = Asking(postgresql_bench)
     asking.configure(CALLBACKS="on_request", INSTANCE="new")
     seen: list[Any] = []

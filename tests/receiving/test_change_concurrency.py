@@ -1,4 +1,4 @@
-"""Changes of the number of receive threads at run time: what NServiceBus promises of its pumps.
+"""Changes of the number of receive threads at run time, with the guarantees of the pumps of NServiceBus.
 
 See docs/internals/endpoints.md#core-transport-tests.
 """
@@ -41,7 +41,7 @@ def test_lowered_number_interrupts_no_message(kind: type[Receiver]) -> None:
             ramp_up(handlers, receiver, 6)
             finished = handlers.finished
             receiver.change_concurrency(2)
-            assert (handlers.busy, receiver.live_threads) == (6, 6), "all six messages are still at work"
+            assert (handlers.busy, receiver.live_threads) == (6, 6), "all six messages are still in progress"
             handlers.finish(4)
             poll_until(settled(handlers, receiver, 2), deadline=60, what="the surplus threads have ended")
             assert handlers.finished == finished + 4

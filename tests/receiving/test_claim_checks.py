@@ -273,7 +273,7 @@ def test_queue_that_may_not_read_files_gets_the_body(bench: Bench, files: Files)
 
 
 def test_headers_of_another_message_do_not_keep_the_body_in_the_row(bench: Bench, files: Files, texts: Calls) -> None:
-    """A handler may pass on all headers that are not of NServiceBus."""
+    """A handler may pass on all headers that do not belong to NServiceBus."""
     other = files.make("2026-01-01")
     send("Test.Message", LARGE, headers={"SqlQueue.ClaimCheck": other, "Shop.Note": 'see "SqlQueue.ClaimCheck":'})
     (row,) = bench.rows("Sales")
@@ -401,7 +401,7 @@ def prepare_kills(bench: Bench, **endpoint: Any) -> None:
 
 
 def send_numbered(bench: Bench, numbers: range, *kinds: dict[str, Any]) -> None:
-    """Messages of these numbers, which are of these kinds in turns."""
+    """Send messages with these numbers, which have the given kinds in turn."""
     alias = bench.database.alias
     with transaction.atomic(using=alias):
         for number in numbers:
@@ -416,13 +416,13 @@ def named_files(bench: Bench) -> set[str]:
 
 
 def check_kills(bench: Bench, files: Files, forked: ForkedProcesses) -> list[int]:
-    """No row has lost its file; the rest is handled, and the clean-up deletes what the kills have left. The handled numbers."""
+    """Check that each row has its file, clean up what the kills left, and handle the rest. Returns the handled numbers."""
     wait_until_released(bench)
     named = named_files(bench)
     assert named <= set(files.names)
     old = clean_up(bench, days=3)
     old.run(), old.run()
-    assert set(files.names) == named, "the clean-up deletes what no row names, and nothing else"
+    assert set(files.names) == named, "the clean-up deletes exactly the files that no row names"
     assert forked.run(forking.RECEIVE, {"until_empty": True}) == 0
     assert files.names == []
     assert bench.rows("Sales") == bench.rows("error") == []

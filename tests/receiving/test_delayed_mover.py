@@ -181,7 +181,7 @@ def test_concurrent_movers_lose_and_double_nothing(office: Bench) -> None:
     ("name", "values"), [("next_due", {}), ("take_due", {"limit": BATCH}), ("count_delayed", {"limit": 1_000})]
 )
 def test_finding_due_messages_reads_few_rows_on_postgresql(postgresql_bench: Bench, name: str, values: dict[str, object]) -> None:
-    """Checks the plan and the rows that it touched, not a clock."""
+    """Checks the plan and the rows that it reads instead of the time."""
     table = delayed(postgresql_bench, "Sales")
     connection = postgresql_bench.database.connection
     with connection.cursor() as cursor:

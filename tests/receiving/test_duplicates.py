@@ -37,7 +37,7 @@ def put(bench: Bench, *message_ids: str, **more: str) -> None:
 def test_duplicate_is_dropped_and_logged(
     bench: Bench, calls: Calls, counting: Callable[..., None], caplog: pytest.LogCaptureFixture, batch_size: int
 ) -> None:
-    """In the same batch, and in a later run."""
+    """The duplicate comes in the same batch or in a later run."""
     bench.configure(DEDUPLICATE_FOR=3600, BATCH_SIZE=batch_size, AUDIT_QUEUE="audit")
     caplog.set_level("INFO", logger="sqlqueue")
     put(bench, "a", "b", "a", "x" * 300)
@@ -61,7 +61,7 @@ def test_nothing_is_stored_without_the_setting(bench: Bench, calls: Calls, count
 
 @pytest.mark.parametrize("batch_size", [1, 10])
 def test_failed_message_is_not_stored(bench: Bench, calls: Calls, batch_size: int) -> None:
-    """It may return from the error queue; and a retry in the same transaction is no duplicate."""
+    """A failed message may return from the error queue, and a retry in the same transaction is no duplicate."""
     bench.configure(DEDUPLICATE_FOR=3600, IMMEDIATE_RETRIES=1, BATCH_SIZE=batch_size)
     fails = [True]
 

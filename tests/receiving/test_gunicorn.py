@@ -138,8 +138,6 @@ def test_each_of_a_thousand_requests_gets_its_reply(asking: Asking, tmp_path: Pa
 
         poll_until(taken_over, what="another process has the queue of the killed one")
         assert killed not in {row.pid for row in asking.instances()}
-        poll_until(
-            lambda: not any(asking.bench.rows(queue) for queue in QUEUES), what="replies to the killed process are taken out"
-        )
+        poll_until(lambda: not any(asking.bench.rows(queue) for queue in QUEUES), what="replies to the killed process are removed")
     assert asking.instances() == [], "every process has given its queue back"
     assert {queue: asking.bench.rows(queue) for queue in ("Sales", "error")} == {"Sales": [], "error": []}

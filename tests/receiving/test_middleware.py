@@ -55,7 +55,7 @@ def test_middleware_surrounds_each_handler_in_order(bench: Bench, calls: Calls) 
 
 
 def test_middleware_may_send_and_fail_the_message(bench: Bench, calls: Calls, counting: Callable[..., None]) -> None:
-    """Its rows and messages belong to the attempt, and its exception is the message's failure."""
+    """The rows and messages of the middleware belong to the attempt, and its exception fails the message."""
     bench.install_queues("out")
 
     def guarded(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -121,7 +121,7 @@ def test_message_is_received_when_last_idle_thread_gives_up(monkeypatch: pytest.
     gave_up, requested_another = threading.Event(), threading.Event()
 
     class Slow(MonitorReceiver):
-        """Keeps its finished thread alive until the monitor has been refused another one."""
+        """Keeps its finished thread alive until the monitor has requested another one in vain."""
 
         def _next_task(self) -> Any:
             task = super()._next_task()
@@ -183,7 +183,7 @@ def test_continuing_failures_are_one_critical_error(kind: type[Receiver], caplog
         return now[0]
 
     more: dict[str, Any] = {"peek_delay_seconds": 1.0} if kind is MonitorReceiver else {}
-    # One thread: of two, one may see the outage after the other has seen its end.
+    # One thread, because one of two may detect the outage after the other has detected its end.
     with running(kind, script, maximum=1, circuit_breaker_seconds=5.0, clock=clock, **more) as (_, stop):
         poll_until(lambda: now[0] > 20)
         if kind is MonitorReceiver:

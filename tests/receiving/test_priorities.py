@@ -345,7 +345,7 @@ KILLS, WORKERS, THREADS, ROUND = 30, 3, 3, 12
 
 
 def send_counted(bench: Bench, numbers: range) -> None:
-    """A third of the messages has each priority."""
+    """Send a third of the messages with each priority."""
     alias = bench.database.alias
     with transaction.atomic(using=alias):
         for place, priority in enumerate(PRIORITIES):

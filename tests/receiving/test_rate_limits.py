@@ -36,7 +36,7 @@ RESERVATION = "SqlQueue.RateReservation"
 
 
 class Clock:
-    """The database's clock for rate limits; stands still."""
+    """The database's clock for rate limits, which stands still unless a test advances it."""
 
     def __init__(self) -> None:
         # Reservations are in the future of the real clock, which moves delayed messages.
@@ -156,7 +156,7 @@ def test_messages_that_return_late_together_are_spread_again(bench: Bench, calls
     clock.advance(3_600)
     all_due(bench)
     bench.run()
-    # One at its time, and one within the tolerance.
+    # One message is on time, and one is within the tolerance.
     assert calls.seen == [0, 1, 2]
     assert spread(bench) == [6.0] * 6
 
@@ -227,7 +227,7 @@ def test_handler_runs_without_holding_the_row_of_the_limit(postgresql_bench: Ben
 def test_reservation_of_a_lost_transaction_is_used_for_nothing(
     bench: Bench, calls: Calls, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with a kill between the reservation and the commit: the message is in its queue, and handled once."""
+    """The same follows from a kill between the reservation and the commit: the message stays in its queue and is handled once."""
     handles("Test.Message", rate_limit="10/m")(lambda message, context: calls.add(message["n"]) and None)
     bench.configure(MAX_CONCURRENCY=1)
     put(bench, 3)
@@ -271,7 +271,7 @@ def rates(name: str = "Sales") -> dict[str, str]:
     return {each: str(rate) for each, rate in ReceivingEndpoint(get_settings(), name).handlers.rates.items()}
 
 
-def test_setting_goes_before_the_handlers_of_which_the_slowest_counts(bench: Bench) -> None:
+def test_setting_takes_precedence_over_handlers_whose_slowest_limit_counts(bench: Bench) -> None:
     handles("Test.One", "Test.Two", "Other.Three", rate_limit="10/s")(lambda message, context: None)
     handles("Test.One", rate_limit="5/s")(lambda message, context: None)
     handles("Other.Four")(lambda message, context: None)
@@ -280,7 +280,7 @@ def test_setting_goes_before_the_handlers_of_which_the_slowest_counts(bench: Ben
     assert rates() == {"Test.One": "1/m", "Test.Two": "2/m", "Other.Three": "10/s"}
 
 
-def test_without_limits_nothing_is_asked(bench: Bench, counting: object) -> None:
+def test_without_limits_nothing_is_checked(bench: Bench, counting: object) -> None:
     endpoint = ReceivingEndpoint(get_settings(), "Sales")
     assert endpoint.type_limits is None
     assert endpoint.processor_config(endpoint.receiving_queues(None)[0]).type_limits is None

@@ -233,7 +233,7 @@ def runs(statement: str) -> Callable[[str], None]:
 def test_policy_cannot_break_the_transaction(
     bench: Bench, policy: Any, failing: Calls, use: Callable[[str], None], ends: bool, action: Any, size: int
 ) -> None:
-    """Such messages were received forever, and one copy after the other went to the error queue.
+    """Such messages used to be received forever, and each time another copy went to the error queue.
 
     The decision stands if the transaction can be repaired; if it has ended, the default policy decides.
     """

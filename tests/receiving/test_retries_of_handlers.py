@@ -44,11 +44,11 @@ def test_delayed_retry_waits_for_its_delay_with_jitter(bench: Bench, calls: Call
     bench.run()
     wait = delayed(bench, "Sales").seconds_until_due()
     assert wait is not None
-    # not less than a slow machine needs between the failure and this reading
+    # the lower limit allows for the time that a slow machine needs between the failure and this line
     assert 500 < wait <= 1_200
 
 
-def test_setting_goes_before_the_handler_and_an_exact_type_before_a_namespace(bench: Bench, calls: Calls) -> None:
+def test_setting_takes_precedence_over_the_handler_and_an_exact_type_over_a_namespace(bench: Bench, calls: Calls) -> None:
     fails_with(LookupError, calls, Retry(immediate=4, delays=[]))
     other = Calls()
     fails_with(LookupError, other, kind="Test.Other")

@@ -219,7 +219,7 @@ def test_copies_and_retries_are_not_sent(bench: Bench, seen: Any, connect: Any) 
 
 
 def test_immediate_send_whose_receiver_raises_does_not_end_the_worker(sqlite_bench: Bench, connect: Any, events: Any) -> None:
-    """On SQLite it is written after the handler."""
+    """On SQLite, the immediate send is written after the handler."""
 
     def receiver(**arguments: Any) -> None:
         raise PermissionError
@@ -248,7 +248,7 @@ def test_handled_is_sent_after_the_commit(bench: Bench, connect: Any, calls: Cal
     def receiver(**arguments: Any) -> None:
         connection = connections[bench.database.alias]
         assert not connection.in_atomic_block
-        # Its own row is committed by itself, and those of the handler are there.
+        # The receiver's row is committed separately, and the handler's rows are already visible.
         write_instance(bench, f"after {arguments['body'].decode()}")
         calls.add((arguments["sender"], arguments["attempt"], arguments["endpoint"], arguments["queue"], len(written(bench))))
 

@@ -105,7 +105,7 @@ def released() -> Iterator[threading.Event]:
 def test_worker_logs_a_stuck_handler(
     bench: Bench, calls: Calls, logged: Callable[[], list[Any]], released: threading.Event
 ) -> None:
-    """Also with middleware around it; the stack begins at the call of the handler or its middleware."""
+    """The handler may have middleware; the stack begins at the call of the handler or of its middleware."""
 
     def around(call: Callable[..., Any]) -> Callable[..., Any]:
         def in_the_middle(message: Any, context: Any) -> Any:

@@ -156,7 +156,7 @@ def test_exception_never_arrives_after_the_call(sqlite_bench: Bench) -> None:
         thread.join()
         connections.close_all()
     assert sum(outcomes.values()) == 20_000
-    assert outcomes["raised"], "no call met its limit"
+    assert outcomes["raised"], "no call reached its limit"
 
 
 def test_error_is_a_timeout_of_python() -> None:

@@ -196,7 +196,7 @@ def test_one_resting_thread_keeps_the_time(in_burst: bool) -> None:
 
 
 def test_threads_without_timeout_miss_no_message() -> None:
-    """4 consumers whose waits have no timeout, 2 producers: each message that is announced after its insert is found."""
+    """Four consumers wait without a timeout for two producers: each message that is announced after its insert is found."""
     stop = StopSignal()
     wake_up = flag(stop)
     queue: deque[int] = deque()
@@ -365,7 +365,7 @@ def test_push_replaces_the_poll_intervals_of_the_model(kind: type[Receiver], cov
 @pytest.mark.parametrize("kind", KINDS)
 def test_burst_shortens_the_poll_intervals_of_the_model(kind: type[Receiver]) -> None:
     stop = StopSignal()
-    # On its clock no time passes, so the burst does not end.
+    # Its clock stands still, so the burst does not end.
     wake_up = Recording("Sales", '"public"."Sales"', stop, clock=lambda: 0.0)
     begin_burst(wake_up)
     del wake_up.waited[:]
@@ -394,7 +394,7 @@ def test_adaptive_threads_end_only_after_a_burst() -> None:
 
 @pytest.mark.parametrize("kind", [FixedReceiver, AdaptiveReceiver])
 def test_inconclusive_poll_does_not_cause_rest(kind: type[Receiver]) -> None:
-    """A receive that gave way to another session, or a row that was dropped: there may be more."""
+    """The receive gave way to another session, or dropped a row: there may be more messages."""
     stop, queue = StopSignal(), Queue()
     queue.knows = False
     wake_up = Recording("Sales", '"public"."Sales"', stop)
@@ -423,7 +423,7 @@ def test_busy_adaptive_queue_returns_to_rest_with_one_thread() -> None:
             queue.messages += 5000
         wake_up.wake()
         poll_until(lambda: queue.handled == 5000, 60)
-        # At rest, and not in one of the short waits of a thread with others beside it: those end by themselves.
+        # The thread is at rest, not in one of the short waits between several threads, which end by themselves.
         poll_until(lambda: receiver.live_threads == 1 and wake_up._keeps_time and wake_up.waiting == 1, 60)
         polls = queue.polls
         wake_up.wake()

@@ -210,7 +210,7 @@ def test_bursts_are_not_announced_until_polls_find_nothing(bench: Bench) -> None
     prepare(bench)
     stop, clock = StopSignal(), ManualClock()
     wake_up = WakeUp("Sales", bench.table("Sales").qualified, stop, clock=clock)
-    # On its clock all announcements come at once.
+    # Its clock stands still, so all announcements seem to come at once.
     with WakeUpListener(bench.database.alias, [wake_up], stop, clock=lambda: 0.0).running():
         poll_until(lambda: wake_up.push_enabled)
         for number in range(2000):

@@ -70,7 +70,7 @@ def test_timer_ends_before_its_jobs_are_removed(monkeypatch: pytest.MonkeyPatch)
     jobs = BackgroundJobs([BackgroundJob("beat", 0.05, lambda: None)])
     jobs.start()
     jobs.stop()
-    assert timers == [[]], "a timer that shifts the times of jobs after a jump of the clock would not find them"
+    assert timers == [[]], "the timer, which shifts the times of jobs after a jump of the clock, must end before they are removed"
 
 
 def test_job_that_brings_its_next_call_forward_ends_during_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:

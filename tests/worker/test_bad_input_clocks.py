@@ -141,10 +141,10 @@ def test_jump_shifts_delayed_messages_and_the_mover_continues(office: Bench, ser
     send("Test.Message", {"n": 1}, delay=30 * MINUTE)
     with Running(office):
         server.jump(HOUR)
-        poll_until(lambda: calls.seen == [1], what="it came half an hour early")
+        poll_until(lambda: calls.seen == [1], what="the message that came half an hour early")
         server.jump(-HOUR)
         send("Test.Message", {"n": 2}, delay=timedelta(milliseconds=1))
-        poll_until(lambda: calls.seen == [1, 2], what="a delay that began after the jump")
+        poll_until(lambda: calls.seen == [1, 2], what="the message whose delay began after the jump")
     send("Test.Message", {"n": 3}, delay=MINUTE)
     for jump, seen in ((-HOUR, 2), (HOUR, 2), (61 * SECOND, 3)):
         server.jump(jump)

@@ -37,7 +37,7 @@ def backend(context: Any) -> int:
 
 
 def is_there(bench: Bench, pid: int) -> bool:
-    """Return whether the server still has the session, by a query of another one."""
+    """Return whether the server still has the session, as queried in another session."""
     provider: Any = bench.database.provider
     with provider.server.connect() as session:
         return bool(session.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone())
@@ -162,7 +162,7 @@ def test_session_cut_by_idle_timeout_returns_the_message_and_counts_the_attempt(
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         calls.add((context.attempt, pid := backend(context)))
-        poll_until(lambda: not is_there(bench, pid), 60, what="the server cuts the session of a handler that computes for too long")
+        poll_until(lambda: not is_there(bench, pid), 60, what="the server cuts the session of a handler that computes too long")
 
     bench.put_message("Test.Message")
     bench.run()
@@ -292,7 +292,7 @@ def test_long_handler_keeps_its_row_and_the_heartbeat(
         assert calls.seen == [1]
         assert worker.error is None
         release.set()
-        poll_until(lambda: not bench.rows("Sales"), 60, what="the message is done")
+        poll_until(lambda: not bench.rows("Sales"), 60, what="the message is handled")
     assert calls.seen == [1]
     assert bench.rows("error") == []
     assert "lease_lost" not in events()

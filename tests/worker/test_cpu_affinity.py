@@ -100,7 +100,7 @@ class Machine:
         return affinity.processor
 
     def pass_quick_second(self, affinity: AdaptiveAffinity, others: float = 0.0) -> int | None:
-        """A second with as many messages, as quick, as a binding needs."""
+        """A second whose messages are just numerous and quick enough for a binding."""
         return self.pass_second(affinity, MIN_MESSAGES, QUICK_SECONDS / 2, others)
 
 
@@ -143,7 +143,7 @@ def test_many_quick_messages_bind_all_threads(machine: Machine, affinity: Adapti
     waiting = threading.Thread(target=released.wait)
     waiting.start()
     assert machine.pass_second(affinity, MIN_MESSAGES - 1, QUICK_SECONDS / 2) is None, "too few"
-    assert machine.pass_second(affinity, MIN_MESSAGES, QUICK_SECONDS * 1.1) is None, "too slow"
+    assert machine.pass_second(affinity, MIN_MESSAGES, QUICK_SECONDS * 1.1) is None, "messages too slow"
     number = machine.pass_quick_second(affinity)
     assert number is not None
     assert affinities() == {frozenset({number})}
@@ -156,11 +156,11 @@ def test_many_quick_messages_bind_all_threads(machine: Machine, affinity: Adapti
 def test_burst_binds_before_the_second_is_over(machine: Machine, affinity: AdaptiveAffinity) -> None:
     few, quick = MIN_MESSAGES // 2, QUICK_SECONDS / 2
     assert machine.pass_second(affinity, few, quick, seconds=PROBE_SECONDS) is None, "too few"
-    assert machine.pass_second(affinity, few, quick, seconds=PROBE_SECONDS) is not None, "enough, within a second"
+    assert machine.pass_second(affinity, few, quick, seconds=PROBE_SECONDS) is not None, "enough messages within a second"
     affinity.release("the next case")
     machine.now += PAUSE_SECONDS
     for _ in range(20):
-        assert machine.pass_second(affinity, few // 3, quick, seconds=PROBE_SECONDS) is None, "too few in any second"
+        assert machine.pass_second(affinity, few // 3, quick, seconds=PROBE_SECONDS) is None, "too few messages in any second"
 
 
 def test_probes_are_frequent_only_while_they_may_bind(machine: Machine, affinity: AdaptiveAffinity) -> None:
@@ -189,7 +189,7 @@ def test_slower_messages_release_it(machine: Machine, affinity: AdaptiveAffinity
 
 def test_other_users_of_the_processor_release_it_for_a_minute(machine: Machine, affinity: AdaptiveAffinity) -> None:
     machine.pass_quick_second(affinity)
-    assert machine.pass_quick_second(affinity, others=1.0) is not None, "what they used before is unknown"
+    assert machine.pass_quick_second(affinity, others=1.0) is not None, "their use before the binding is unknown"
     assert machine.pass_quick_second(affinity, others=MAX_OTHERS * 0.9) is not None
     assert machine.pass_quick_second(affinity, others=MAX_OTHERS * 1.1) is None
     for _ in range(int(PAUSE_SECONDS) - 1):
@@ -213,9 +213,9 @@ def test_each_process_takes_a_free_processor(machine: Machine, claim: str) -> No
         for worker in workers:
             worker.check(machine.handled)
             found.append(machine.pass_quick_second(worker))
-            # The next one is another process, which may use all of them.
+            # The next worker stands for another process, which may use all processors.
             os.sched_setaffinity(0, allowed)
-        # All are taken: the last one shares one, selected by its number.
+        # Each processor is taken: the last worker shares one, selected by its number.
         assert found == [*allowed, allowed[len(allowed) % len(allowed)]]
         workers[0].release("it ends")
         again = made(machine, claim)

@@ -101,7 +101,7 @@ def test_one_of_two_workers_sends_a_tick(bench: Bench, clock: Clock) -> None:
 
 
 def test_tick_claimed_by_another_is_not_sent(bench: Bench, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The row is read, then another worker sends: the barrier of the race, without threads."""
+    """Another worker sends after the row was read: the race at its critical point, without threads."""
     hourly()
     clock.now = NOON
     slow, fast = (Schedules(get_settings(), "Sales", now=clock) for _ in range(2))
@@ -161,7 +161,7 @@ def test_restart_follows_the_policy(bench: Bench, clock: Clock, missed: str, lat
     schedules_of(clock)
     assert scheduled_for(bench) == wanted
     hours = int(late / HOUR) + 1
-    assert row().next_at == NOON + hours * HOUR, "and it goes on"
+    assert row().next_at == NOON + hours * HOUR, "the next tick follows the schedule"
 
 
 def test_missed_tick_is_sent_within_a_day(bench: Bench, clock: Clock) -> None:
@@ -176,7 +176,7 @@ def test_deployment_does_not_forget_a_missed_tick(bench: Bench, clock: Clock) ->
     hourly()
     clock.now = NOON + 20 * MINUTE
     assert not hourly(), "nothing has changed"
-    assert hourly(to="Sales"), "its time has not changed"
+    assert hourly(to="Sales"), "only the destination has changed"
     schedules_of(clock)
     assert scheduled_for(bench) == ["2026-11-21 12:00"]
 
@@ -333,7 +333,7 @@ def test_run_by_hand_is_recorded_and_leaves_the_ticks_alone(bench: Bench, clock:
     set_enabled(*KEY, enabled=False, actor=Actor("anna"))
     request_run(*KEY)
     clock.now += MINUTE
-    assert worker.send_due() == 1, "also of a disabled schedule"
+    assert worker.send_due() == 1, "a disabled schedule can be run"
 
 
 def test_runs_are_bounded(bench: Bench, clock: Clock) -> None:
@@ -369,7 +369,7 @@ def test_update_changes_what_differs(bench: Bench, clock: Clock) -> None:
     assert schedule("hourly", "Test.Other", every=60, missed="skip")
     changed = row()
     assert (changed.message_type, changed.kind, changed.cron, changed.body) == ("Test.Other", "interval", "", None)
-    assert [each.message_type for each in last_runs(("hourly", "Test.Other"))] == ["Test.Other"], "it keeps its runs"
+    assert [each.message_type for each in last_runs(("hourly", "Test.Other"))] == ["Test.Other"], "the schedule keeps its runs"
     assert [unschedule("hourly"), unschedule("hourly")] == [True, False]
     assert not ScheduleTick.objects.exists()
 
@@ -494,7 +494,7 @@ def test_schedule_moves_from_the_settings_to_the_database_and_back(bench: Bench,
     clock.now = NOON + HOUR
     back = schedules_of(clock)
     assert [each.origin for each in read_schedules(get_settings(), clock.now)] == [Origin.SETTINGS]
-    assert back.send_due() == 0, "the first look has sent it, once"
+    assert back.send_due() == 0, "the first check has sent it once"
     assert scheduled_for(bench)[1:] == ["2026-11-21 12:00", "2026-11-21 13:00"]
 
 
@@ -524,7 +524,7 @@ def test_unused_schedules_cost_one_statement(bench: Bench, clock: Clock) -> None
     worker.send_due()
     with CaptureQueriesContext(bench.database.connection) as found:
         worker.send_due()
-    assert len(found) == 1, "it is over"
+    assert len(found) == 1, "the schedule is over"
 
 
 def test_unknown_zone_fails_only_its_schedule(bench: Bench, clock: Clock) -> None:

@@ -109,7 +109,7 @@ def test_finished_row_is_forgotten_by_all_processes(memory: InFlightMemory, coun
     other = InFlightRegistry(memory, 1)
     assert other.begin(ONE) is not None
     other.end()
-    # Retried from the error queue it is an ordinary message, in each process.
+    # After a retry from the error queue, the message is an ordinary one in each process.
     assert InFlightRegistry(memory, 0).begin(ONE) is None
     assert other.begin(ONE) is None
     other.end()

@@ -47,7 +47,7 @@ def started(process: subprocess.Popen[str]) -> None:
 
 
 def receive_threads(bench: Bench, process: subprocess.Popen[str]) -> Counter[str]:
-    """The receive threads of each queue that the operating system has for the worker; a message asks for them."""
+    """The receive threads of each queue in the worker, according to the operating system; a message requests their ids."""
     send("Worker.Threads", {}, to=address(bench, "Sales"))
     (line,) = read_until(process, process.stdout, lambda _: True, what="the handler reports the threads")
     reported = json.loads(line)
@@ -69,7 +69,7 @@ def test_fixed_model_runs_the_configured_number_of_threads(postgresql_bench: Ben
         assert found.total() == 40 + callbacks
         assert shown(bench) == wanted
         if callbacks:
-            # Without a restart, also by the count of the operating system.
+            # The change needs no restart, and the operating system counts the same threads.
             assert set_concurrency("Sales", 3) == 1
             fewer = {name: 1 if name == "Sales.here" else 3 for name in wanted}
             poll_until(lambda: receive_threads(bench, process) == fewer, deadline=60, what=f"{fewer} live")

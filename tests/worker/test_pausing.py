@@ -48,7 +48,7 @@ def test_message_in_progress_is_finished_and_no_other_is_received(kind: type[Rec
             assert receiver.gate.is_closed
             assert (handlers.busy, handlers.finished) == (3, finished), "nothing is interrupted"
             handlers.finish(3)
-            poll_until(lambda: handlers.finished == finished + 3 and handlers.busy == 0, what="the three are finished")
+            poll_until(lambda: handlers.finished == finished + 3 and handlers.busy == 0, what="all three messages are finished")
             assert nothing_happens(lambda: (handlers.busy, handlers.finished))
             receiver.resume()
             assert not receiver.gate.is_closed
@@ -68,7 +68,7 @@ def test_paused_receiver_does_not_poll_and_misses_nothing_afterwards(kind: type[
         script.put(20)
         assert nothing_happens(lambda: counters(script))
         receiver.resume()
-        poll_until(lambda: script.messages == 0, what="all is received")
+        poll_until(lambda: script.messages == 0, what="all messages are received")
 
 
 @pytest.mark.parametrize("kind", RECEIVERS)
@@ -187,7 +187,7 @@ def test_paused_process_that_has_lost_its_row_stays_paused(
         poll_until(lambda: states(bench) == ["paused"], what="the worker has paused")
         # As another worker does if this process is silent for INSTANCE_EXPIRY.
         Instance.objects.using(bench.database.alias).all().delete()
-        poll_until(lambda: states(bench) == ["paused"], what="it is registered again")
+        poll_until(lambda: states(bench) == ["paused"], what="the worker is registered again")
         send("Test.Message", {}, to=address(bench, "Sales"))
         assert nothing_happens(lambda: (len(calls.seen), states(bench)))
         assert resume("Sales") == 1
@@ -237,7 +237,7 @@ def test_worker_until_empty_waits_for_the_end_of_its_pause(
         try:
             assert handling.wait(60)
             pause("Sales")
-            poll_until(lambda: states(bench) == ["paused"], what="the worker follows while it handles a message")
+            poll_until(lambda: states(bench) == ["paused"], what="the worker pauses while it handles a message")
             go_on.set()
             poll_until(lambda: not bench_threads(bench), what="its thread waits during the pause")
             assert len(bench.rows("Sales")) == len(calls.seen) == 1
@@ -272,7 +272,7 @@ def test_heartbeat_reports_busy_threads(postgresql_bench: Bench, monkeypatch: py
         send("Test.Message", {"n": n}, to=address(bench, "Sales"))
     with Running(bench):
         try:
-            poll_until(lambda: busy_threads() == [{"Sales": 2}], what="two are busy")
+            poll_until(lambda: busy_threads() == [{"Sales": 2}], what="two busy threads")
             (line,) = [line.split() for line in status_lines(read_status()) if " alive " in line]
             assert line[-5:-2] == ["3", "2", "3"], "threads, busy, at once"
         finally:

@@ -149,10 +149,10 @@ def test_intended_exits_are_no_crashes(bench: Bench, tmp_path: Path) -> None:
         for number in range(1, 5):
             poll_until(lambda number=number: lines(str(tries)) == number, deadline=60, what=f"try {number} has begun")  # type: ignore[misc]
             process = int(tries.read_text().split()[-1])
-            # Two different signals, since two equal ones that arrive together are one.
+            # Two different signals, because two equal ones that arrive together count as one.
             os.kill(process, signal.SIGTERM)
             os.kill(process, signal.SIGINT)
-        poll_until(lambda: lines(str(tries)) == 5, deadline=60, what="it is tried once more than deaths are allowed")
+        poll_until(lambda: lines(str(tries)) == 5, deadline=60, what="one more try than deaths are allowed")
         released.touch()
         poll_until(lambda: len(handled(bench)) == 1, deadline=60, what="the message is handled")
     finally:
@@ -162,7 +162,7 @@ def test_intended_exits_are_no_crashes(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_callback_queues_of_killed_processes_block_no_other(bench: Bench) -> None:
-    """Each is held for 40 seconds; a process that found none free used to end the supervisor, and with it all others."""
+    """Each queue is held for 40 seconds; a process without a free queue used to end the supervisor, and with it all others."""
     prepare(bench, CALLBACKS=True, CALLBACK_QUEUES=1, INSTANCE="here")
     held = Instance.objects.using(bench.database.alias)
 
@@ -234,7 +234,7 @@ def test_failed_start_of_a_process_is_retried(events: Callable[[], list[str]]) -
     thread = threading.Thread(target=lambda: codes.append(supervised.run()))
     thread.start()
     try:
-        poll_until(lambda: events().count("process_not_started") >= 2, what="it was tried again")
+        poll_until(lambda: events().count("process_not_started") >= 2, what="another attempt to start")
     finally:
         stop.set()
         join_all([thread])

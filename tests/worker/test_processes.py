@@ -32,7 +32,7 @@ def test_kill_9_inside_a_handler_loses_nothing_and_repeats_no_row(bench: Bench, 
         process.wait(60)
     wait_until_released(bench)
     assert handled(bench) == []
-    assert len(bench.rows("Sales")) == 1, "the message is in its queue again"
+    assert len(bench.rows("Sales")) == 1, "the message has returned to its queue"
     released.touch()
     with worker_process(bench, "--until-empty") as process:
         assert process.wait(60) == 0, process.communicate()
@@ -67,7 +67,7 @@ def test_second_signal_aborts_and_returns_the_message(bench: Bench, tmp_path: Pa
         assert process.wait(60) == 128 + signal.SIGINT
     wait_until_released(bench)
     assert handled(bench) == []
-    assert len(bench.rows("Sales")) == 1, "the message is in its queue again"
+    assert len(bench.rows("Sales")) == 1, "the message has returned to its queue"
 
 
 def test_two_processes_share_20_000_messages_exactly_once(postgresql_bench: Bench) -> None:

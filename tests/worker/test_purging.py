@@ -50,7 +50,7 @@ def test_worker_purges_expired_messages_of_all_its_queues(
         for queue in ("Sales", "Sales.Priority", "error"):
             put(bench, queue, expired=5, alive=2)
         poll_until(lambda: [len(bench.rows(queue)) for queue in ("Sales", "Sales.Priority")] == [2, 2], what="the purge")
-        assert len(bench.rows("error")) == 7, "failures wait for a person"
+        assert len(bench.rows("error")) == 7, "expired failed messages stay for an operator"
     assert "expired_purged" in events()
 
 

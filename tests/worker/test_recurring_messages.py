@@ -113,7 +113,7 @@ def test_unrouted_message_goes_to_the_endpoint_that_handles_it(bench: Bench, cal
 
 
 def test_an_assembly_may_follow_the_type(bench: Bench) -> None:
-    """As in `send()`: routes and handlers know the name alone."""
+    """As in `send()`, routes and handlers use the name alone."""
     handles("Nobody.Routes")(lambda message, context: None)
     configure(bench, routed={**HOURLY, "SEND": "Test.Routed, Shop"}, handled={**HOURLY, "SEND": "Nobody.Routes, Shop"})
     bench.database.configure(ROUTES={"Test.Routed": "Sales"})
@@ -132,7 +132,7 @@ def test_missed_ticks_are_sent_once(bench: Bench) -> None:
     clock = Clock(NOON - MINUTE)
     schedules_of(clock)
     clock.now = NOON + 5 * HOUR + 20 * MINUTE
-    assert schedules_of(clock).send_due() == 0, "the first look has sent it"
+    assert schedules_of(clock).send_due() == 0, "the first check has sent it"
     assert scheduled_for(bench) == ["2026-11-21 17:00"], "the last of six"
 
 
@@ -307,7 +307,7 @@ def test_worker_sends_and_handles_recurring_messages(bench: Bench, calls: Calls,
 
     seen = ScheduleTick.objects.using(bench.database.alias)
     with Running(bench), Running(bench):
-        poll_until(lambda: seen.exists(), what="the first look")
+        poll_until(lambda: seen.exists(), what="the first check")
         for hour in (12, 13):
             clock.now = NOON.replace(hour=hour)
             poll_until(lambda wanted=hour - 11: len(calls.seen) == wanted, what=f"the message of {hour}:00")  # type: ignore[misc]

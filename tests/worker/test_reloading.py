@@ -80,11 +80,11 @@ def test_message_in_progress_is_finished_by_the_old_code_and_the_next_is_handled
         in_handler(process)
         project.write(CODE.format(version=2))
         wait_for_log(process, "reloaded_handlers.py has changed")
-        # only now is it certain that the old code receives nothing more
+        # only from here on is it certain that the old code receives no more messages
         wait_for_log(process, "stopping: finishing the messages")
         project.released.touch()
         project.send(bench, 2)
-        poll_until(lambda: len(handled(bench)) == 2, deadline=60, what="both are handled")
+        poll_until(lambda: len(handled(bench)) == 2, deadline=60, what="both messages are handled")
         process.terminate()
         assert process.wait(60) == 0
     assert handled(bench) == [(1, 1), (2, 2)]
@@ -110,7 +110,7 @@ def test_signal_ends_a_worker_that_waits_for_a_change(bench: Bench, project: Pro
         project.write("def handler(:\n")
         wait_for_log(process, "starts again when a file changes")
         process.terminate()
-        # the code that its process ended with
+        # the exit code of the last process
         assert process.wait(60) in (0, 1, 2)
 
 
@@ -177,9 +177,9 @@ def test_restart_ends_the_pause_after_a_death(events: Callable[[], list[str]]) -
     thread = threading.Thread(target=supervisor.run)
     thread.start()
     try:
-        poll_until(lambda: events().count("process_died") == 1, what="it died")
+        poll_until(lambda: events().count("process_died") == 1, what="the process died")
         supervisor.restart("orders.py")
-        poll_until(lambda: events().count("process_died") == 2, what="it was started again")
+        poll_until(lambda: events().count("process_died") == 2, what="the process was started again and died")
     finally:
         stop.set()
         join_all([thread])

@@ -32,7 +32,7 @@ def more_than(bench: Bench, number: int) -> bool:
         (10, None, 10, True),
         (None, 100 * MIB, 1, True),
         (None, 101 * MIB, 1, False),
-        # Nothing is gained by replacing a process that has done nothing.
+        # Replacing a process that has handled no message would free no memory.
         (None, 1, 0, False),
         (None, None, 1_000, False),
     ],

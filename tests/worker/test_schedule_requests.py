@@ -45,7 +45,7 @@ def test_requested_run_is_sent_at_the_next_check(bench: Bench, monkeypatch: pyte
     clock = at(Clock(NOON + MINUTE), monkeypatch)
     worker = schedules_of(clock)
     assert request_run(*KEY)
-    assert not request_run(*KEY), "it is asked for already"
+    assert not request_run(*KEY), "a run is already requested"
     clock.now += timedelta(seconds=7)
     assert [worker.send_due(), worker.send_due()] == [1, 0]
     (headers,) = bench.headers("Sales")
@@ -55,9 +55,9 @@ def test_requested_run_is_sent_at_the_next_check(bench: Bench, monkeypatch: pyte
     schedule_row = row(bench)
     assert (schedule_row.run_requested_at, schedule_row.ran_at, schedule_row.ran_endpoint) == (None, clock.now, "Sales")
     assert schedule_row.ran_message_id == headers["NServiceBus.MessageId"]
-    assert ticks(bench) == [], "it is no tick"
+    assert ticks(bench) == [], "a manual run is no tick"
     clock.now = NOON + HOUR
-    assert worker.send_due() == 1, "the ticks go on as they did"
+    assert worker.send_due() == 1, "the ticks are unchanged"
     assert "SqlQueue.RunByHand" not in bench.headers("Sales")[1]
 
 
@@ -128,7 +128,7 @@ def test_disabled_schedule_sends_nothing_and_makes_up_for_nothing(bench: Bench, 
     clock = at(Clock(NOON - MINUTE), monkeypatch)
     worker = schedules_of(clock)
     assert set_enabled(*KEY, enabled=False, actor=ANNA)
-    assert not set_enabled(*KEY, enabled=False, actor=ANNA), "it is already"
+    assert not set_enabled(*KEY, enabled=False, actor=ANNA), "it is already disabled"
     for hour in range(3):
         clock.now = NOON + hour * HOUR
         assert worker.send_due() == 0
@@ -137,7 +137,7 @@ def test_disabled_schedule_sends_nothing_and_makes_up_for_nothing(bench: Bench, 
     clock.now = NOON + 2 * HOUR + 20 * MINUTE
     assert set_enabled(*KEY, enabled=True, actor=ANNA)
     clock.now += timedelta(seconds=5)
-    assert [worker.send_due(), schedules_of(clock).send_due()] == [0, 0], "neither who was there nor who starts now makes up for it"
+    assert [worker.send_due(), schedules_of(clock).send_due()] == [0, 0], "neither the running nor a new worker sends missed ticks"
     clock.now = NOON + 3 * HOUR + 2 * MINUTE
     assert status(clock).late_since == NOON + 3 * HOUR
     assert worker.send_due() == 1
@@ -200,7 +200,7 @@ def test_running_worker_follows_requests(bench: Bench, calls: Calls, monkeypatch
         calls.add("ran")
 
     with Running(bench), Running(bench):
-        poll_until(lambda: ScheduleTick.objects.using(bench.database.alias).exists(), what="the first look")
+        poll_until(lambda: ScheduleTick.objects.using(bench.database.alias).exists(), what="the first check")
         for wanted in (1, 2):
             assert request_run(*KEY)
             poll_until(lambda wanted=wanted: len(calls.seen) == wanted, what="the run")  # type: ignore[misc]

@@ -34,8 +34,8 @@ def test_signal_during_the_stop_signals_lock_is_no_deadlock() -> None:
 
 
 def test_signal_to_another_thread_stops_a_waiting_main_thread() -> None:
-    """Python runs signal handlers in the main thread only, and a lock wait does not end for a signal that another thread took,
-    or that came a moment before the wait.
+    """Python runs signal handlers only in the main thread, and a lock wait is not interrupted by a signal that another thread
+    received, or that came just before the wait.
     """
     stop = StopSignal()
     with stop_on_signals(stop):

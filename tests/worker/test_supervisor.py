@@ -59,7 +59,7 @@ def test_ended_process_is_restarted_and_a_signal_to_the_supervisor_stops_all(ben
         poll_until(lambda: len(pids(bench) - first) == 1, deadline=60, what="another process was started")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-    # The killed one could not delete its own row.
+    # The killed process could not delete its own row.
     assert pids(bench) <= {min(first)}
 
 
@@ -70,11 +70,11 @@ def test_children_end_with_a_killed_supervisor_and_lose_nothing(bench: Bench, tm
     send("Worker.Hang", {"number": 1, "released": str(released)}, to=address(bench, "Sales"))
     with worker_process(bench, "--processes", str(processes)) as process:
         in_handler(process)
-        # Not all of them are registered: on SQLite one cannot while the handler of another holds the write lock.
+        # Some may not be registered: on SQLite, a process cannot register while the handler of another holds the write lock.
         children = poll_until(lambda: found if len(found := children_of(process.pid)) >= processes else [], what="all are started")
         process.kill()
         process.wait(60)
-        poll_until(lambda: all(is_gone(pid) for pid in children), what="the children are gone")
+        poll_until(lambda: all(is_gone(pid) for pid in children), what="the children have ended")
     wait_until_released(bench)
     assert handled(bench) == []
     released.touch()
@@ -94,11 +94,11 @@ def test_second_signal_aborts_all(bench: Bench, tmp_path: Path, processes: int) 
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 128 + signal.SIGINT
     wait_until_released(bench)
-    assert len(bench.rows("Sales")) == 1, "the message is in its queue again"
+    assert len(bench.rows("Sales")) == 1, "the message has returned to its queue"
 
 
 def test_process_with_a_dead_thread_is_restarted(sqlite_bench: Bench, tmp_path: Path) -> None:
-    """It exits cleanly without a message in progress, but its queue is not empty."""
+    """The process exits cleanly without a message in progress, but its queue is not empty."""
     bench = sqlite_bench
     prepare(bench, HANDLERS=[BREAKING])
     send("Break.Message", {"number": 1}, to=address(bench, "Sales"))

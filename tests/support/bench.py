@@ -35,8 +35,8 @@ from tests.support.databases import QueueDatabase
 # The worker of a test handles a few hundred messages at most.
 SECONDS_TO_EMPTY = 120.0
 FAST = {"CALLBACKS": False, "IMMEDIATE_RETRIES": 0, "DELAYED_RETRIES": 0, "PURGE_EXPIRED_EVERY": 0}
-# Jobs of a worker for all endpoints. A worker calls each once at its start; in a run of a few messages, that took longer than the
-# messages. Only a run with `all_jobs=True` or without `until_empty` has them.
+# Jobs of a worker for all endpoints. A worker calls each once at its start, which takes longer than handling a few messages.
+# Only a run with `all_jobs=True` or without `until_empty` has them.
 JOBS_FOR_ALL = {"queue samples", "index of failures", "checks", "bulk operations", "old callback queues", "expired instances"}
 _without_jobs: ContextVar[bool] = ContextVar("_without_jobs", default=False)
 MODES = ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"]

@@ -72,7 +72,7 @@ def send_some(alias: str, first: int, count: int, more: dict[str, Any]) -> None:
 
 
 def send_once(alias: str, first: int, count: int) -> None:
-    """As `send_some`, each with its number as its unique key."""
+    """Send as `send_some`, each message with its number as its unique key."""
     for number in range(first, first + count):
         _send(alias, {"number": number}, unique_key=str(number), unique_for=3600)
     signal.pause()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# On Linux, this file system is never written to a disk. Databases are created and dropped by the thousand: on a disk that costs
-# 100 ms for one of PostgreSQL (its 300 files; ext4 keeps inodes that were just freed, and searches past them) and 25 ms for one of
-# SQLite (which asks the disk to be written), here 15 ms and 1 ms.
+# On Linux, this file system is never written to a disk. The tests create and drop thousands of databases: on a disk, each takes
+# 100 ms on PostgreSQL (300 files; ext4 keeps inodes that were just freed, and searches past them) and 25 ms on SQLite (which
+# waits for the disk), in memory 15 ms and 1 ms.
 MEMORY = Path("/dev/shm")
 # A session needs some 100 MB, and up to ten times that while a test writes a lot; containers often have only 64 MB here.
 ROOM = 4 << 30

@@ -74,7 +74,7 @@ class ForkedProcesses:
             self.printed.append(" ".join(words))
 
     def read(self) -> None:
-        """Wait for the next line that a process prints; lines that were read while a process was forked count, too."""
+        """Wait for the next line that a process prints, including lines that were read while another process was forked."""
         if self._counted == len(self.printed):
             self.printed.append(self._line())
         self._counted += 1

@@ -1,4 +1,4 @@
-"""A keyed handler of worker processes. It writes a row per message, with the number of those before it of the same key."""
+"""A keyed handler of worker processes. It writes a row per message, with the number of earlier messages of the same key."""
 
 from __future__ import annotations
 

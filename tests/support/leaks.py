@@ -39,8 +39,8 @@ def no_leaks() -> Iterator[None]:
 def let_event_loops_end(before: set[threading.Thread]) -> None:
     """Wait for the threads in which asgiref ran event loops: they are not joined, but end when nothing references the call.
 
-    That is shortly after the call; after an error, the garbage collector must first free the frames. running_threads() reports a
-    thread that stays.
+    They end shortly after the call; after an error, the garbage collector must first free the frames. running_threads() reports
+    those that stay.
     """
 
     def ended() -> bool:

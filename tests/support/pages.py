@@ -61,7 +61,7 @@ class Markup(HTMLParser):
 
 
 def numbers_of(html: str, queue: str) -> list[int]:
-    """The numbers in the row of a queue: messages, those with an expiry, the expired of these; and threads of live instances."""
+    """The numbers in the row of a queue: messages, those with an expiry, expired ones, and threads of live instances."""
     reader = _RowReader(queue)
     reader.feed(html)
     return reader.numbers
@@ -83,7 +83,7 @@ class _RowReader(HTMLParser):
 
 
 def page_at(address: str, kind: str = "viewer", status: int = 200) -> Markup:
-    """The page as this client of `client_of` gets it. It has this status, and nothing that a strict policy would refuse."""
+    """The page for this kind of client. Asserts the status, and that a strict policy would refuse nothing on the page."""
     answer = client_of(kind).get(address)
     assert answer.status_code == status
     found = Markup(answer.content.decode())

@@ -36,7 +36,7 @@ def poll_until(condition: Callable[[], T], deadline: float = 60.0, *, what: str 
 
 
 def poll_until_zero(count: Callable[[], int], deadline: float = 60.0, *, what: str) -> None:
-    """Call `count` until its result is 0, however long that takes, as long as it falls.
+    """Call `count` until its result is 0, for as long as the result falls.
 
     Raises AssertionError with `what` and the last result if the lowest result is `deadline` seconds old.
     """
@@ -72,9 +72,9 @@ def run_in_threads(work: Callable[[], object], count: int) -> None:
 
 
 def done_within(work: Callable[[], object], deadline: float = SECONDS_TO_END, *, what: str) -> None:
-    """Run work that might never return, such as `join()` of a receiver, in a thread. AssertionError with `what` at the deadline.
+    """Run work that might never return, such as `join()` of a receiver. Raises AssertionError with `what` at the deadline.
 
-    For work without a result that uses no connection of the calling thread.
+    It runs in a thread, so it has no result and cannot use the connections of the calling thread.
     """
     thread = threading.Thread(target=work, name=what, daemon=True)
     thread.start()

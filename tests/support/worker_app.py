@@ -58,7 +58,7 @@ def die(message: Any, context: Any) -> None:
         threading.Event().wait(0.01)
     way = message["way"]
     if way.startswith("SIG"):
-        # To this thread: if another thread received the signal, this one could continue.
+        # Signal this thread: if another thread received the signal, this one could continue.
         signal.raise_signal(getattr(signal, way))
     os._exit(int(way))
 

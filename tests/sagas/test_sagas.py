@@ -86,7 +86,7 @@ def test_failed_attempt_leaves_nothing(bench: Bench, calls: Calls, mode: str) ->
 
     sagas = OrderSagas(bench)
     (saga,) = sagas.rows(Failing)
-    assert len(set(calls.seen)) == 3, "each attempt starts anew"
+    assert len(set(calls.seen)) == 3, "each attempt starts from scratch"
     assert saga.pk == calls.seen[-1]
     assert len(saga.history) == len(saga.timeouts) == len(sagas.delayed()) == len(bench.rows("out")) == 1
 
@@ -419,7 +419,7 @@ def test_saga_may_have_an_id_of_another_kind(bench: Bench, calls: Calls) -> None
 
 
 def test_order_of_the_model_joins_no_other_table(bench: Bench, calls: Calls) -> None:
-    """PostgreSQL refuses to lock the optional side of a join, and would lock the rows of others in it."""
+    """PostgreSQL refuses to lock the optional side of a join, and would also lock the rows of the joined table."""
 
     class Customer(models.Model):  # noqa: DJ008
         name = models.TextField()
@@ -457,7 +457,7 @@ def test_concurrent_starts_make_one_saga(bench: Bench, orders: OrderSagas) -> No
 
 
 def test_second_start_waits_for_the_first(bench: Bench) -> None:
-    """Both see no row, both insert; the second waits for the commit of the first, and continues its saga."""
+    """Both messages find no row and insert one; the second waits for the commit of the first and continues its saga."""
     if bench.database.vendor == "sqlite":
         pytest.skip("SQLite has one writer")
 
@@ -640,7 +640,7 @@ def test_objects_and_base_types_correlate(bench: Bench, calls: Calls) -> None:
         bench.configure(routes={"Test.*": "Sales"})
         send(Child(5, "x"))
         bench.run()
-        assert calls.seen == ["Child"], "one message calls the method once"
+        assert calls.seen == ["Child"], "one message must call the method once"
         send(Parent(5))
         bench.run()
         assert calls.seen == ["Child", "Parent"]

@@ -260,7 +260,7 @@ def test_saga_of_an_originator_without_a_valid_address_fails_only_when_it_replie
     ],
 )
 def test_id_of_another_saga_is_ignored(bench: Bench, orders: OrderSagas, headers: dict[str, str], found: bool) -> None:
-    """An id of this type that does not exist is not replaced by the correlation, and starts nothing, as in NServiceBus."""
+    """If the id of a saga of this type does not exist, correlation is not tried and no saga starts, as in NServiceBus."""
     orders.place("42")
     bench.run()
     body = {"OrderId": "43", "to": address(bench, "out")}

@@ -59,7 +59,7 @@ def shop(sqlite_database: QueueDatabase) -> QueueDatabase:
 def test_every_url_requires_a_permission(shop: QueueDatabase) -> None:
     found = sorted(set(addresses()))
     known = set(site_paths().values())
-    assert len([path for path in found if path in known]) >= len(known) // 2, "the walk finds what the matrix of pages walks too"
+    assert len([path for path in found if path in known]) >= len(known) // 2, "the walk finds the pages of the permission matrix"
     anonymous, staff = client_of("anonymous"), client_of("staff")
     assert "/sqlqueue/metrics" in found
     for path in found:
@@ -75,7 +75,7 @@ def test_every_url_requires_a_permission(shop: QueueDatabase) -> None:
 
 
 def test_user_without_permission_sees_no_bodies(sqlite_database: QueueDatabase) -> None:
-    """Not in any page, list or document: neither of waiting, failed or delayed messages, nor of those sent by a schedule."""
+    """No page, list or document shows the body of a waiting, failed or delayed message, or of one sent by a schedule."""
     secret = "B0DY-of-a-message"
     install(sqlite_database, SCHEDULES={"Sales": {"CRON": "0 2 * * *", "SEND": "Sales.Close", "BODY": {"text": secret}}})
     body = f'{{"text": "{secret}"}}'.encode()
@@ -89,5 +89,5 @@ def test_user_without_permission_sees_no_bodies(sqlite_database: QueueDatabase) 
         urls = (path + query for path in sorted(set(own)) for query in queries)
         return (path for path in urls if secret.encode() in browser.get(path).getvalue())
 
-    assert next(shown_to(admin, ("",)), None), "there are bodies to be seen"
+    assert next(shown_to(admin, ("",)), None), "an admin sees bodies, so there are some to hide"
     assert list(shown_to(reader, ("", "?format=json"))) == []

@@ -101,7 +101,7 @@ def test_a_worker_reads_and_writes(shop: Bench, calls: Calls, caplog: pytest.Log
         assert len(shop.rows("error")) == 2
         assert len(shop.rows("audit")) >= 2
         assert calls.seen.count("later") == 1
-        assert Instance.objects.filter(endpoint="Sales").exists() is False, "it has given its row back"
+        assert Instance.objects.filter(endpoint="Sales").exists() is False, "the worker has deleted its row"
         for command in (["sqlqueue_status"], ["sqlqueue_peek", "error"], ["sqlqueue_retry", "--all"], ["sqlqueue_health"]):
             assert "permission denied" not in output_of(*command)
         refuses(shop.database, *BEYOND)

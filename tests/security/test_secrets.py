@@ -82,7 +82,7 @@ def output_of(*command: str) -> str:
         call_command(*command, stdout=out, stderr=out)
     except SystemExit:
         pass
-    except Exception as error:  # noqa: BLE001 -- whatever it is, it is looked at
+    except Exception as error:  # noqa: BLE001 -- any error is searched for secrets
         return out.getvalue() + "".join(traceback.format_exception(error))
     return out.getvalue()
 
@@ -114,7 +114,7 @@ def test_a_database_that_refuses(postgresql_bench: Bench, logged: Callable[[], s
             run_worker(get_settings(), RunOptions(until_empty=False), stop)
         texts += [browser.get(path).getvalue().decode() for browser in browsers for path in list(site_paths().values())[:6]]
         texts.append(browsers[1].get("/sqlqueue/metrics", headers={"Authorization": f"Bearer {TOKEN}"}).text)
-    assert any("connection" in text for text in texts), "it did refuse"
+    assert any("connection" in text for text in texts), "the database refused connections"
     assert MARK not in "\n".join(texts)
     assert MARK not in logged()
 

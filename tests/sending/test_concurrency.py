@@ -21,7 +21,7 @@ EACH = 30
 
 
 def test_ten_threads_send_at_once(desk: Desk) -> None:
-    """None has sent before: they read settings, table and columns together. Every third transaction is rolled back."""
+    """No thread has sent before: all read settings, table and columns at once. Every third transaction is rolled back."""
     forget_tables()
     together = threading.Barrier(THREADS)
     errors: list[BaseException] = []

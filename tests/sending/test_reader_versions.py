@@ -51,7 +51,7 @@ def place(bench: Bench, queue: str) -> Place:
 
 
 def bare(bench: Bench, seen: Place | None) -> Place | None:
-    """Without the default schema and the own catalog on SQL Server: not every version reads them, and every one assumes them."""
+    """On SQL Server, omit the default schema and the own catalog: not every version reads them, but every version assumes them."""
     if bench.database.vendor != "sqlserver" or seen is None:
         return seen
     own = seen[1] in (None, "dbo") and seen[2] in (None, current_catalog(bench.database.connection))

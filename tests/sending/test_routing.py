@@ -115,7 +115,7 @@ def test_missing_queue_is_named(desk: Desk) -> None:
 
 
 def test_dropped_queue_is_named(desk: Desk) -> None:
-    """Its columns were cached at the first send."""
+    """The first send has cached the columns of the queue."""
     send(PlaceOrder("42"))
     with desk.database.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {desk.table('Sales').qualified}")

@@ -110,7 +110,7 @@ def test_message_that_names_the_handled_one_is_not_that_one(bench: Bench) -> Non
     first = once()
     bench.run()
     expire(bench)
-    assert once() != first, "a message with its id in RelatedTo waits, and not itself"
+    assert once() != first, "the waiting message only names it in RelatedTo"
 
 
 def test_waiting_message_counts_after_its_time_too(bench: Bench) -> None:
@@ -239,7 +239,7 @@ def test_concurrent_senders_send_one(bench: Bench) -> None:
 
 
 def test_killed_senders_send_each_key_once(bench: Bench) -> None:
-    """Three processes at a time send messages of the same keys, and are killed one after the other."""
+    """Three processes at a time send messages with the same keys and are killed one by one."""
     chosen, senders, longest = random.Random(), 3, 20
     bench.configure(routes={"Counted.*": "Sales"})
     with ForkedProcesses(bench) as forked:

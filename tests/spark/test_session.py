@@ -74,7 +74,7 @@ def test_python_workers_find_the_package(spark: SparkSession) -> None:
 
 
 def test_python_workers_import_the_installed_spark(spark: SparkSession) -> None:
-    """Not the archive of its sources, which each process would compile."""
+    """They do not import the archive of its sources, which each process would compile."""
 
     def where(_: object) -> str:
         import pyspark

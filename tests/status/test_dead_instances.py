@@ -90,15 +90,15 @@ def test_any_worker_deletes_rows_after_the_configured_expiry(bench: Bench) -> No
 def test_worker_without_a_row_registers_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a suspended machine, other workers have deleted its row."""
+    """Other workers delete the row while the machine is suspended."""
     monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.1)
     bench.configure()
     rows = Instance.objects.using(bench.database.alias)
     with Running(bench):
-        poll_until(lambda: rows.exclude(threads={}).exists(), what="it has reported its threads")
+        poll_until(lambda: rows.exclude(threads={}).exists(), what="the worker has reported its threads")
         before = rows.get().pk
         rows.all().delete()
-        poll_until(lambda: rows.exclude(threads={}).exists(), what="it has a row again")
+        poll_until(lambda: rows.exclude(threads={}).exists(), what="the worker has a new row")
         assert rows.get().pk != before
     assert not rows.exists(), "an orderly end leaves no row"
     assert [getattr(record, "event", "") for record in caplog.records].count("lease_lost") == 1

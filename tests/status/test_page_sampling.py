@@ -38,7 +38,7 @@ def test_page_stores_the_numbers_that_it_has_read(queue_database: QueueDatabase)
         taken = PageSampling().take(status.instances, None, NOW, status)
     assert {each.taken_at for each in taken} == {BEGIN}
     assert counted() == {"Sales": [2], "Sales.Priority": [0], "Sales.Delayed": [0], "error": [0]}
-    assert not [query["sql"] for query in own if '"Sales"' in query["sql"] or "[Sales]" in query["sql"]], "nothing is counted twice"
+    assert not [query["sql"] for query in own if '"Sales"' in query["sql"] or "[Sales]" in query["sql"]], "a queue is counted twice"
 
 
 def test_page_without_numbers_counts_the_queues(queue_database: QueueDatabase) -> None:

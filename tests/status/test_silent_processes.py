@@ -58,7 +58,7 @@ def test_process_with_blocked_heartbeats_is_checked_itself(sqlite_bench: Bench, 
 
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-        assert states() == ["dead"], "it is suspended"
+        assert states() == ["dead"], "the process is suspended"
         process.send_signal(signal.SIGCONT)
         os.waitid(os.P_PID, process.pid, os.WCONTINUED | os.WNOWAIT)
         assert states() == ["alive"]

@@ -116,7 +116,7 @@ def test_many_queues_take_few_statements(queue_database: QueueDatabase) -> None:
     # One finds the tables, one reads all queues, two read the instances and their queues, one each reads the delayed tables and
     # the schedules.
     assert len(first) == 1 + 1 + 2 + 1 + 1
-    assert len(long) == len(first) + 1, "the expiries of long queues"
+    assert len(long) == len(first) + 1, "one more for the expiries of long queues"
 
 
 def test_many_queues_lower_the_limit_for_exact_counts(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,6 @@ def test_path_of_an_error_that_does_not_exist_is_refused(bench: Bench, calls: Ca
         bench.run()
 
 
-def test_what_is_no_retry_is_refused() -> None:
+def test_value_that_is_no_retry_is_refused() -> None:
     with pytest.raises(HandlerError, match=r"retry=3\): expected a Retry"):
         handles("Test.Message", retry=3)  # type: ignore[arg-type]

@@ -228,7 +228,7 @@ def test_mode_none_moves_a_message_whose_handler_has_lost_its_connection(
     assert not {"thread_died", "message_lost", "receive_failed"} & set(events())
 
 
-def test_mode_none_does_not_say_that_a_lost_message_is_in_its_queue(bench: Bench, events: Callable[[], list[str]]) -> None:
+def test_mode_none_does_not_report_a_lost_message_as_waiting(bench: Bench, events: Callable[[], list[str]]) -> None:
     bench.configure(TRANSACTION_MODE="none")
 
     @handles("Test.Message")

@@ -208,7 +208,7 @@ def test_message_without_a_saga_is_dropped(bench: Bench, orders: OrderSagas, eve
     assert len(orders.rows()) == int(completed)
 
 
-def test_not_found_decides(bench: Bench, calls: Calls) -> None:
+def test_not_found_decides_about_messages_without_a_saga(bench: Bench, calls: Calls) -> None:
     class Strict(NumberedSaga):
         @starts("Test.Begin")
         def begin(self, message: Any, context: Any) -> None: ...

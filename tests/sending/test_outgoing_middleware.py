@@ -54,7 +54,7 @@ def noting(calls: Calls, name: str = "") -> Callable[..., Any]:
     return middleware
 
 
-def test_each_sees_the_message_before_and_after_it_is_serialized(bench: Bench, calls: Calls) -> None:
+def test_each_middleware_sees_the_message_before_and_after_serialization(bench: Bench, calls: Calls) -> None:
     configure(bench, noting(calls, "outer"), noting(calls, "inner"))
     message_id = send(Order(1))
 
@@ -93,7 +93,7 @@ def test_body_is_written_in_the_format_that_the_middleware_chooses(bench: Bench)
     assert b"<n>1</n>" in (bench.rows("Sales")[0].body or b"")
 
 
-def test_applies_to_all_that_is_sent_and_to_nothing_that_is_moved(bench: Bench, calls: Calls) -> None:
+def test_middleware_applies_to_sent_messages_and_not_to_moved_ones(bench: Bench, calls: Calls) -> None:
     """send, send_many, publish, context.send and reply; not audit copies, delayed retries and the error queue."""
 
     @handles("Test.Message")
@@ -123,7 +123,7 @@ def test_applies_to_all_that_is_sent_and_to_nothing_that_is_moved(bench: Bench, 
     assert ["Tenant" in each for each in bench.headers("error")] == [False]
 
 
-def test_sees_the_headers_of_the_handled_message(bench: Bench) -> None:
+def test_middleware_sees_the_headers_of_the_handled_message(bench: Bench) -> None:
     def passing_on(call: Callable[..., Any]) -> Callable[..., Any]:
         def handle(message: Any, context: Any) -> None:
             if context.incoming_headers is not None:
@@ -212,7 +212,7 @@ def test_unusable_middleware_is_reported_with_its_setting(bench: Bench) -> None:
         bench.run()
 
 
-def test_without_the_setting_nothing_is_between(bench: Bench) -> None:
+def test_without_the_setting_composers_have_no_middleware(bench: Bench) -> None:
     configure(bench)
     assert not isinstance(sender().composer, ComposerWithMiddleware)
     assert not sender().composer.has_middleware

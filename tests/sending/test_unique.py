@@ -102,7 +102,7 @@ def test_key_holds_to_the_end_of_its_last_second(
         bench.run()
 
 
-def test_message_that_names_the_handled_one_is_not_that_one(bench: Bench) -> None:
+def test_message_related_to_the_handled_one_does_not_count_as_it(bench: Bench) -> None:
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
         context.send_local("Test.Later", {}, delay=3600)

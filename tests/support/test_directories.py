@@ -11,9 +11,7 @@ from tests.support import directories
 
 
 @pytest.mark.parametrize(("room", "in_memory"), [(0, True), (1 << 62, False)])
-def test_the_disk_serves_where_memory_has_no_room(
-    room: int, in_memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_is_used_if_memory_has_no_room(room: int, in_memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory, disk = tmp_path / "memory", tmp_path / "disk"
     memory.mkdir()
     disk.mkdir()
@@ -26,7 +24,7 @@ def test_the_disk_serves_where_memory_has_no_room(
     assert made.parent == (memory if in_memory else disk)
 
 
-def test_the_disk_serves_where_there_is_no_file_system_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_is_used_without_a_file_system_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directories, "MEMORY", tmp_path / "missing")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 

@@ -10,13 +10,13 @@ from tests.support.databases import ROOT
 from tests.support.side_by_side import LONG, OWN_SPARK, SPARK_FOLDERS, WHOLE_FOLDERS, WHOLE_MODULES, encodable, put_first, scope
 
 
-def test_half_characters_of_a_report_are_escaped() -> None:
+def test_lone_surrogates_of_a_report_are_escaped() -> None:
     report = {"sections": [("log", "a \ud800 b"), ("out", "ä")], "\udfff": None, "duration": 0.5}
 
     assert encodable(report) == {"sections": [("log", "a \\ud800 b"), ("out", "ä")], "\\udfff": None, "duration": 0.5}
 
 
-def test_the_reports_of_a_run_pass_through_it(pytestconfig: pytest.Config) -> None:
+def test_reports_of_a_run_are_escaped(pytestconfig: pytest.Config) -> None:
     report = pytest.TestReport("a", ("a.py", 1, "a"), {}, "passed", None, "call", [("log", "\ud800")])
 
     sent = pytestconfig.hook.pytest_report_to_serializable(config=pytestconfig, report=report)
@@ -24,7 +24,7 @@ def test_the_reports_of_a_run_pass_through_it(pytestconfig: pytest.Config) -> No
     assert ("log", "\\ud800") in sent["sections"]
 
 
-def test_a_module_with_much_to_make_is_run_by_one_process_and_other_tests_by_any() -> None:
+def test_module_with_expensive_fixtures_is_run_by_one_process_and_other_tests_by_any() -> None:
     assert [module for module in WHOLE_MODULES if not (ROOT / module).is_file()] == []
     assert [folder for folder in WHOLE_FOLDERS if not (ROOT / folder).is_dir()] == []
     assert scope("tests/docs/test_examples.py::test_a[b::c]") == "tests/docs/test_examples.py"

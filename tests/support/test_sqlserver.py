@@ -7,7 +7,7 @@ import pytest
 from tests.support import sqlserver
 
 
-def test_an_address_becomes_settings() -> None:
+def test_url_becomes_settings() -> None:
     settings = sqlserver.parse_url("mssql://sa:p%40ss@db.example:14330/queues?TrustServerCertificate=yes&query_timeout=5")
 
     assert settings == {

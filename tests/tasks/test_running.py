@@ -139,7 +139,7 @@ def test_retry_that_is_cancelled_by_its_own_id_ends_the_task(office: Office) -> 
     assert (result.status, other.status) == (TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL)
 
 
-def test_task_that_is_retried_and_asks_for_itself_is_in_progress(office: Office) -> None:
+def test_retried_task_that_queries_its_own_state_is_in_progress(office: Office) -> None:
     office.tasks(RETRIES=1, RETRY_DELAY=0)
     result = work.ask_for_itself.enqueue()
     run_until_finished(office, result)

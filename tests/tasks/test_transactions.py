@@ -209,7 +209,7 @@ def test_a_message_whose_result_was_deleted_goes_to_the_error_queue(office: Offi
     assert "which holds its arguments, was deleted" in headers["NServiceBus.ExceptionInfo.Message"]
 
 
-def test_a_backend_that_does_not_stand_in_tasks_under_its_own_path_is_refused(office: Office) -> None:
+def test_backend_that_is_not_in_tasks_under_its_own_path_is_refused(office: Office) -> None:
     office.settings.TASKS = {"default": {"BACKEND": f"{__name__}.SqlQueueBackend"}}
     with pytest.raises(ConfigurationError, match="write that path"):
         work.add.enqueue(1)

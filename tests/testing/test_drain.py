@@ -100,7 +100,7 @@ def with_delayed_retries(config: RecoverabilityConfig, context: FailureContext) 
     return default_policy(replace(config, delayed_retries=2), context)
 
 
-def test_failures_go_their_way(bench: Bench, calls: Calls) -> None:
+def test_failures_are_retried_and_moved_to_the_error_queue(bench: Bench, calls: Calls) -> None:
     endpoint = {"CALLBACKS": False, "IMMEDIATE_RETRIES": 1, "RECOVERABILITY": f"{__name__}.with_delayed_retries"}
     bench.database.configure(ENDPOINTS={"Sales": endpoint, "Billing": {"CALLBACKS": False}})
 

@@ -238,7 +238,7 @@ def test_memory_is_independent_of_the_tests_transaction(calls: Calls) -> None:
         assert_sent(Order(1))
 
 
-def test_a_clock_is_told_right() -> None:
+def test_fake_clock_refuses_naive_and_backward_times() -> None:
     with pytest.raises(ValueError, match="no time zone"):
         FakeClock(datetime(2030, 1, 1))  # noqa: DTZ001
     with pytest.raises(ValueError, match="does not run backwards"):

@@ -197,7 +197,7 @@ def test_other_users_of_the_processor_release_it_for_a_minute(machine: Machine, 
     assert machine.pass_quick_second(affinity) is not None
 
 
-def test_program_inherits_nothing(machine: Machine, affinity: AdaptiveAffinity) -> None:
+def test_started_program_inherits_no_affinity(machine: Machine, affinity: AdaptiveAffinity) -> None:
     before = os.sched_getaffinity(0)
     assert machine.pass_quick_second(affinity) is not None
     program = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]

@@ -305,7 +305,7 @@ def test_interval_ignores_daylight_saving(bench: Bench, clock: Clock) -> None:
 # --- operators --------------------------------------------------------------------------------------------------------------------
 
 
-def test_paused_schedule_sends_nothing_and_makes_up_for_nothing(bench: Bench, clock: Clock) -> None:
+def test_disabled_schedule_sends_neither_current_nor_missed_ticks(bench: Bench, clock: Clock) -> None:
     hourly()
     worker = schedules_of(clock)
     assert set_enabled(*KEY, enabled=False, actor=Actor("anna"))

@@ -153,7 +153,7 @@ def test_new_file_in_an_app_is_watched(tmp_path: Path, monkeypatch: pytest.Monke
     sys.modules.pop("watched_app", None)
 
 
-def test_folder_that_is_removed_during_a_look_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_is_removed_during_a_check_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[object] = []
 
     def vanishing(self: object, include_globs: bool = True) -> Iterator[Path]:

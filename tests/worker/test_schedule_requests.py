@@ -124,7 +124,7 @@ def test_unsendable_tick_shows_its_error_until_one_is_sent(bench: Bench, monkeyp
     assert (status(clock).error, status(clock).late_since) == ("", None)
 
 
-def test_disabled_schedule_sends_nothing_and_makes_up_for_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_schedule_sends_neither_current_nor_missed_ticks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = at(Clock(NOON - MINUTE), monkeypatch)
     worker = schedules_of(clock)
     assert set_enabled(*KEY, enabled=False, actor=ANNA)

@@ -150,7 +150,7 @@ def test_supervisor_survives_a_log_handler_that_needs_the_apps(sqlite_bench: Ben
     assert sqlite_bench.rows("Sales") == []
 
 
-def test_supervisor_logs_as_the_project_says(sqlite_bench: Bench, tmp_path: Path) -> None:
+def test_supervisor_uses_the_logging_of_the_project(sqlite_bench: Bench, tmp_path: Path) -> None:
     errors = errors_of_a_restart(sqlite_bench, tmp_path, "tests.worker.own_logging")
     assert "OWN sqlqueue.worker worker process 1" in errors
     # Python reports the end of the thread in parts, between which a line may begin.

@@ -252,7 +252,7 @@ def test_long_names_fit_a_phone(filled: QueueDatabase, site: Site) -> None:
 
 
 def test_long_name_of_a_queue_fits_a_phone(filled: QueueDatabase, site: Site) -> None:
-    """In the breadcrumbs, in the title, and in the label of the text that confirms an action."""
+    """It fits in the breadcrumbs, in the title, and in the label of the text that confirms an action."""
     name = "Company.With.A.Very.Long.Department.Name.Shipping.International.Express"
     execute(filled, f'CREATE TABLE "{name}" AS SELECT * FROM "Sales"')
     window = site.window("superuser", phone=True)

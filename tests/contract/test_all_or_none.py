@@ -20,7 +20,7 @@ from tests.support.tables import elsewhere, execute, fails, held_elsewhere, make
 
 @pytest.fixture
 def inserting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without COPY every statement is visible, and PostgreSQL writes like the others."""
+    """Write without COPY, so that every statement is visible and PostgreSQL writes like the others."""
     monkeypatch.setattr(tables_queue, "can_copy", lambda connection: False)
 
 

@@ -46,7 +46,7 @@ def test_list_of_instances_uses_the_time_format_of_other_pages(sqlite_database: 
 
 
 def test_list_of_instances_shows_the_time_of_the_last_heartbeat(sqlite_database: QueueDatabase, settings: Settings) -> None:
-    """Without JavaScript it does not refresh itself, so an age alone is wrong soon."""
+    """Without JavaScript the page does not refresh itself, so an age alone is soon wrong."""
     settings.TIME_ZONE = "Europe/Berlin"
     install(sqlite_database)
     row = instance()

@@ -101,7 +101,7 @@ def test_silent_process_is_checked_only_on_sqlite(bench: Bench) -> None:
 @needs_proc
 @pytest.mark.parametrize("part", ["boot", "pid namespace", "start"])
 def test_same_pid_elsewhere_is_another_process(sqlite_bench: Bench, part: str) -> None:
-    """Of another boot, of a container with the same host name, or given to a new process."""
+    """The pid is from another boot or from a container with the same host name, or a new process has it now."""
     row = registered(sqlite_bench)
     parts = dict(zip(("boot", "pid namespace", "start"), str(row.process_identity).split(), strict=True))
     row.process_identity = " ".join({**parts, part: parts[part].replace(parts[part][-2], "x")}.values())

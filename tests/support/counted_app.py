@@ -97,7 +97,7 @@ def receive_until(point: str, times: int, options: dict[str, Any]) -> None:
 
 
 def send_until(point: str, times: int, *arguments: Any) -> None:
-    """As `send_some`, until the process reaches the point this many times, and dies."""
+    """Send as `send_some` until the process reaches the point this many times, and dies."""
     _die_at(point, times)
     send_some(*arguments)
 

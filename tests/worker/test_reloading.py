@@ -48,7 +48,7 @@ class Project:
         self._times = count(2_000_000_000)
 
     def write(self, text: str) -> None:
-        """Write the module at once, and as newer than before whatever the resolution of the file system is."""
+        """Replace the module at once, with a later modification time than before at any resolution of the file system."""
         new = self.folder / "new"
         new.write_text(text)
         os.utime(new, (time := next(self._times), time))

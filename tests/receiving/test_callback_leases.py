@@ -56,7 +56,7 @@ def test_queue_of_dead_process_is_taken_over_with_its_messages(asking: Asking, e
     asking.answer("a request of the dead process")
     call = request("Test.Ask")
     assert call.queue == "Web.here"
-    poll_until(lambda: "reply_unclaimed" in events(), what="the reply to the dead process is removed")
+    poll_until(lambda: events().count("reply_unclaimed") == 1, what="the reply to the dead process is removed")
     asking.answer(call.message_id)
     assert call.result(SECONDS) == {}
 

@@ -69,7 +69,7 @@ def test_queue_of_killed_process_is_taken_over(asking: Asking, events: Any) -> N
     assert [*row.threads] == ["Web.here"], "from its first request on, it is registered as awaiting replies"
     asking.answer(call.message_id, row=2)
     assert call.result(60) == {}
-    poll_until(lambda: "reply_unclaimed" in events(), what="the reply to the killed process is logged")
+    poll_until(lambda: events().count("reply_unclaimed") == 1, what="the reply to the killed process is logged")
 
 
 def test_ending_process_stops_receiving_before_drivers_close_connections(asking: Asking) -> None:

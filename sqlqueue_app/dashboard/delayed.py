@@ -33,8 +33,7 @@ from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.delayed import DelayedTable, key_of, position_of
 
 PAGE_SIZE: Final = 50
-# Workers poll every second.
-_JUST_DUE: Final = timedelta(seconds=2)
+_JUST_DUE: Final = timedelta(seconds=2)  # workers poll every second
 _REASONS_SHOWN = 20
 _GONE: Final = gettext_lazy("None of them is in the table: they were delivered or cancelled, or a worker is moving them.")
 
@@ -90,6 +89,13 @@ class DelayedAction(Action):
         """The messages that the action can be applied to."""
         return there
 
+    def outcome(self, text: str, done: int, gone: int, *left: str) -> ActionOutcome:
+        """The outcome, with the number of messages that were no longer in the table and the reasons why others are left."""
+        if gone:
+            words = ngettext("%(count)s was no longer in the table.", "%(count)s were no longer in the table.", gone)
+            left = (words % {"count": number(gone)}, *left)
+        return ActionOutcome(" ".join((text % {"count": number(done)}, *left)), self.back_url, done, is_partial=bool(left))
+
 
 class DeliverNow(DelayedAction):
     """Puts delayed messages into their queues."""
@@ -113,14 +119,9 @@ class DeliverNow(DelayedAction):
         if not done.done:
             raise ValueError(done.refused[0].refusal if done.refused else _GONE)
         text = ngettext("%(count)s message was delivered.", "%(count)s messages were delivered.", done.done)
-        text %= {"count": number(done.done)}
-        if done.gone:
-            gone = ngettext("%(count)s was no longer in the table.", "%(count)s were no longer in the table.", done.gone)
-            text += " " + gone % {"count": number(done.gone)}
-        if done.refused:
-            left = ngettext("%(count)s stays: %(reason)s", "%(count)s stay: %(reason)s", len(done.refused))
-            text += " " + left % {"count": number(len(done.refused)), "reason": done.refused[0].refusal}
-        return ActionOutcome(text, self.back_url, done.done, is_partial=bool(done.refused))
+        words = ngettext("%(count)s stays: %(reason)s", "%(count)s stay: %(reason)s", len(done.refused))
+        left = [words % {"count": number(len(done.refused)), "reason": each.refusal} for each in done.refused[:1]]
+        return self.outcome(text, done.done, done.gone, *left)
 
 
 class CancelDelayed(DelayedAction):
@@ -139,7 +140,7 @@ class CancelDelayed(DelayedAction):
         if not deleted:
             raise ValueError(_GONE)
         words = ngettext("%(count)s delayed message was cancelled.", "%(count)s delayed messages were cancelled.", deleted)
-        return ActionOutcome(words % {"count": number(deleted)}, self.back_url, deleted)
+        return self.outcome(words, deleted, len(self.keys) - deleted)
 
 
 class DelayedAdmin(PageAdmin):
@@ -207,8 +208,7 @@ class DelayedAdmin(PageAdmin):
             return self._broken(request, known, error)
         if found is None:
             text = _("The message is not in the table: it was delivered or cancelled, or was never in it.")
-            crumbs = (Crumb(known.name, self.table_url(known)), Crumb(key))
-            return self.message_gone(request, text, crumbs)
+            return self.message_gone(request, text, (Crumb(known.name, self.table_url(known)), Crumb(key)))
         entry, detail = found
         refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
         save = Button(_("Save the body as a file"), self.url("body", path_of(known.name), entry.key), refused)

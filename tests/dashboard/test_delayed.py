@@ -185,6 +185,9 @@ def test_message_is_cancelled(queue_database: QueueDatabase) -> None:
     assert recorded()[1:] == [("reader", "cancel_delayed", f"Sales.Delayed #{other}", "denied", 0)]
     assert waiting(queue_database) == 1
     assert "You need the permission “Can delete messages”." in page(f"{SALES}{other}/").text()
+    answer = client_of("writer").post(f"{SALES}cancel/", {**CONFIRMED, "ids": [key, other]}, follow=True)
+    expected = '<li class="warning">1 delayed message was cancelled. 1 was no longer in the table.</li>'
+    assert expected in answer.content.decode(), "one was perhaps delivered meanwhile"
 
 
 def test_lists_are_exported(queue_database: QueueDatabase) -> None:

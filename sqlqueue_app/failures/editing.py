@@ -141,6 +141,7 @@ def read_edited_headers(text: str) -> Headers:
     """Parse the headers of the form. Raises EditRefused unless they are a flat JSON object of texts without locked names."""
     try:
         headers = json.loads(text, object_pairs_hook=_once_each)
+        json.dumps(headers, ensure_ascii=False).encode()  # refuses half of a surrogate pair, which no page can show
     except (ValueError, RecursionError) as error:
         raise EditRefused(_("The headers are not valid JSON: %(error)s") % {"error": error}) from error
     if not isinstance(headers, dict) or not all(value is None or isinstance(value, str) for value in headers.values()):

@@ -151,7 +151,9 @@ def test_locked_header_outside_the_form_is_refused(shop: QueueDatabase) -> None:
     assert count(shop, "error") == 1
 
 
-@pytest.mark.parametrize("text", ["", "x", "[]", '{"a": 1}', '{"a": {}}', '{"a": "1", "a": "2"}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "x", "[]", '{"a": 1}', '{"a": {}}', '{"a": "1", "a": "2"}', "[" * 100_000, r'{"a": "\ud800"}', r'{"\udfff": ""}']
+)
 def test_invalid_headers_are_refused(text: str) -> None:
     with pytest.raises(EditRefused):
         read_edited_headers(text)

@@ -15,6 +15,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Final
 
+from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils.translation import gettext as _
@@ -350,9 +351,11 @@ def count_use(redirect: Redirect, count: int) -> None:
 
 def _address(book: AddressBook, text: str) -> str:
     try:
-        return book.canonical(book.parse(text.strip()))
-    except AddressError as error:
-        raise RedirectRefused(str(error)) from error
+        address = book.canonical(book.parse(text.strip()))
+        Redirect._meta.get_field("from_address").run_validators(address)
+    except (AddressError, ValidationError) as error:
+        raise RedirectRefused(" ".join(getattr(error, "messages", [str(error)]))) from error
+    return address
 
 
 def _refuse_chains(alias: str, source: str, target: str) -> None:

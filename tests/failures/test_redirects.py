@@ -63,6 +63,7 @@ def test_redirect_id_equals_that_of_servicecontrol() -> None:
         ("Gone2", "Missing", "does not exist"),
         ("", "A", "address"),
         ("Gone2", " ", "address"),
+        ("x" * 401, "A", "at most 400 characters"),
     ],
 )
 def test_invalid_redirect_is_refused(shop: QueueDatabase, source: str, target: str, reason: str) -> None:

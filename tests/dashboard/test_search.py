@@ -153,6 +153,7 @@ def test_tasks_are_shown_with_their_state(shop: QueueDatabase) -> None:
 def test_invalid_search_text_is_an_error(shop: QueueDatabase, query: str) -> None:
     found = page(f"?{query}")
     assert found.find("ul", **{"class": "errorlist"})
+    assert not {"q", "before"}.intersection(found.texts), "names of the query string are no words"
 
 
 def test_hostile_texts_are_shown_as_text(shop: QueueDatabase) -> None:

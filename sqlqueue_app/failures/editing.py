@@ -32,6 +32,7 @@ from sqlqueue_app.messages.envelope import new_message_id
 from sqlqueue_app.messages.errors import PoisonMessage, SqlQueueError
 from sqlqueue_app.messages.headers import Headers, read_headers
 from sqlqueue_app.messages.serializers import is_xml
+from sqlqueue_app.messages.types import has_half_pair
 from sqlqueue_app.models import FailedMessage, FailureStatus, managed_alias
 from sqlqueue_app.receiving.error_queue import headers_of_copy
 from sqlqueue_app.sending.dispatcher import Dispatcher
@@ -141,7 +142,6 @@ def read_edited_headers(text: str) -> Headers:
     """Parse the headers of the form. Raises EditRefused unless they are a flat JSON object of texts without locked names."""
     try:
         headers = json.loads(text, object_pairs_hook=_once_each)
-        json.dumps(headers, ensure_ascii=False).encode()  # refuses half of a surrogate pair, which no page can show
     except (ValueError, RecursionError) as error:
         raise EditRefused(_("The headers are not valid JSON: %(error)s") % {"error": error}) from error
     if not isinstance(headers, dict) or not all(value is None or isinstance(value, str) for value in headers.values()):
@@ -273,4 +273,7 @@ def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError(_("a name occurs twice"))
+    # No page can show it.
+    if any(isinstance(text, str) and has_half_pair(text) for pair in pairs for text in pair):
+        raise ValueError(_("a text contains half of a surrogate pair"))
     return found

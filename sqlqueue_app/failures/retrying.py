@@ -353,8 +353,10 @@ def _address(book: AddressBook, text: str) -> str:
     try:
         address = book.canonical(book.parse(text.strip()))
         Redirect._meta.get_field("from_address").run_validators(address)
-    except (AddressError, ValidationError) as error:
-        raise RedirectRefused(" ".join(getattr(error, "messages", [str(error)]))) from error
+    except AddressError as error:
+        raise RedirectRefused(str(error)) from error
+    except ValidationError as error:
+        raise RedirectRefused(" ".join(error.messages)) from error
     return address
 
 

@@ -60,14 +60,9 @@ _OF_THE_FAILURE: Final = (
 )
 
 
-def without_failure(headers: Headers) -> Headers:
-    """The headers from before the message failed."""
-    return {name: value for name, value in headers.items() if not name.startswith(_OF_THE_FAILURE)}
-
-
 def retry_headers(headers: Headers, failure: FailedMessage, source: QueueAddress, targets: RetryTargets) -> Headers:
     """The headers of a retry from the error queue `source`, which request an acknowledgement."""
-    kept = without_failure(headers)
+    kept = {name: value for name, value in headers.items() if not name.startswith(_OF_THE_FAILURE)}
     kept[names.RETRY_UNIQUE_MESSAGE_ID] = str(failure.pk)
     kept[names.RETRY_ACKNOWLEDGEMENT_QUEUE] = address_text(targets.book, targets.acknowledged_in(failure, source))
     kept.pop(names.TARGET_ENDPOINT_ADDRESS, None)

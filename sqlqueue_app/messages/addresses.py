@@ -292,10 +292,6 @@ def _parse_3_0(text: str) -> _Parts:
     return table, unquote_sqlserver(others[0]) if others else None, None
 
 
-def _parse_legacy(text: str) -> _Parts:
-    return text.partition("@")[0], None, None
-
-
 def _parse_sqlite(text: str) -> _Parts:
     """Take the whole text as the table, unless it has one of the other forms: then only its table counts.
 
@@ -334,10 +330,6 @@ def _print_3_0(address: QueueAddress) -> str:
     return address.table if address.schema is None else f"{address.table}@[{address.schema}]"
 
 
-def _print_table(address: QueueAddress) -> str:
-    return address.table
-
-
 def _print_sqlite(address: QueueAddress) -> str:
     # Unquoted, unless a reader would then see another table.
     return address.table if _parse_sqlite(address.table)[0] == address.table else quote_sqlite(address.table)
@@ -347,7 +339,7 @@ _PARSERS: Final[dict[str, Callable[[str], _Parts]]] = {
     "sqlserver": _parse_sqlserver,
     "postgresql": _parse_postgresql,
     "3.0": _parse_3_0,
-    "legacy": _parse_legacy,
+    "legacy": lambda text: (text.partition("@")[0], None, None),
     "sqlite": _parse_sqlite,
 }
 
@@ -355,7 +347,7 @@ _PRINTERS: Final[dict[str, Callable[[QueueAddress], str]]] = {
     "sqlserver": _print_sqlserver,
     "postgresql": _print_postgresql,
     "3.0": _print_3_0,
-    "legacy": _print_table,
+    "legacy": lambda address: address.table,
     "sqlite": _print_sqlite,
 }
 

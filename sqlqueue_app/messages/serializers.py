@@ -164,7 +164,7 @@ def deserialize_element(element: Element, target: Any, names: str) -> Any:
 def _fitted(found: Any, hint: Any, names: str) -> Any:
     if found is None:
         raise MessageBodyError("the body is null; expected an object")
-    if type(found) is list and _wants_object(hint):
+    if type(found) is list and (hint is dict or mapped_class(bare(hint)) is not None):
         found = _only_object(found)
     try:
         return _reader_for(hint, names)(found)
@@ -220,10 +220,6 @@ def is_xml(content_type: str | None, default: str = _JSON) -> bool:
 
 def _named(hint: Any) -> str:
     return getattr(hint, "__qualname__", str(hint))
-
-
-def _wants_object(hint: Any) -> bool:
-    return hint is dict or mapped_class(bare(hint)) is not None
 
 
 def _refuse_constant(text: str) -> NoReturn:

@@ -361,10 +361,6 @@ def _scalar(text: str, kind: Any) -> Any:
     return _SCALARS.get(kind, str)(text)
 
 
-def _bool(text: str) -> Any:
-    return _BOOLS.get(text.strip(), text)
-
-
 def _integer(text: str) -> Any:
     try:
         return int(text) if _INTEGER.fullmatch(text.strip()) else text
@@ -395,7 +391,7 @@ def _duration(text: str) -> str:
 _SCALARS: Final[dict[Any, Callable[[str], Any]]] = {
     str: str,
     bytes: str.strip,
-    bool: _bool,
+    bool: lambda text: _BOOLS.get(text.strip(), text),
     int: _integer,
     float: _float,
     Decimal: _number,

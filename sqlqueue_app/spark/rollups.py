@@ -35,10 +35,13 @@ def rollup_rows(
     seen = _count_messages({False: messages, True: failures})
     counts, times = seen["counts"], seen["times"]
     found = {
-        "minutes": [*map(_minute, counts), *map(_minute_times, times)],
+        "minutes": [
+            *map(_minute, counts),
+            *({**_minute_key(row), f"{row['kind']}_sketch": dict(row["sketch"])} for row in times),
+        ],
         "edges": [
             *(_edge(row) for row in counts if not row["is_failure"]),
-            *(_edge_times(row) for row in times if row["kind"] == "critical"),
+            *({**_edge_key(row), "critical_sketch": dict(row["sketch"])} for row in times if row["kind"] == "critical"),
         ],
         "endpoints": map(_endpoint, counts),
         "queues": [*map(_queue, counts), *_unreadable(unreadable)],
@@ -73,10 +76,6 @@ def _minute(row: Row) -> Row:
     }
 
 
-def _minute_times(row: Row) -> Row:
-    return {**_minute_key(row), f"{row['kind']}_sketch": dict(row["sketch"])}
-
-
 def _edge_key(row: Row) -> Row:
     return {
         "sender": row["sender"],
@@ -90,10 +89,6 @@ def _edge_key(row: Row) -> Row:
 def _edge(row: Row) -> Row:
     critical = {"critical_count": row["critical_count"], "critical_sum": row["critical_sum"] / 1e6, "critical_sketch": {}}
     return {**_edge_key(row), "count": row["count"], **critical}
-
-
-def _edge_times(row: Row) -> Row:
-    return {**_edge_key(row), "critical_sketch": dict(row["sketch"])}
 
 
 def _endpoint(row: Row) -> Row:

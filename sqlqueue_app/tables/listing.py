@@ -198,10 +198,6 @@ class ScanResult:
     longer: Mapping[int, int]
 
 
-def _lower(found: re.Match[str]) -> str:
-    return found[0].lower()
-
-
 def sees_locked_rows(alias: str, addresses: Iterable[QueueAddress]) -> bool:
     """Whether `find_rows` can read rows in these tables that other transactions have locked, without waiting.
 
@@ -234,7 +230,7 @@ def find_rows(
     the rows. With `bodies` it also searches the first SEARCHED_BODY_BYTES of each body. With `row_id` it also finds the row of a
     queue with this id. `with_locked` needs `sees_locked_rows`. Raises DatabaseError if a table is gone.
     """
-    wanted = texts if match_case else [_ASCII_CAPITALS.sub(_lower, text) for text in texts]
+    wanted = texts if match_case else [_ASCII_CAPITALS.sub(lambda found: found[0].lower(), text) for text in texts]
     values = {f"text_{chr(97 + number)}": text for number, text in enumerate(wanted)}
     encoded: dict[str, object] = {f"{name}_bytes": text.encode("utf-8", "surrogatepass") for name, text in values.items()}
     if row_id is not None:

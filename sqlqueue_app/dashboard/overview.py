@@ -43,8 +43,7 @@ class DashboardAdmin(PageAdmin):
         """The overview; without the contents of the managed tables if they are missing."""
         status, period, alias = read_status(), period_of(request), managed_alias()
         now = status.managed_now or status.taken_at
-        results = CheckResults()
-        running = 0
+        results, running = CheckResults(), 0
         minimums: dict[str, int] = {}
         shown: dict[str, Any] = {}
         with optional_read(alias, "read the tables of the dashboard"):
@@ -109,6 +108,8 @@ class DashboardAdmin(PageAdmin):
             return self.url_of(models.FailedMessage, "group", group) if group else self.url_of(models.FailedMessage)
         if issue.name == checks.BRANCHES.name:
             return self.url_of(models.DistributedTransaction)
+        if issue.name == checks.PIPELINE.name:
+            return self.url_of(models.PipelineRun)
         if not issue.is_live and not queue:
             return self.url_of(models.CheckResult)
         if issue.name == checks.SCHEDULES.name:
@@ -170,6 +171,7 @@ _SUBJECTS = {
     checks.SCHEDULES.name: gettext_lazy("Schedule %(name)s"),
     checks.BRANCHES.name: gettext_lazy("In-doubt transaction"),
     checks.SAMPLES.name: gettext_lazy("Workers"),
+    checks.PIPELINE.name: checks.PIPELINE.label,
 }
 
 

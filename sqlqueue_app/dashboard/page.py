@@ -104,8 +104,10 @@ class PageAdmin(ReadOnlyAdmin):
         return self._path(route, view, name, ["GET", "HEAD", "POST"])
 
     def _path(self, route: str, view: View, name: str, methods: list[str]) -> URLPattern:
+        """The view is for logged-in staff with the permission."""
+        page = self.admin_site.admin_view(require_http_methods(methods)(partial(self._permitted, view)))
         name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
-        return path(route, self._protected(view, methods), name=name)  # type: ignore[no-any-return]
+        return path(route, guarded(self.admin_site, page), name=name)  # type: ignore[no-any-return]
 
     def url(self, name: str = "changelist", *args: object) -> str:
         """The URL of a page of this model."""
@@ -183,10 +185,6 @@ class PageAdmin(ReadOnlyAdmin):
             return self.problem(request, text=str(error), status=404, crumbs=(Crumb(_("Not found")),))
         except ConfigurationError as error:
             return self.problem(request, title=_("The settings are wrong"), text=str(error), status=500)
-
-    def _protected(self, view: View, methods: list[str]) -> Any:
-        """The view for logged-in staff with the permission."""
-        return guarded(self.admin_site, self.admin_site.admin_view(require_http_methods(methods)(partial(self._permitted, view))))
 
 
 def shared(request: HttpRequest, make: Callable[[], HttpResponseBase]) -> HttpResponseBase:

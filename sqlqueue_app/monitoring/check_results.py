@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from django.db import connections, transaction
 from django.db.models import Count, Q, Value
@@ -25,14 +26,16 @@ from sqlqueue_app.models import CheckResult, Claim, FailedMessage, FailureStatus
 from sqlqueue_app.monitoring.checks import (
     BUILT_IN,
     CHECKS,
+    CLOCKS,
     GROWING,
     INSTANCES,
     NORMAL_INTERVAL,
+    POOLS,
     SLOW_INTERVAL,
     STALE_AFTER,
     URGENT_INTERVAL,
     Check,
-    ProcessChecks,
+    Details,
     Reader,
     Report,
     describe_finding,
@@ -298,6 +301,88 @@ class _Change:
 
 
 logger = logging.getLogger("sqlqueue.background")
+
+
+# The database's clock has whole seconds, and the answer takes time; delays and expiry are measured in seconds.
+DRIFT_SECONDS: Final = 5
+# Like psycopg_pool.
+_POOL_DEFAULT: Final = 4
+# Heartbeats, samples and similar jobs, which share four threads, and the mover of delayed messages.
+BACKGROUND_CONNECTIONS: Final = 5
+
+
+@dataclass(slots=True)
+class ProcessChecks:
+    """The checks that one process runs on itself. `connections_needed`: maximum connections of the alias for its threads.
+
+    A process without findings writes nothing, unless its machine has failing results.
+    """
+
+    alias: str
+    connections_needed: int = 0
+    host: str = field(default_factory=lambda: platform.node() or "unknown")
+    _last: dict[str, tuple[datetime, bool]] = field(default_factory=dict)
+
+    def reports(self, managed: str, now: datetime, local: datetime) -> list[Report]:
+        """The reports to write: failing ones at the interval of the check, and those that pass again. One statement at first.
+
+        `now` is the clock of the managed tables' database, `local` that of the machine.
+        """
+        found = {CLOCKS: self._clock(managed, now, local), POOLS: self._pool()}
+        if not self._last:
+            mine = CheckResult.objects.using(managed).filter(
+                subject=self.host, failing=True, name__in=[each.name for each in found]
+            )
+            self._last = dict.fromkeys(mine.values_list("name", flat=True), (now, True))
+            self._last.setdefault("", (now, False))
+            due = {check for check, details in found.items() if details is not None or check.name in self._last}
+        else:
+            due = {check for check, details in found.items() if self._is_due(check, details, now)}
+        for check in due:
+            self._last[check.name] = (now, found[check] is not None)
+        return [_report(check, self.host, found[check]) for check in found if check in due]
+
+    def _is_due(self, check: Check, details: Details | None, now: datetime) -> bool:
+        last = self._last.get(check.name)
+        if last is None:
+            return details is not None
+        at, failed = last
+        if (details is not None) != failed:
+            return True
+        return details is not None and (now - at).total_seconds() >= check.every_seconds
+
+    def _clock(self, managed: str, now: datetime, local: datetime) -> Details | None:
+        drift = round((local - now).total_seconds())
+        if connections[managed].vendor == "sqlite" or abs(drift) <= DRIFT_SECONDS:
+            return None
+        return {"seconds": drift}
+
+    def _pool(self) -> Details | None:
+        pool_limit = pool_size(connections.settings[self.alias])
+        if pool_limit is None or pool_limit >= self.connections_needed:
+            return None
+        return {"most": pool_limit, "needed": self.connections_needed, "alias": self.alias}
+
+
+def _report(check: Check, host: str, details: Details | None) -> Report:
+    if details is None:
+        return Report(check.name, check.every_seconds, {}, frozenset({host}))
+    return Report(check.name, check.every_seconds, {host: details}, severities={host: check.severity})
+
+
+def pool_size(entry: Mapping[str, Any]) -> int | None:
+    """The maximum number of connections in the pool of an entry of DATABASES; None without a pool, or if unknown."""
+    pool = entry.get("OPTIONS", {}).get("pool")
+    if not pool or entry.get("ENGINE") != "django.db.backends.postgresql":
+        return None
+    options = pool if isinstance(pool, dict) else {}
+    size = options.get("max_size") or options.get("min_size", _POOL_DEFAULT)
+    return size if isinstance(size, int) else None
+
+
+def connections_needed(threads: Iterable[tuple[int, bool]]) -> int:
+    """The maximum number of connections of a worker. Pairs: number of threads, and whether each also sends on a second one."""
+    return sum(number * (2 if second else 1) for number, second in threads) + BACKGROUND_CONNECTIONS
 
 
 # A run that is later than this, as after an outage of the database, skips the checks of processes, which renew their

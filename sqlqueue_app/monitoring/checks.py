@@ -7,22 +7,21 @@ the results. A process reports the checks that only it can run.
 from __future__ import annotations
 
 import enum
-import platform
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db import connections
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _, gettext_lazy
 
 from sqlqueue_app.conf import Settings
+from sqlqueue_app.conf.crontab import cron_times
 from sqlqueue_app.dialects.schema import TableKind
 from sqlqueue_app.health_checks import OWN_PREFIX
 from sqlqueue_app.installation import planned_tables
-from sqlqueue_app.models import CheckResult, Severity
+from sqlqueue_app.models import RunState, Severity
 from sqlqueue_app.monitoring.snapshot import GROWTH_PERIOD, MINUTES, RECENT, Snapshot
 from sqlqueue_app.receiving.instances import DEAD_AFTER_SECONDS
 from sqlqueue_app.status.events import EventKind
@@ -32,6 +31,7 @@ from sqlqueue_app.status.texts import Words
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
 from sqlqueue_app.tables.installation import FindingKind, findings_of_layout, inspect_tables
 from sqlqueue_app.tables.listing import current_catalog, list_tables
+from sqlqueue_app.tables.rows import cut_text
 
 Details = Mapping[str, Any]
 
@@ -119,6 +119,9 @@ PHRASES: Final[Mapping[str, Promise]] = {
     "newest": gettext_lazy("The newest: %(newest)s"),
     "grown": gettext_lazy(", %(grown)s more than 10 minutes ago"),
     "groups": gettext_lazy(" in %(groups)s groups"),
+    "run_failed": gettext_lazy("failed: %(error)s"),
+    "run_killed": gettext_lazy("was killed, or its machine was lost."),
+    "run_missed": gettext_lazy("was due at %(tick)s and did not start."),
 }
 
 
@@ -339,6 +342,34 @@ def _schedules(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         yield ProbeOutcome(each.name, late, since=since, is_explained=snapshot.is_lack_of_workers_reported)
 
 
+def _pipeline(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
+    """The result of the last run, or a start that workers have missed. A run that has just started does not count yet."""
+    if (settings := snapshot.settings.pipeline) is None:
+        return
+    runs, now = snapshot.pipeline_runs, snapshot.now
+    is_running = bool(runs) and runs[0].state == RunState.RUNNING and not runs[0].is_silent(now)
+    is_new = is_running and now - runs[0].started_at < timedelta(seconds=SLOW_INTERVAL)
+    last = next(iter(runs[is_new:]), None)
+    tick = None if is_running or settings.cron is None else _missed_tick(settings.cron, snapshot)
+    if last is not None and last.state == RunState.FAILED:
+        yield ProbeOutcome("pipeline", {"cause": "run_failed", "error": cut_text(last.error, 300)}, since=last.ended_at)
+    elif last is not None and last.is_silent(now):
+        yield ProbeOutcome("pipeline", {"cause": "run_killed"}, since=last.heartbeat_at)
+    elif tick is not None:
+        yield ProbeOutcome("pipeline", {"cause": "run_missed", "tick": _in_zone(tick, snapshot)}, since=tick)
+    elif last is not None:
+        yield ProbeOutcome("pipeline")
+
+
+def _missed_tick(cron: str, snapshot: Snapshot) -> datetime | None:
+    """The first tick without a run since the last one, while a worker was alive to start it."""
+    workers = [each.started_at for each in snapshot.instances if each.works_for_all]
+    # The clock of the worker that started the last run may differ from the database's, by which its start is recorded.
+    after = max(min(workers, default=snapshot.now), *(each.started_at + TICK_GRACE for each in snapshot.pipeline_runs[:1]))
+    tick = cron_times(cron).next_after(after, snapshot.zone)
+    return None if tick is None or tick > snapshot.now - TICK_GRACE else tick
+
+
 def _branches(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     """Branches that outlive the attempts of the workers, which finish branches in doubt every few seconds."""
     for each in snapshot.branches:
@@ -525,6 +556,18 @@ POOLS: Final = Check(
     gettext_lazy('Raise "max_size" of "pool" in the OPTIONS of the database %(alias)s, or receive with fewer threads.'),
     read_by=Reader.PROCESS,
 )
+PIPELINE: Final = Check(
+    f"{OWN_PREFIX}pipeline",
+    SLOW_INTERVAL,
+    gettext_lazy("Pipeline"),
+    gettext_lazy("The last run of the pipeline %(cause)s"),
+    gettext_lazy(
+        "The page of pipeline runs shows the error; the logs of the workers show why no run started (event pipeline_failed)."
+    ),
+    _pipeline,
+    code="pipeline",
+    covers_all=True,
+)
 BRANCHES: Final = Check(
     f"{OWN_PREFIX}branches",
     NORMAL_INTERVAL,
@@ -554,7 +597,7 @@ SAMPLES: Final = Check(
 # Issues of one severity are shown in this order.
 _IN_ORDER: Final = (
     *(REGISTRY, INSTANCES, MINIMUMS, PAUSED, TABLES, RECEIVERS, GROWING, REPLIES, FAILURES, MOVER, PURGING, SCHEDULES),
-    *(CLOCKS, POOLS, BRANCHES, SAMPLES),
+    *(PIPELINE, CLOCKS, POOLS, BRANCHES, SAMPLES),
 )
 CHECKS: Final[Mapping[str, Check]] = {each.name: each for each in _IN_ORDER}
 # Checks with stored results; the others store nothing.
@@ -616,85 +659,3 @@ def run(check: Check, snapshot: Snapshot) -> Report:
     passing = frozenset(found.keys() - failing.keys() - explained)
     severities = {subject: found[subject].severity or check.severity for subject in failing}
     return Report(check.name, check.every_seconds, failing, passing, since, explained, severities)
-
-
-# The database's clock has whole seconds, and the answer takes time; delays and expiry are measured in seconds.
-DRIFT_SECONDS: Final = 5
-# Like psycopg_pool.
-_POOL_DEFAULT: Final = 4
-# Heartbeats, samples and similar jobs, which share four threads, and the mover of delayed messages.
-BACKGROUND_CONNECTIONS: Final = 5
-
-
-@dataclass(slots=True)
-class ProcessChecks:
-    """The checks that one process runs on itself. `connections_needed`: maximum connections of the alias for its threads.
-
-    A process without findings writes nothing, unless its machine has failing results.
-    """
-
-    alias: str
-    connections_needed: int = 0
-    host: str = field(default_factory=lambda: platform.node() or "unknown")
-    _last: dict[str, tuple[datetime, bool]] = field(default_factory=dict)
-
-    def reports(self, managed: str, now: datetime, local: datetime) -> list[Report]:
-        """The reports to write: failing ones at the interval of the check, and those that pass again. One statement at first.
-
-        `now` is the clock of the managed tables' database, `local` that of the machine.
-        """
-        found = {CLOCKS: self._clock(managed, now, local), POOLS: self._pool()}
-        if not self._last:
-            mine = CheckResult.objects.using(managed).filter(
-                subject=self.host, failing=True, name__in=[each.name for each in found]
-            )
-            self._last = dict.fromkeys(mine.values_list("name", flat=True), (now, True))
-            self._last.setdefault("", (now, False))
-            due = {check for check, details in found.items() if details is not None or check.name in self._last}
-        else:
-            due = {check for check, details in found.items() if self._is_due(check, details, now)}
-        for check in due:
-            self._last[check.name] = (now, found[check] is not None)
-        return [_report(check, self.host, found[check]) for check in found if check in due]
-
-    def _is_due(self, check: Check, details: Details | None, now: datetime) -> bool:
-        last = self._last.get(check.name)
-        if last is None:
-            return details is not None
-        at, failed = last
-        if (details is not None) != failed:
-            return True
-        return details is not None and (now - at).total_seconds() >= check.every_seconds
-
-    def _clock(self, managed: str, now: datetime, local: datetime) -> Details | None:
-        drift = round((local - now).total_seconds())
-        if connections[managed].vendor == "sqlite" or abs(drift) <= DRIFT_SECONDS:
-            return None
-        return {"seconds": drift}
-
-    def _pool(self) -> Details | None:
-        pool_limit = pool_size(connections.settings[self.alias])
-        if pool_limit is None or pool_limit >= self.connections_needed:
-            return None
-        return {"most": pool_limit, "needed": self.connections_needed, "alias": self.alias}
-
-
-def _report(check: Check, host: str, details: Details | None) -> Report:
-    if details is None:
-        return Report(check.name, check.every_seconds, {}, frozenset({host}))
-    return Report(check.name, check.every_seconds, {host: details}, severities={host: check.severity})
-
-
-def pool_size(entry: Mapping[str, Any]) -> int | None:
-    """The maximum number of connections in the pool of an entry of DATABASES; None without a pool, or if unknown."""
-    pool = entry.get("OPTIONS", {}).get("pool")
-    if not pool or entry.get("ENGINE") != "django.db.backends.postgresql":
-        return None
-    options = pool if isinstance(pool, dict) else {}
-    size = options.get("max_size") or options.get("min_size", _POOL_DEFAULT)
-    return size if isinstance(size, int) else None
-
-
-def connections_needed(threads: Iterable[tuple[int, bool]]) -> int:
-    """The maximum number of connections of a worker. Pairs: number of threads, and whether each also sends on a second one."""
-    return sum(number * (2 if second else 1) for number, second in threads) + BACKGROUND_CONNECTIONS

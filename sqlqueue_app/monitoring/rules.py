@@ -291,7 +291,8 @@ class RuleConditions:
         return Readings({name: Reading((age or 0.0) > threshold, age, threshold) for name, age in ages.items()})
 
     def _checks(self, rule: NotificationRule) -> Readings:
-        found = {subject_of_check(each): each for each in self._failing if not rule.subject or each.name == rule.subject}
+        named = (each for each in self._failing if not rule.subject or each.name == rule.subject)
+        found = {f"{each.name}: {each.subject}" if each.subject else each.name: each for each in named}
         muted = frozenset(subject for subject, each in found.items() if is_muted(each, self._snapshot.now))
         readings = {
             subject: Reading(is_over=True, more={"check": each.name, "check_of": each.subject, "details": each.details})
@@ -335,11 +336,6 @@ def present_conditions() -> RuleConditions:
 def _of(subject: str) -> Q:
     """The condition for failures of an endpoint, of a queue that it failed in, or in an error queue."""
     return Q(endpoint=subject) | Q(failed_q__in=(subject, address_of_queue(subject))) | Q(queue=subject)
-
-
-def subject_of_check(check: CheckResult) -> str:
-    """The label of a check in notifications."""
-    return f"{check.name}: {check.subject}" if check.subject else check.name
 
 
 logger = logging.getLogger("sqlqueue.notifications")

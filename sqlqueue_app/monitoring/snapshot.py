@@ -24,6 +24,7 @@ from sqlqueue_app.models import (
     FailedMessage,
     FailureGroup,
     FailureStatus,
+    PipelineRun,
     QueueSample,
     managed_alias,
 )
@@ -317,6 +318,13 @@ class Snapshot:
         """The tables of delayed messages in the status that the settings name, not those of another schema."""
         found = () if self.status is None else self.status.delayed
         return [each for each in found if each.is_in_settings]
+
+    @cached_property
+    def pipeline_runs(self) -> Sequence[PipelineRun]:
+        """The two newest runs of the pipeline, the newest first. One statement."""
+        with optional_read(self._alias, "read the runs of the pipeline"):
+            return list(PipelineRun.objects.using(self._alias).order_by("-started_at", "-pk")[:2])
+        return ()
 
     @cached_property
     def _recent(self) -> Mapping[str, tuple[int, int]]:

@@ -83,11 +83,6 @@ def lock_of_key(endpoint: str, key: bytes) -> int:
     return _number(b"key", endpoint.encode(), key)
 
 
-def lock_of_row(endpoint: str, queue: str, row_version: int) -> int:
-    """The number of the lock of a row without a key."""
-    return _number(b"row", endpoint.encode(), queue.encode(), str(row_version).encode())
-
-
 def key_window(endpoint: str, table: QueueTable, handlers: HandlerTable, claim_checks: ClaimChecks | None) -> KeyWindow | None:
     """The waiting messages of a queue by key; None if no handler has a key, and on SQLite, which has one writer."""
     if not isinstance(handlers, KeyedHandlerTable) or table.dialect.name == "sqlite":
@@ -101,7 +96,9 @@ def key_window(endpoint: str, table: QueueTable, handlers: HandlerTable, claim_c
             key = handlers.key_of(read_message(received), claim_checks)
         except Exception:  # noqa: BLE001 - the message fails with the same error when it is received
             key = None
-        return lock_of_row(endpoint, queue, row.row_version) if key is None else lock_of_key(endpoint, key)
+        if key is None:
+            return _number(b"row", endpoint.encode(), queue.encode(), str(row.row_version).encode())
+        return lock_of_key(endpoint, key)
 
     return KeyWindow(lock_of)
 

@@ -571,7 +571,11 @@ def _problem(found: DeadRows, holders: Sequence[HorizonHolder]) -> QueueProblem:
             "autovacuum does not keep up; make it run sooner (and set autovacuum_naptime of the server to 5s, the interval "
             "between its runs)"
         )
-        return QueueProblem(ProblemKind.DEAD_ROWS, f"{text}; {advice}", _tuning(found.table))
+        tuning = (
+            f"ALTER TABLE {found.table} SET (\n    autovacuum_vacuum_scale_factor = 0,\n    autovacuum_vacuum_threshold = 1000,\n"
+            f"    autovacuum_vacuum_cost_delay = 0\n);\nVACUUM {found.table};"
+        )
+        return QueueProblem(ProblemKind.DEAD_ROWS, f"{text}; {advice}", tuning)
     who = "; ".join(map(_words, holders))
     hidden = any(holder.kind == "session" and holder.seconds is None for holder in holders)
     more = "; this role cannot see the sessions of other roles: GRANT pg_read_all_stats to it" if hidden else ""
@@ -602,13 +606,6 @@ def _ending(holder: HorizonHolder) -> list[str]:
     if holder.role is not None:
         lines.append(f"ALTER ROLE {quote_postgresql(holder.role)} SET idle_in_transaction_session_timeout = '60s';")
     return lines
-
-
-def _tuning(table: str) -> str:
-    return (
-        f"ALTER TABLE {table} SET (\n    autovacuum_vacuum_scale_factor = 0,\n    autovacuum_vacuum_threshold = 1000,\n"
-        f"    autovacuum_vacuum_cost_delay = 0\n);\nVACUUM {table};"
-    )
 
 
 def _literal(text: str) -> str:

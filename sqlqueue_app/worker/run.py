@@ -28,8 +28,7 @@ from sqlqueue_app.failures.operations import bulk_operations_job
 from sqlqueue_app.installation import planned_tables
 from sqlqueue_app.messages.errors import CannotConnect, ConfigurationError, TransientError, WorkerFailed, counted
 from sqlqueue_app.models import TaskResult, managed_alias
-from sqlqueue_app.monitoring.check_results import CheckRunner, custom_check_jobs
-from sqlqueue_app.monitoring.checks import ProcessChecks, connections_needed
+from sqlqueue_app.monitoring.check_results import CheckRunner, ProcessChecks, connections_needed, custom_check_jobs
 from sqlqueue_app.monitoring.notifying import Notifications
 from sqlqueue_app.policies.polling import BackOff
 from sqlqueue_app.policies.recoverability import TransactionMode

@@ -9,8 +9,7 @@ from datetime import timedelta
 import pytest
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.monitoring.check_results import CheckRunner
-from sqlqueue_app.monitoring.checks import ProcessChecks
+from sqlqueue_app.monitoring.check_results import CheckRunner, ProcessChecks
 from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.tables.connections import database_now
 from tests.support.bench import Bench

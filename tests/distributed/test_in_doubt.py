@@ -18,8 +18,8 @@ from sqlqueue_app.checks import check_other_databases, check_prepared_transactio
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dialects.postgresql import BranchId
 from sqlqueue_app.models import DistributedTransaction, TwoPhaseCoordinator
-from sqlqueue_app.monitoring.check_results import CheckRunner
-from sqlqueue_app.monitoring.checks import BRANCHES, ProcessChecks, run
+from sqlqueue_app.monitoring.check_results import CheckRunner, ProcessChecks
+from sqlqueue_app.monitoring.checks import BRANCHES, run
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.endpoint import transaction_log
 from sqlqueue_app.status.in_doubt import CONNECT_SECONDS, InDoubt, Resolved

@@ -13,9 +13,9 @@ import pytest
 
 from sqlqueue_app import pause, resume
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.models import CheckResult, Event, FailedMessage, Instance, QueueSample, ScheduleTick
-from sqlqueue_app.monitoring.check_results import CheckRunner
-from sqlqueue_app.monitoring.checks import EXPIRED_LIMIT, GROWING, ProcessChecks
+from sqlqueue_app.models import CheckResult, Event, FailedMessage, Instance, PipelineRun, QueueSample, RunState, ScheduleTick
+from sqlqueue_app.monitoring.check_results import CheckRunner, ProcessChecks
+from sqlqueue_app.monitoring.checks import EXPIRED_LIMIT, GROWING
 from sqlqueue_app.receiving import instances
 from sqlqueue_app.status.endpoints import set_minimum
 from sqlqueue_app.status.events import Actor
@@ -211,6 +211,20 @@ def test_late_recurring_message_is_an_alert(bench: Bench) -> None:
     assert "/admin/sqlqueue_app/schedule/" in found.links
     Schedules(get_settings(), "Sales", now=lambda: now).send_due()
     bench.table("Sales").purge()
+    assert alerts().are_none
+
+
+def test_failed_run_of_the_pipeline_is_an_alert(bench: Bench) -> None:
+    bench.database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False}}, PIPELINE={"LAKE": "/srv/lake"})
+    instance(callback_queue=None, threads={"Sales": 1}, silent=IN_AN_HOUR)
+    now = datetime.now(UTC)
+    run = PipelineRun.objects.create(
+        started_at=now, heartbeat_at=now, ended_at=now, state=RunState.FAILED, pid=1, error="No space left on device"
+    )
+    found = one_alert("pipeline", "Pipeline : The last run of the pipeline failed: No space left on device")
+    assert "/admin/sqlqueue_app/pipelinerun/" in found.links
+    run.state = RunState.STOPPED
+    run.save()
     assert alerts().are_none
 
 

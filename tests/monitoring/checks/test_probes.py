@@ -12,13 +12,15 @@ from sqlqueue_app.models import (
     EndpointExpectation,
     Event,
     Instance,
+    PipelineRun,
     QueueSample,
+    RunState,
     Schedule,
     ScheduleTick,
     managed_alias,
 )
-from sqlqueue_app.monitoring.check_results import UNSEEN
-from sqlqueue_app.monitoring.checks import BUILT_IN, EXPIRED_LIMIT, connections_needed, pool_size
+from sqlqueue_app.monitoring.check_results import UNSEEN, connections_needed, pool_size
+from sqlqueue_app.monitoring.checks import BUILT_IN, EXPIRED_LIMIT
 from sqlqueue_app.monitoring.snapshot import MINUTES, Snapshot
 from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.status.traffic import read_traffic, traffic_of
@@ -201,6 +203,89 @@ def test_disabled_or_changed_schedule_is_not_late(bench: Bench, enabled: bool, c
     assert bench.failing("schedules") == {}
 
 
+@pytest.fixture
+def nightly(bench: Bench) -> Bench:
+    """Workers that run the pipeline every night at two, at half past one; one of them has started at midnight."""
+    install(bench.database, PIPELINE={"LAKE": "/srv/lake", "CRON": "0 2 * * *"})
+    bench.now = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
+    bench.first = bench.worker()
+    instance(callback_queue=None, started_at=bench.now - 90 * MINUTE)
+    return bench
+
+
+def run_of_pipeline(started_at: datetime, state: RunState = RunState.ENDED, *, alive: timedelta = MINUTE, error: str = "") -> None:
+    """A run that ended, or sent its last heartbeat, after the time `alive`."""
+    end = started_at + alive
+    ended_at = None if state is RunState.RUNNING else end
+    PipelineRun.objects.create(started_at=started_at, heartbeat_at=end, ended_at=ended_at, state=state, error=error, pid=1)
+
+
+def test_failed_run_of_the_pipeline_is_reported_until_another_succeeds(nightly: Bench) -> None:
+    run_of_pipeline(nightly.now - 10 * MINUTE, RunState.FAILED, error="No space left on device")
+    nightly.first.run_due()
+    failing = {"pipeline": "The last run of the pipeline failed: No space left on device"}
+    assert nightly.failing("pipeline") == failing
+    assert CheckResult.objects.get(subject="pipeline").since == nightly.now - 9 * MINUTE
+    # The next run has just started, and may fail as well.
+    run_of_pipeline(nightly.now + 4 * MINUTE, RunState.RUNNING)
+    nightly.pass_time()
+    nightly.first.run_due()
+    assert nightly.failing("pipeline") == failing
+    PipelineRun.objects.filter(state=RunState.RUNNING).update(heartbeat_at=nightly.now + 5 * MINUTE)
+    nightly.pass_time()
+    nightly.first.run_due()
+    assert nightly.failing("pipeline") == {}
+    assert recorded_events() == [("check_failed", "pipeline"), ("check_passed", "pipeline")]
+
+
+def test_killed_run_of_the_pipeline_is_reported(nightly: Bench) -> None:
+    run_of_pipeline(nightly.now - 10 * MINUTE, RunState.RUNNING)
+    nightly.first.run_due()
+    assert nightly.failing("pipeline") == {"pipeline": "The last run of the pipeline was killed, or its machine was lost."}
+
+
+def test_run_of_the_pipeline_that_no_worker_has_started_is_reported(nightly: Bench) -> None:
+    run_of_pipeline(nightly.now - timedelta(days=1))
+    nightly.pass_time(31 * MINUTE)
+    nightly.first.run_due()
+    assert nightly.failing("pipeline") == {}, "a worker may still start it"
+    nightly.pass_time()
+    nightly.first.run_due()
+    (text,) = nightly.failing("pipeline").values()
+    assert text.startswith("The last run of the pipeline was due at 2026-11-21 ")
+    assert text.endswith(" and did not start.")
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_run_of_the_pipeline_is_missed_only_while_a_worker_is_alive(nightly: Bench, has_run: bool) -> None:
+    """Missed starts are not repeated, so a worker that has started later has missed none."""
+    if has_run:
+        run_of_pipeline(nightly.now - timedelta(days=1))
+    Instance.objects.update(started_at=nightly.now + 31 * MINUTE)
+    nightly.pass_time(60 * MINUTE)
+    nightly.first.run_due()
+    assert nightly.failing("pipeline") == {}
+
+
+@pytest.mark.parametrize(
+    ("started", "state"),
+    [(29 * MINUTE + 59 * SECOND, RunState.ENDED), (-timedelta(days=1), RunState.RUNNING)],
+    ids=["clocks", "running"],
+)
+def test_run_of_the_pipeline_that_has_started_is_not_missed(nightly: Bench, started: timedelta, state: RunState) -> None:
+    """Clocks differ: the start may be recorded a second before the time of the schedule."""
+    run_of_pipeline(nightly.now + started, state, alive=60 * MINUTE - started)
+    nightly.pass_time(60 * MINUTE)
+    nightly.first.run_due()
+    assert nightly.failing("pipeline") == {}
+
+
+def test_runs_of_a_pipeline_that_the_settings_do_not_name_are_not_checked(bench: Bench) -> None:
+    run_of_pipeline(bench.now - 10 * MINUTE, RunState.FAILED, error="No space left on device")
+    bench.first.run_due()
+    assert bench.failing("pipeline") == {}
+
+
 def test_missing_tables_and_indexes_are_reported(bench: Bench) -> None:
     sales, priority = table(bench.database, "Sales"), table(bench.database, "Sales.Priority")
     with bench.database.connection.cursor() as cursor:
@@ -261,7 +346,7 @@ def test_pool_size_is_read_from_the_settings(pool: object, size: int | None) -> 
 
 
 def test_too_small_pool_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sqlqueue_app.monitoring.checks.pool_size", lambda entry: 20)
+    monkeypatch.setattr("sqlqueue_app.monitoring.check_results.pool_size", lambda entry: 20)
     assert connections_needed([(8, False), (4, True)]) == 21
     bench.worker(connections_needed=21).run_due()
     assert bench.failing("pools") == {"mill": "The connection pool of mill has at most 20 connections, and the worker needs 21."}

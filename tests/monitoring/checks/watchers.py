@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import CheckResult, Event, Instance, QueueSample
-from sqlqueue_app.monitoring.check_results import CheckRunner
-from sqlqueue_app.monitoring.checks import ProcessChecks, describe_finding
+from sqlqueue_app.monitoring.check_results import CheckRunner, ProcessChecks
+from sqlqueue_app.monitoring.checks import describe_finding
 from sqlqueue_app.status.in_doubt import InDoubt
 from tests.support.databases import QueueDatabase
 

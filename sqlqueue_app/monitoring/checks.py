@@ -365,7 +365,7 @@ def _missed_tick(cron: str, snapshot: Snapshot) -> datetime | None:
     """The first tick without a run since the last one, while a worker was alive to start it."""
     workers = [each.started_at for each in snapshot.instances if each.works_for_all]
     # The clock of the worker that started the last run may differ from the database's, by which its start is recorded.
-    after = max(min(workers, default=snapshot.now), *(each.started_at + TICK_GRACE for each in snapshot.pipeline_runs[:1]))
+    after = max([min(workers, default=snapshot.now), *(each.started_at + TICK_GRACE for each in snapshot.pipeline_runs[:1])])
     tick = cron_times(cron).next_after(after, snapshot.zone)
     return None if tick is None or tick > snapshot.now - TICK_GRACE else tick
 

@@ -244,8 +244,10 @@ def test_killed_run_of_the_pipeline_is_reported(nightly: Bench) -> None:
     assert nightly.failing("pipeline") == {"pipeline": "The last run of the pipeline was killed, or its machine was lost."}
 
 
-def test_run_of_the_pipeline_that_no_worker_has_started_is_reported(nightly: Bench) -> None:
-    run_of_pipeline(nightly.now - timedelta(days=1))
+@pytest.mark.parametrize("has_run", [True, False])
+def test_run_of_the_pipeline_that_no_worker_has_started_is_reported(nightly: Bench, has_run: bool) -> None:
+    if has_run:
+        run_of_pipeline(nightly.now - timedelta(days=1))
     nightly.pass_time(31 * MINUTE)
     nightly.first.run_due()
     assert nightly.failing("pipeline") == {}, "a worker may still start it"

@@ -47,8 +47,10 @@ class Bench:
             QueueSample.objects.create(**{**known, **fields})
 
     def failing(self, name: str) -> dict[str, str]:
-        rows = CheckResult.objects.filter(name=f"sqlqueue.{name}", failing=True)
-        return {each.subject: describe_finding(each.name, each.subject, each.details) for each in rows}
+        """The findings of a check by subject. The check must have run."""
+        rows = CheckResult.objects.filter(name=f"sqlqueue.{name}")
+        assert rows.exists(), "a check that raises is only logged"
+        return {each.subject: describe_finding(each.name, each.subject, each.details) for each in rows if each.failing}
 
 
 def recorded_events() -> list[tuple[str, str]]:

@@ -184,9 +184,7 @@ def _with_replaced(found: list[InstanceStatus], rows: Iterable[Instance]) -> tup
 def clock_of_rows(rows: Iterable[Instance | CallbackQueue]) -> datetime | None:
     """The time of the database when these rows were read, aware, in whole seconds; None without rows."""
     first: Any = next(iter(rows), None)
-    if first is None:
-        return None
-    return in_utc(first.database_now).replace(microsecond=0)
+    return None if first is None else in_utc(first.database_now).replace(microsecond=0)
 
 
 def status_of_row(row: Any) -> InstanceStatus:
@@ -217,15 +215,13 @@ def status_of_row(row: Any) -> InstanceStatus:
 
 def _counts(value: object) -> dict[str, int]:
     """The numbers of each queue, as the process reported them; empty if the row was written by hand."""
-    if not isinstance(value, dict):
-        return {}
-    return {str(queue): count for queue, count in value.items() if isinstance(count, int)}
+    found = value.items() if isinstance(value, dict) else ()
+    return {str(queue): count for queue, count in found if isinstance(count, int)}
 
 
 def forget_dead(instance: int) -> bool:
     """Delete the row of a dead process and free its callback queue; False if it has a new heartbeat, or is gone."""
-    deleted, _by_model = dead_instances(managed_alias()).filter(pk=instance).delete()
-    return deleted > 0
+    return dead_instances(managed_alias()).filter(pk=instance).delete()[0] > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +240,7 @@ def gone_callback_queues(settings: Settings, older_than: timedelta = timedelta()
     """The callback queues of instances that have been gone for at least this time, each once; reads only. Raises DatabaseErrors.
 
     A queue is gone with the process that leased it last. If no process of an instance name is alive, on a machine other than
-    this one, the rest of its pool is gone too. Other queues of the settings, and tables that are not queues, are left out.
+    this one, the rest of its pool is gone too. Other queues of the settings, foreign tables and unreadable ones are left out.
     """
     instances, rows, problem = read_instances(gone=True)
     if problem is not None:
@@ -263,7 +259,7 @@ def gone_callback_queues(settings: Settings, older_than: timedelta = timedelta()
         table = queue_table(settings.database, address)
         try:
             depth = table.depth() if table.exists() else None
-        except TableMismatch:
+        except (TableMismatch, PermissionDenied):
             continue
         if depth is not None or owned:
             found[name] = GoneCallbackQueue(name, endpoint, instance, silent, table, depth)
@@ -287,15 +283,16 @@ def _names(settings: Settings, instances: Iterable[InstanceStatus], rows: list[A
 def remove_callback_queue(gone: GoneCallbackQueue) -> bool:
     """Drop the table with its messages, and forget the instance; False if a process has since leased it.
 
-    The queue is leased while it is dropped. If that fails, the lease remains, and appears as a dead instance 40 seconds later.
-    Raises DatabaseErrors.
+    The queue is leased only while it is dropped: a lease that stays would be reported as a dead process. Raises DatabaseErrors.
     """
     lease = claim_callback_queue(gone.name, alias=managed_alias(), endpoint=gone.endpoint, name=gone.instance)
     if lease is None:
         return False
-    drop_queue(gone.table.alias, gone.table.address)
-    CallbackQueue.objects.using(lease.alias).filter(callback_queue=gone.name).delete()
-    lease.withdraw()
+    try:
+        drop_queue(gone.table.alias, gone.table.address)
+        CallbackQueue.objects.using(lease.alias).filter(callback_queue=gone.name).delete()
+    finally:
+        lease.withdraw()
     return True
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from datetime import timedelta
 from typing import Any
 
@@ -14,11 +13,13 @@ from django.utils import timezone
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.installation import planned_tables
-from sqlqueue_app.models import Instance
+from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.errors import PermissionDenied
+from sqlqueue_app.models import CallbackQueue, Instance
 from sqlqueue_app.receiving.instances import claim_callback_queue
 from sqlqueue_app.status import instances
 from sqlqueue_app.status.instances import gone_callback_queues, remove_callback_queue
-from sqlqueue_app.tables.installation import install_tables
+from sqlqueue_app.tables.installation import drop_queue, install_tables
 from tests.commands.running import refused, run, run_on_terminal
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install, message, table
@@ -121,18 +122,29 @@ def test_a_row_cannot_name_another_table(pools: QueueDatabase, name: str) -> Non
     assert table(pools, name).exists()
 
 
-def test_drop_error_keeps_the_row_for_the_next_run(pools: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_that_cannot_be_dropped_stays_for_the_next_run(pools: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     instance(pools, "Sales.gone")
+    CallbackQueue.objects.using(pools.alias).create(
+        callback_queue="Sales.gone", endpoint="Sales", name="gone", used_at=timezone.now() - timedelta(hours=1)
+    )
 
-    def fail(*_: object) -> None:
-        raise RuntimeError("the disk is full")
+    def refuse(alias: str, address: QueueAddress) -> bool:
+        if address.table == "Sales.gone":
+            raise PermissionDenied("must be owner of\nthe table")
+        return drop_queue(alias, address)
 
-    monkeypatch.setattr(instances, "drop_queue", fail)
-    with pytest.raises(RuntimeError, match="disk is full"):
-        remove_callback_queue(gone_callback_queues(get_settings())[0])
-    (row,) = Instance.objects.using(pools.alias).all()
-    assert (row.callback_queue, row.pid) == ("Sales.gone", os.getpid())
-    assert "Sales.gone" in left(pools)
+    monkeypatch.setattr(instances, "drop_queue", refuse)
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.raises(CommandError, match="1 queue could not be dropped") as failed:
+        call_command("sqlqueue_purge_callbacks", "--yes", stdout=out, stderr=err)
+
+    assert failed.value.returncode == 1
+    assert "removed 1 of 2" in out.getvalue()
+    assert "Sales.gone stays: must be owner of the table" in err.getvalue()
+    assert left(pools) == ["Sales.here", "Sales.here-2", "Sales.gone"]
+    # A row of this process would be reported as a dead one after 40 seconds.
+    assert not Instance.objects.using(pools.alias).exists()
+    assert [(each["queue"], each["silent_seconds"] > 3590) for each in purge("--dry-run")] == [("Sales.gone", True)]
 
 
 def test_command_lists_and_refuses_without_a_terminal(sqlite_database: QueueDatabase) -> None:

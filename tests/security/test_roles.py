@@ -13,9 +13,13 @@ import pytest
 from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from sqlqueue_app import handles, publish, send, send_many
-from sqlqueue_app.models import FailedMessage, Instance, Operation
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.errors import PermissionDenied
+from sqlqueue_app.models import CallbackQueue, FailedMessage, Instance, Operation
+from sqlqueue_app.status.instances import gone_callback_queues, remove_callback_queue
 from tests.support.bench import FAST, Bench, Calls
 from tests.support.delayed_tables import FORWARD
 from tests.support.failing import fail, failed_row
@@ -177,6 +181,22 @@ def test_admin_process_needs_worker_rights_and_project_tables(shop: Bench) -> No
         answer = browser.post(f"{retry}?ids={failed[0].pk}", {"confirmed": "1"}, follow=True)
         assert (answer.status_code, Operation.objects.count()) == (200, 1), answer.text
         refuses(shop.database, *[each for each in BEYOND if "auth_user" not in each], "UPDATE auth_user SET is_superuser = true")
+
+
+def test_callback_queues_of_dead_processes_stay_if_the_role_may_not_drop_them(shop: Bench) -> None:
+    theirs = shop.table("Sales.there")
+    execute(shop.database, f"CREATE TABLE {theirs.qualified} (LIKE {shop.table('Sales').qualified})")
+    for queue in ("Sales.here", theirs.address.table):
+        CallbackQueue.objects.create(
+            callback_queue=queue, endpoint="Sales", name="gone", used_at=timezone.now() - timedelta(minutes=5)
+        )
+    with shop.database.as_role(role_for(shop.database, "worker")):
+        (gone,) = gone_callback_queues(get_settings())
+        assert gone.name == "Sales.here"
+        with pytest.raises(PermissionDenied, match="must be owner"):
+            remove_callback_queue(gone)
+        assert not Instance.objects.exists()
+        assert len(gone_callback_queues(get_settings())) == 1
 
 
 def test_installer_needs_one_schema_and_can_be_disabled_afterwards(shop: Bench) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 from django.db.models import BigIntegerField, Case, F, Q, Sum, Value, When
@@ -67,7 +67,7 @@ class Traffic:
                 total.append((at, value))
 
 
-# Minutes are rolled up shortly after their end; until then their ten-second samples are read.
+# Minutes are rolled up shortly after their end. Of the last ones, only the ten-second samples are read.
 _NOT_ROLLED_UP: Final = timedelta(seconds=150)
 TRAFFIC: Final = timedelta(hours=1)
 
@@ -90,32 +90,30 @@ def read_traffic(
     )
     first, second = (Cast(Sum("waiting", filter=Q(queue__in=list(group))), number) for group in groups)
     totals = in_period.order_by().values("taken_at").annotate(what=Value("total"), of=Value(""), a=first, b=second, c=nothing)
-    times = Q(seconds=MINUTE.seconds, taken_at__gt=now - TRAFFIC) | Q(seconds=FINEST.seconds, taken_at__gt=now - _NOT_ROLLED_UP)
+    finest_from = MINUTE.start_of(now - _NOT_ROLLED_UP)
+    of_minutes = Q(seconds=MINUTE.seconds, taken_at__gt=now - TRAFFIC, taken_at__lt=finest_from)
+    times = of_minutes | Q(seconds=FINEST.seconds, taken_at__gte=finest_from)
     by_queue = samples.filter(times, queue__in=list(queues), taken_at__lte=now).order_by()
     gone = Case(When(exact=True, then=F("written") - F("waiting")), default=None, output_field=number)
     counted = by_queue.annotate(what=Value("queue"), of=F("queue"), a=F("waiting"), b=F("written"), c=gone)
     by_endpoint = measured.filter(times, endpoint__in=list(endpoints), taken_at__lte=now).order_by()
-    minutes = by_endpoint.values("endpoint", "taken_at", "seconds").annotate(
-        what=Value("endpoint"),
-        of=F("endpoint"),
-        a=Cast(Sum("moved_to_error"), number),
-        b=Cast("seconds", number),
-        c=nothing,
+    moved = Cast(Sum("moved_to_error"), number)
+    minutes = by_endpoint.values("endpoint", "taken_at").annotate(
+        what=Value("endpoint"), of=F("endpoint"), a=moved, b=nothing, c=nothing
     )
     columns = ("what", "of", "taken_at", "a", "b", "c")
     rows = totals.values_list(*columns).union(counted.values_list(*columns), minutes.values_list(*columns), all=True)
     found = Traffic([[] for _group in groups], {}, defaultdict(Counter))
-    rolled_up: set[tuple[str, datetime]] = set()
-    # Rolled-up samples come first among those of the same time.
-    for what, of, at, a, b, c in sorted(rows, key=lambda row: (row[2], -(row[4] or 0))):
+    for what, of, at, a, b, c in sorted(rows, key=itemgetter(2)):
         if what == "queue":
-            found.queues.setdefault(of, []).append(QueueCounts(at, a, b, c))
+            # A sample of a minute has its start, and the counts of its last ten seconds.
+            counted_at = at if at >= finest_from else at + timedelta(seconds=MINUTE.seconds - FINEST.seconds)
+            found.queues.setdefault(of, []).append(QueueCounts(counted_at, a, b, c))
         elif what == "total":
             for total, value in zip(found.totals, (a, b), strict=True):
                 total += [] if value is None else [(at, float(value))]
-        elif b == MINUTE.seconds or (of, MINUTE.start_of(at)) not in rolled_up:
+        else:
             found.moved[of][MINUTE.start_of(at)] += a
-            rolled_up |= {(of, at)} if b == MINUTE.seconds else set()
     return found
 
 

@@ -12,6 +12,8 @@ from django.utils.html import escape
 
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import EndpointSample, FailedMessage, FailureStatus, QueueSample
+from sqlqueue_app.status.overview import read_status
+from sqlqueue_app.status.traffic import read_traffic, traffic_of
 from tests.support.databases import QueueDatabase
 from tests.support.filling import HOSTILE, install, instance, message, table
 from tests.support.pages import Markup, client_of
@@ -93,6 +95,24 @@ def test_messages_moved_to_the_error_queue_are_counted_once(queue_database: Queu
     failures = [str(each["data-values"]) for each in markup.find("path") if each.get("data-name") == "Failed"]
     values = failures[rows(markup).index("Sales")].split("|")
     assert [each for each in values if each != "0"] == ["8", "8"]
+
+
+def test_rates_of_a_steady_queue_are_level_at_every_second(queue_database: QueueDatabase) -> None:
+    """Samples are rolled up meanwhile: one of a minute has the start of the minute and the counts of its end."""
+    install(queue_database, ENDPOINTS=ENDPOINTS)
+    begin = datetime.fromtimestamp(now().timestamp() // 60 * 60, UTC) - 10 * MINUTE
+    for second in range(0, 660, 10):
+        sampled("Sales", begin + second * SECOND, 0, 7 * second)
+    for number in range(10):
+        sampled("Sales", begin + number * MINUTE, 0, 7 * (60 * number + 50), seconds=60)
+    queues = [each for each in read_status().queues if each.name == "Sales"]
+    for second in range(60):
+        at = begin + 9 * MINUTE + second * SECOND
+        traffic = read_traffic(queue_database.alias, ["Sales"], [["Sales"], ["error"]], timedelta(hours=1), ["Sales"], at)
+        found = traffic_of("Sales", queues, traffic, at)
+        assert (found.in_rate, found.out_rate) == (7.0, 7.0), second
+        assert set(found.came.values()) == set(found.went.values()) == {7.0}, second
+        assert len(found.came) >= 8
 
 
 def test_growing_queue_is_visible_on_the_overview(queue_database: QueueDatabase) -> None:

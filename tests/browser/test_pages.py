@@ -15,6 +15,7 @@ from sqlqueue_app.status.traffic import GROWN_IN
 from tests.browser.conftest import Site
 from tests.browser.filling import GROUP, ONE, PENDING, fill
 from tests.support.databases import QueueDatabase
+from tests.support.directories import ROOT
 from tests.support.error_rows import failed
 from tests.support.failing import fail
 from tests.support.filling import ENDPOINTS, install, instance, message, table
@@ -373,3 +374,20 @@ def test_all_controls_are_reached_by_keyboard(filled: QueueDatabase, site: Site)
         window.keyboard.press("Tab")
         reached.add(window.evaluate("document.activeElement.textContent.trim()"))
     assert {"Purge the queue", "Save all messages as a file", "5 minutes", "As a table", "#1"} <= reached
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("system", ["light", "dark"])
+def test_colours_are_readable_in_a_theme_without_the_variables_of_the_admin(site: Site, theme: str, system: str) -> None:
+    css = (ROOT / "sqlqueue_app/static/sqlqueue_app/dashboard.css").read_text(encoding="utf-8")
+    window = site.window("superuser", dark=system == "dark")
+    window.set_content(
+        f"""<html class="{theme}" lang="en"><title>x</title><style>{css}</style><body class="sq-bare" style="background: Canvas">
+        <main class="sq"><h1>x</h1><p class="sq-quiet">quiet</p><button class="sq-button" disabled>off</button></main>"""
+    )
+
+    assert site.barriers(window, runOnly=["color-contrast"]) == []
+    button = "getComputedStyle(document.querySelector('button'))"
+    assert window.evaluate(f"{button}.backgroundColor === getComputedStyle(document.body).backgroundColor")
+    line = window.evaluate("getComputedStyle(document.querySelector('.sq')).getPropertyValue('--sq-line-1')")
+    assert line == {"light": "#1f6f8b", "dark": "#6fc3df"}[theme]

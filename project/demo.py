@@ -163,7 +163,7 @@ def box(port: int, password: str | None) -> str:
     rows = [
         f"The shop        {site}/",
         f"Its overview    {site}/admin/sqlqueue_app/dashboard/",
-        f"Paused          endpoint {PAUSED}: resume it on the overview",
+        f"Paused          endpoint {PAUSED}: its alert on the overview leads to the button that resumes it",
         f"Its worker      model {sales.concurrency_model}, mode {sales.transaction_mode}",
         f"Sign in as      {ADMIN}, {secret}",
         "Stop            Ctrl-C",

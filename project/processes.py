@@ -129,4 +129,4 @@ def free_port() -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((HOST, port))
             return port
-    raise SystemExit(f"no port from {PORTS[0]} to {PORTS[-1]} is free: name one with --port")
+    raise SystemExit(f"no port from {PORTS[0]} to {PORTS[-1]} is free: run python -m project.demo --port N")

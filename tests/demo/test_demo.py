@@ -207,6 +207,15 @@ def test_used_port_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
         assert processes.free_port() == ports[1]
 
 
+def test_command_that_chooses_a_port_is_named_if_none_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server((HOST, free_port())) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(processes, "PORTS", range(port, port + 1))
+
+        with pytest.raises(SystemExit, match=r"python -m project\.demo --port"):
+            processes.free_port()
+
+
 def test_exit_codes_are_described_in_words() -> None:
     assert name_of_exit(3) == "ended with exit code 3"
     assert name_of_exit(-9) == "ended by SIGKILL"

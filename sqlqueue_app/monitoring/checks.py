@@ -243,6 +243,8 @@ def _receivers(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         return
     for endpoint in snapshot.settings.senders:
         queues, workers = snapshot.queues_of(endpoint), snapshot.workers(endpoint)
+        if not queues and snapshot.status is None:
+            continue  # too few samples, as after a restart of all workers: the last result stays
         is_explained = (not workers and snapshot.is_below_minimum(endpoint)) or endpoint in {*snapshot.lost, *snapshot.paused}
         cause = "send_only" if snapshot.settings.is_send_only(endpoint) else "no_worker"
         for subject, group in [(each.name, [each]) for each in queues] if workers else [(endpoint, queues)]:

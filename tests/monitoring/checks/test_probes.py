@@ -139,6 +139,19 @@ def test_queue_without_recent_samples_does_not_fail(bench: Bench) -> None:
     assert bench.failing("receivers") == {}
 
 
+def test_queue_without_a_receiver_does_not_recover_while_it_is_not_sampled(bench: Bench) -> None:
+    bench.samples("Sales", waiting=7)
+    bench.first.run_due()
+    bench.pass_time()
+    bench.first.run_due()
+    assert set(bench.failing("receivers")) == {"Sales"}
+    bench.pass_time()
+    bench.samples("Sales", waiting=0)
+    bench.first.run_due()
+    assert bench.failing("receivers") == {}
+    assert recorded_events() == [("check_failed", "Sales"), ("check_passed", "Sales")]
+
+
 def test_growth_is_that_of_the_overview(bench: Bench) -> None:
     """Both compare with the same minute, ten minutes ago; the means only decide whether the queue grows steadily."""
     instance()

@@ -96,11 +96,9 @@ def read_traffic(
     by_queue = samples.filter(times, queue__in=list(queues), taken_at__lte=now).order_by()
     gone = Case(When(exact=True, then=F("written") - F("waiting")), default=None, output_field=number)
     counted = by_queue.annotate(what=Value("queue"), of=F("queue"), a=F("waiting"), b=F("written"), c=gone)
-    by_endpoint = measured.filter(times, endpoint__in=list(endpoints), taken_at__lte=now).order_by()
+    by_endpoint = measured.filter(times, endpoint__in=list(endpoints), taken_at__lte=now).order_by().values("endpoint", "taken_at")
     moved = Cast(Sum("moved_to_error"), number)
-    minutes = by_endpoint.values("endpoint", "taken_at").annotate(
-        what=Value("endpoint"), of=F("endpoint"), a=moved, b=nothing, c=nothing
-    )
+    minutes = by_endpoint.annotate(what=Value("endpoint"), of=F("endpoint"), a=moved, b=nothing, c=nothing)
     columns = ("what", "of", "taken_at", "a", "b", "c")
     rows = totals.values_list(*columns).union(counted.values_list(*columns), minutes.values_list(*columns), all=True)
     found = Traffic([[] for _group in groups], {}, defaultdict(Counter))
@@ -174,7 +172,8 @@ class EndpointTraffic(NamedTuple):
     """The traffic of the queues that an endpoint receives from; None if unknown.
 
     `in_rate`, `out_rate`: current messages per second. `depth`: messages waiting now; `grown`: the growth since GROWN_IN, 0 if
-    small. By minute of the last hour: messages per second that `came` and `went`, messages that `waited` and that `failed`.
+    small. By minute of the last hour: messages per second that `came` and `went`, messages that `waited`, and that `failed`, which
+    leaves out the current minute.
     """
 
     in_rate: float | None
@@ -205,9 +204,10 @@ def traffic_of(endpoint: str, queues: Sequence[QueueStatus], traffic: Traffic, n
     minutes = [{MINUTE.start_of(each.at): each for each in taken} for taken in samples]
     waited = _added_up([{at: float(each.waiting) for at, each in taken.items()} for taken in minutes])
     came, went = (_added_up([_growth(taken, of) for taken in minutes]) for of in (_WRITTEN, _GONE))
+    # Without the current minute, whose count would look like a decline; processes write up to ten seconds after its end.
+    end = MINUTE.start_of(now - timedelta(seconds=FINEST.seconds))
     moved = traffic.moved[endpoint]
-    begin = MINUTE.start_of(now) - (STEPS - 1) * STEP
-    failed = {begin + n * STEP: 0.0 for n in range(STEPS)} | moved if moved else {}
+    failed = {at: float(moved[at]) for at in (end - n * STEP for n in reversed(range(1, STEPS)))} if moved else {}
     in_rates, out_rates = zip(*(_rates_now(taken, now) for taken in samples), strict=True)
     depth = total_depth(each.depth for each in queues)
     grown = 0 if depth is None else _grown(waited.get(MINUTE.start_of(now - GROWN_IN)), depth.waiting)

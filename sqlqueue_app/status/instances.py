@@ -240,7 +240,7 @@ def gone_callback_queues(settings: Settings, older_than: timedelta = timedelta()
     """The callback queues of instances that have been gone for at least this time, each once; reads only. Raises DatabaseErrors.
 
     A queue is gone with the process that leased it last. If no process of an instance name is alive, on a machine other than
-    this one, the rest of its pool is gone too. Other queues of the settings, foreign tables and unreadable ones are left out.
+    this one, the rest of its pool is gone too. Left out: other queues of the settings, unreadable tables, those that are no queues.
     """
     instances, rows, problem = read_instances(gone=True)
     if problem is not None:

@@ -99,8 +99,10 @@ def test_messages_moved_to_the_error_queue_are_counted_once(queue_database: Queu
         EndpointSample.objects.create(taken_at=minute + MINUTE, seconds=10, message_type=kind, **common)
     _text, markup = shown()
     failures = [str(each["data-values"]) for each in markup.find("path") if each.get("data-name") == "Failed"]
-    values = failures[rows(markup).index("Sales")].split("|")
-    assert [each for each in values if each not in ("0", "–")] == ["8", "8"]
+    # Without the current minute, and in its first ten seconds without the one before.
+    values = failures[rows(markup).index("Sales")].removesuffix("|–").removesuffix("|–").split("|")
+    assert [each for each in values if each != "0"] == ["8", "8"]
+    assert len(values) in {58, 59}
 
 
 def test_lines_of_a_steady_queue_are_level_at_every_second(queue_database: QueueDatabase) -> None:

@@ -25,7 +25,7 @@ class Command(SqlQueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        help_of_age = "only those without a heartbeat for at least this many seconds"
+        help_of_age = "only those without a heartbeat for at least this many seconds (default: every dead instance)"
         parser.add_argument("--older-than", type=seconds, default=timedelta(), metavar="S", help=help_of_age)
         parser.add_argument("--yes", action="store_true", help="do not ask")
         parser.add_argument("--dry-run", action="store_true", help="list, and remove nothing")

@@ -28,6 +28,7 @@ from sqlqueue_app.models import (
     NotableMessage,
     PipelineRun,
     QueueFigures,
+    RunState,
     UsageDay,
     managed_alias,
 )
@@ -95,22 +96,29 @@ class RollupQuery:
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """The time of the pipeline's last committed batch, None if never. `problem`: why the tables cannot be read."""
+    """The time until which the pipeline has read the queues, None if never. `problem`: why the tables cannot be read."""
 
-    committed_at: datetime | None
+    read_until: datetime | None
     problem: str = ""
 
 
 def freshness() -> Freshness:
-    """Read the time of the last batch: one statement. Raises ConnectionLost."""
+    """Read how far the pipeline is: two statements. Raises ConnectionLost."""
     alias = managed_alias()
     try:
         with guarded_read(alias, "read the batches of the lake"):
-            return Freshness(LakeBatch.objects.using(alias).aggregate(last=Max("committed_at"))["last"])
+            last = LakeBatch.objects.using(alias).aggregate(last=Max("committed_at"))["last"]
+            return Freshness(last and _read_until(last, PipelineRun.objects.using(alias)))
     except ConnectionLost:
         raise
     except DatabaseError as error:
         return Freshness(None, str(error))  # `migrate` has not been run
+
+
+def _read_until(last_batch: datetime, runs: QuerySet[PipelineRun]) -> datetime:
+    """The last batch, or the start of a later run that has ended: it left nothing in the queues that was there at its start."""
+    later = runs.filter(state=RunState.ENDED, started_at__gt=last_batch)
+    return later.aggregate(last=Max("started_at"))["last"] or last_batch
 
 
 def newest_run() -> PipelineRun | None:
@@ -373,21 +381,22 @@ MAX_FILES: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class KnownLake:
-    """A lake with its files and the time of its last commit; `lake` is empty if none is configured.
+    """A lake with its files and the time until which it has the rows of the queues; `lake` is empty if none is configured.
 
     `is_cut`: there are more files, of earlier days. `is_empty`: nothing was ever written. `problem`: why the files are unknown.
     """
 
     lake: str
     files: tuple[DataFile, ...] = ()
-    committed_at: datetime | None = None
+    read_until: datetime | None = None
     is_cut: bool = False
     is_empty: bool = False
     problem: str = ""
 
 
 def known_lake(settings: Settings, *, since: date | None = None, until: date | None = None, path: str = "") -> KnownLake:
-    """The files of these days below `path` in the lake of the settings, else of the last run. Two statements. ConnectionLost."""
+    """The files of these days below `path` in the lake of the settings, else of the last run: three statements. ConnectionLost."""
+    days = (since or date.min, until or date.max)
     lake = (settings.pipeline.lake if settings.pipeline is not None else None) or ""
     alias = managed_alias()
     try:
@@ -399,36 +408,26 @@ def known_lake(settings: Settings, *, since: date | None = None, until: date | N
             if not lake and newest is not None and newest.run is not None:
                 lake = newest.run.lake
             if newest is not None and lake:
-                rows = LakeFile.objects.using(alias).filter(
-                    table__in=SEARCHED, retired_at__isnull=True, batch__lake_id=newest.lake_id, batch__published_at__isnull=False
-                )
-                if since is not None:
-                    rows = rows.filter(day__gte=since)
-                if until is not None:
-                    rows = rows.filter(day__lte=until)
-                if path:
-                    rows = rows.filter(path__startswith=path)
+                of_lake = Q(batch__lake_id=newest.lake_id, batch__published_at__isnull=False, retired_at__isnull=True)
+                rows = LakeFile.objects.using(alias).filter(of_lake, table__in=SEARCHED, day__range=days, path__startswith=path)
                 found = list(rows.order_by("-day", "pk").values_list("path", "rows")[: MAX_FILES + 1])
                 files = (data_file(where, count) for where, count in found[:MAX_FILES])
                 known = tuple(each for each in files if each is not None)
-                return KnownLake(lake, known, newest.committed_at, len(found) > MAX_FILES)
+                runs = PipelineRun.objects.using(alias).filter(lake=newest.run.lake if newest.run is not None else lake)
+                return KnownLake(lake, known, _read_until(newest.committed_at, runs), len(found) > MAX_FILES)
     except ConnectionLost:
         raise
     except DatabaseError as error:
         return KnownLake(lake, problem=str(error))  # `migrate` has not been run
-    return _list_directory(lake, since, until, path)
+    return _list_directory(lake, days, path)
 
 
-def _list_directory(lake: str, since: date | None, until: date | None, path: str) -> KnownLake:
+def _list_directory(lake: str, days: tuple[date, date], path: str) -> KnownLake:
     if not lake:
         return KnownLake("", is_empty=True)
     try:
         files = list(glob_files(lake))
-        found = [
-            each
-            for each in files
-            if (since is None or each.day >= since) and (until is None or each.day <= until) and each.path.startswith(path)
-        ]
+        found = [each for each in files if days[0] <= each.day <= days[1] and each.path.startswith(path)]
     except (LakeError, OSError) as error:
         return KnownLake(lake, problem=str(error))
     found.sort(key=lambda each: (each.day, each.path), reverse=True)

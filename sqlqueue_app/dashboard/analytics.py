@@ -85,7 +85,7 @@ class AnalyticsAdmin(PageAdmin):
             endpoint=chosen.cleaned_data.get("endpoint", ""),
             message_type=chosen.cleaned_data.get("type", ""),
             classifier=CLASSIFIERS[by].name,
-            counted_until=fresh.committed_at,
+            counted_until=fresh.read_until,
         )
         template = "analytics" if part.page == "changelist" else f"analytics_{part.page}"
         shown = {}
@@ -93,7 +93,7 @@ class AnalyticsAdmin(PageAdmin):
             if wanted_format(request):
                 file_name = "figures" if part.page == "changelist" else part.page
                 return export(request, f"{file_name} {period.name}", part.columns, part.rows(query))
-            if fresh.committed_at is not None:
+            if fresh.read_until is not None:
                 shown = {"endpoints": analytics.known_endpoints(), **part.shown(query)}
             else:
                 template = "analytics_empty"

@@ -14,7 +14,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
-from sqlqueue_app.browsing.analytics import known_lake
+from sqlqueue_app.browsing.analytics import freshness, known_lake
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard import search as search_pages
 from sqlqueue_app.lake.data_files import MARKER_FORMAT, MARKER_NAME, LakeEngineMissing, LakeMarker, data_file
@@ -202,8 +202,23 @@ def test_newer_batches_of_another_lake_are_ignored(lake: Path) -> None:
     path = f"messages/queue=audit/day={now:%Y-%m-%d}/other-0.parquet"
     LakeFile.objects.create(batch=other, table="messages", path=path, rows=1, bytes=1, day=now.date())
     found = known_lake(get_settings())
-    assert (found.committed_at, {each.path for each in found.files}) == (batch.committed_at, {each.path for each in files_of(lake)})
+    assert (found.read_until, {each.path for each in found.files}) == (batch.committed_at, {each.path for each in files_of(lake)})
     assert ids() == ["m 1", "m 4"]
+
+
+def test_data_reaches_the_start_of_the_last_run_that_ended(lake: Path) -> None:
+    """A run that finds nothing new commits no batch; one that has not ended may have left messages in the queues."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    batch = record(lake, committed_at=now - timedelta(hours=1))
+    (lake / MARKER_NAME).write_text(LakeMarker(MARKER_FORMAT, batch.lake_id, "").text())
+    shared: dict[str, Any] = {"heartbeat_at": now, "host": "h", "pid": 1, "master": "local"}
+    for minutes, state, path in ((4, "failed", lake), (3, "stopped", lake), (2, "running", lake), (1, "ended", "elsewhere")):
+        PipelineRun.objects.create(started_at=now - timedelta(minutes=minutes), state=state, lake=str(path), **shared)
+    assert known_lake(get_settings()).read_until == batch.committed_at
+    last = PipelineRun.objects.create(started_at=now - timedelta(minutes=5), state="ended", lake=str(lake), **shared)
+    assert known_lake(get_settings()).read_until == last.started_at
+    PipelineRun.objects.filter(lake="elsewhere").delete()
+    assert freshness().read_until == last.started_at
 
 
 @pytest.mark.parametrize("use_tz", [True, False])

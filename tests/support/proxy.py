@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import select
 import selectors
 import socket
 import struct
@@ -64,6 +65,10 @@ class Proxy:
     def resume(self) -> None:
         """Forward data again."""
         self._order(lambda: self._stall(False))
+
+    def has_waiting_client(self) -> bool:
+        """Whether a client has connected since `stall`."""
+        return bool(select.select([self._listener], [], [], 0)[0])
 
     def lose_answer_to(self, question: bytes) -> None:
         """Forward the next client message with these bytes, and reset its connection when the server responds."""

@@ -213,13 +213,13 @@ def test_task_is_ended_at_its_soft_limit(office: Office, monkeypatch: pytest.Mon
     for name in ("django.tasks", "django_tasks"):
         # pytest would keep the log record and thus the loop
         monkeypatch.setattr(logging.getLogger(name), "propagate", False)
-    office.endpoints(default={"SOFT_TIME_LIMIT": 0.1})
+    office.endpoints(default={"SOFT_TIME_LIMIT": 0.5})
     result = getattr(work, task).enqueue()
     office.run()
 
     result.refresh()
     assert [error.exception_class for error in result.errors] == [SoftTimeLimitExceeded]
-    assert f"task tests.tasks.work.{task} has exceeded its soft time limit of 0.1 s" in result.errors[0].traceback
+    assert f"task tests.tasks.work.{task} has exceeded its soft time limit of 0.5 s" in result.errors[0].traceback
     assert office.rows("error") == []
 
 

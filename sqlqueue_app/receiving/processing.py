@@ -491,7 +491,7 @@ class MessageProcessor:
                 attempt,
                 type(lost).__name__,
                 failure.message,
-                extra=self.config.log_extra("transaction_lost", str(row.id), attempt=attempt),
+                extra=self.config.log_extra("transaction_lost", delivery.incoming.message_id, attempt=attempt),
             )
             return False
         return True
@@ -522,7 +522,7 @@ class MessageProcessor:
             len(missing),
             counted(len(batch.rows), "message"),
             failure.message,
-            extra=self.config.log_extra("transaction_ended", str(row.id)),
+            extra=self.config.log_extra("transaction_ended", delivery.incoming.message_id),
         )
 
     def _retries_now(self, delivery: Delivery, action: Action, failure: Failure) -> bool:

@@ -39,7 +39,7 @@ def test_worker_survives_a_restart_of_the_server(
 
 
 def test_connection_cut_in_a_handler_returns_the_message_and_counts_the_attempt(
-    postgresql_bench: Bench, calls: Calls, events: Callable[[], list[str]]
+    postgresql_bench: Bench, calls: Calls, events: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = postgresql_bench
     bench.configure(IMMEDIATE_RETRIES=2)
@@ -50,12 +50,14 @@ def test_connection_cut_in_a_handler_returns_the_message_and_counts_the_attempt(
         with context.connection.cursor() as cursor:
             cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
-    bench.put_message("Test.Message")
+    bench.put_message("Test.Message", None, **{"NServiceBus.MessageId": "its-id"})
     bench.run()
     assert calls.seen == [1, 2, 3]
     (headers,) = bench.headers("error")
     assert "NServiceBus.ExceptionInfo.Message" in headers
     assert events().count("transaction_lost") == 3
+    lost = [record for record in caplog.records if getattr(record, "event", "") == "transaction_lost"]
+    assert {getattr(record, "message_id", "") for record in lost} == {"its-id"}
 
 
 def test_worker_waits_for_an_unavailable_database_at_start(

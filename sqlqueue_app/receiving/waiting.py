@@ -437,8 +437,8 @@ class WakeUpListener:
             self._push(channel, False)
 
     def _log_on(self) -> None:
-        queues = ", ".join(each.woken.queue for each in self._channels.values())
-        logger.info("new messages wake the receivers of %s", queues, extra={"event": "wake_up_on"})
+        if queues := ", ".join(each.woken.queue for each in self._channels.values() if each.has_trigger):
+            logger.info("new messages wake the receivers of %s", queues, extra={"event": "wake_up_on"})
         self._lost = False
 
     def _log_lost(self, error: DatabaseError) -> None:

@@ -57,10 +57,11 @@ def test_missing_trigger_is_logged_and_prevents_rest(
 ) -> None:
     prepare(bench, trigger=False)
     with Running(bench):
-        poll_until(lambda: "wake_up_on" in events())
+        poll_until(lambda: "wake_up_without_trigger" in events())
         assert not wake_ups[0].push_enabled
         call_command("sqlqueue_install", "--wake-up", verbosity=0)
     assert events().count("wake_up_without_trigger") == 2  # Sales and Sales.Delayed
+    assert "wake_up_on" not in events()
     assert "python manage.py sqlqueue_install --wake-up" in caplog.text
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -20,7 +20,7 @@ from django.db import InterfaceError, OperationalError, connections
 from sqlqueue_app.messages.errors import DatabaseError, TransientError
 from sqlqueue_app.policies.polling import BUSY_PROBE_SECONDS, SLOW_TASK_TICK_SECONDS
 from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.tables.connections import POOL_IDLE_SECONDS, ConnectionPool
+from sqlqueue_app.tables.connections import POOL_IDLE_SECONDS, ConnectionPool, is_database_unavailable
 
 if TYPE_CHECKING:
     from sqlqueue_app.receiving.receiver import Receiver
@@ -34,7 +34,7 @@ JUMP_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BackgroundJob:
-    """A function that is called at once and then periodically; an exception is logged and does not end the job.
+    """A function that is called at once and then periodically; an exception does not end the job, and is logged.
 
     Jobs with `uses_database` may have to wait for it, and share a few threads, so that they never delay the others. `sooner`
     returns after each call in how many seconds the next one is due, None for the regular time. With `retries_silently` a
@@ -123,6 +123,7 @@ class BackgroundJobs:
         self._died = died
         self._scheduler: _SteadyScheduler | None = None
         self._kept = ConnectionPool()
+        self._failing: dict[str, str] = {}
 
     def start(self) -> None:
         """Start the timer thread and call every job for the first time."""
@@ -130,14 +131,11 @@ class BackgroundJobs:
         executors = {"database": ThreadPoolExecutor(max(1, min(4, len(self._jobs)))), "memory": ThreadPoolExecutor(1)}
         scheduler = _SteadyScheduler(self._died, timezone=UTC, executors=executors)
         for number, job in enumerate(self._jobs):
-            run: Callable[[BackgroundJob, ConnectionPool], None] = _run
-            if job.sooner is not None:
-                run = partial(_run_and_hurry, partial(scheduler.modify_job, str(number)), job.sooner)
             scheduler.add_job(
-                run,
+                self._run,
                 "interval",
                 id=str(number),
-                args=[job, self._kept],
+                args=[job, partial(scheduler.modify_job, str(number))],
                 executor="database" if job.uses_database else "memory",
                 seconds=job.every_seconds,
                 name=job.name,
@@ -156,37 +154,37 @@ class BackgroundJobs:
             scheduler.shutdown(wait=True)
             self._kept.close()
 
+    def _run(self, job: BackgroundJob, modify: Callable[..., object]) -> None:
+        """Call the job, and bring its next call forward if it asks for that."""
+        # A connection that idles longer may have been cut, which would make a rare job fail.
+        is_frequent = job.every_seconds < POOL_IDLE_SECONDS
+        with self._kept.checkout() if is_frequent else nullcontext():
+            self._fails(job)
+            if not is_frequent:
+                connections.close_all()
+        if job.sooner is not None and (seconds := job.sooner()) is not None:
+            # The scheduler has forgotten the job if it stops.
+            with suppress(JobLookupError):
+                modify(next_run_time=datetime.now(UTC) + timedelta(seconds=seconds))
 
-def _run(job: BackgroundJob, kept: ConnectionPool) -> None:
-    # A connection that idles longer may have been cut, which would make a rare job fail.
-    with kept.checkout() if job.every_seconds < POOL_IDLE_SECONDS else _new_connections():
+    def _fails(self, job: BackgroundJob) -> bool:
+        """Call the job and return whether it failed. The same error is logged once until the job succeeds, and so is an outage."""
         try:
             job.call()
         except Exception as error:
-            if job.retries_silently and isinstance(error, TransientError):
-                return
-            extra = {"event": "background_job_failed", "job": job.name}
-            # A database error needs only its text, a bug its traceback.
-            trace = None if isinstance(error, (DatabaseError, OperationalError, InterfaceError)) else error
-            background_logger.error("background job %s failed: %s", job.name, error, extra=extra, exc_info=trace)
-
-
-def _run_and_hurry(
-    modify: Callable[..., object], sooner: Callable[[], float | None], job: BackgroundJob, kept: ConnectionPool
-) -> None:
-    """Run a job, and bring its next call forward. The scheduler has forgotten the job if it stops."""
-    _run(job, kept)
-    if (seconds := sooner()) is not None:
-        with suppress(JobLookupError):
-            modify(next_run_time=datetime.now(UTC) + timedelta(seconds=seconds))
-
-
-@contextmanager
-def _new_connections() -> Iterator[None]:
-    try:
-        yield
-    finally:
-        connections.close_all()
+            is_outage = is_database_unavailable(error)
+            cause = "outage" if is_outage else str(error)
+            is_silent = job.retries_silently and (is_outage or isinstance(error, TransientError))
+            if not is_silent and self._failing.get(job.name) != cause:
+                self._failing[job.name] = cause
+                extra = {"event": "background_job_failed", "job": job.name}
+                # A database error needs only its text, a bug its traceback.
+                trace = None if isinstance(error, (DatabaseError, OperationalError, InterfaceError)) else error
+                level = logging.WARNING if is_outage else logging.ERROR
+                background_logger.log(level, "background job %s failed: %s", job.name, error, extra=extra, exc_info=trace)
+            return True
+        self._failing.pop(job.name, None)
+        return False
 
 
 class BusyWatch:

@@ -393,7 +393,8 @@ class _WatchedTable:
             wait = MISSING_SECONDS
         else:
             wait = self._failure.next_wait()
-            background_logger.warning(
+            background_logger.log(
+                logging.DEBUG if isinstance(error, ConnectionLost) and wait > FAILURE_FIRST_SECONDS else logging.WARNING,
                 "due messages of %s could not be moved, trying again in %g s: %s: %s",
                 self.due.delayed.qualified,
                 wait,

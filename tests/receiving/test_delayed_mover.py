@@ -13,9 +13,11 @@ from django.db import connections, transaction
 
 from sqlqueue_app import send, send_many
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.errors import ConnectionLost
 from sqlqueue_app.receiving.delayed import BATCH, FAILURE_CAP_SECONDS, MISSING_SECONDS, POLL_SECONDS, DelayedMover, due_messages_of
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.receiving.waiting import EmptyQueues
+from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.queue import forget_tables
 from tests.support.bench import Bench, Calls
 from tests.support.delayed_tables import DAY, FORWARD, PAST, ManualMover, delayed, office_of, put, waiting
@@ -95,6 +97,24 @@ def test_error_is_logged_and_retried_with_growing_waits(office: Bench, events: C
     office.install_queues("error")
     mover.run(FAILURE_CAP_SECONDS)
     assert [headers["NServiceBus.FailedQ"] for headers in office.headers("error")] == ["Gone"]
+
+
+def test_outage_is_logged_once_for_each_table(
+    office: Bench, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", logger="sqlqueue")
+    mover = ManualMover()
+
+    def unreachable(_: DelayedTable) -> float:
+        raise ConnectionLost("connection refused")
+
+    for outages in (1, 2):
+        with monkeypatch.context() as patch:
+            patch.setattr(DelayedTable, "seconds_until_due", unreachable)
+            for _ in range(3):
+                mover.run(FAILURE_CAP_SECONDS)
+        mover.run(FAILURE_CAP_SECONDS)
+        assert events().count("delayed_move_failed") == outages * len(mover.mover._tables)
 
 
 def test_fatal_error_in_mover_thread_stops_the_worker(

@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 
+import psycopg
 import pytest
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.schedulers.base import BaseScheduler
 from django.db import OperationalError, ProgrammingError
 
-from sqlqueue_app.messages.errors import ConnectionLost
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.receiving.background import BackgroundJob, BackgroundJobs
 from sqlqueue_app.receiving.stopping import StopSignal
 from tests.support.clocks import ProcessClock
@@ -130,12 +131,20 @@ def test_only_a_bug_of_a_job_is_logged_with_its_traceback(caplog: pytest.LogCapt
     assert bool(record.exc_info) is traced
 
 
-def test_outage_is_not_logged_by_a_job_that_retries_silently(events: Callable[[], list[str]]) -> None:
+def raw_outage() -> OperationalError:
+    """An outage as Django raises it."""
+    error = OperationalError("connection refused")
+    error.__cause__ = psycopg.OperationalError("connection refused")
+    return error
+
+
+@pytest.mark.parametrize("error", [ConnectionLost("gone"), raw_outage()])
+def test_outage_is_not_logged_by_a_job_that_retries_silently(events: Callable[[], list[str]], error: Exception) -> None:
     called = threading.Event()
 
     def fail() -> None:
         called.set()
-        raise ConnectionLost("gone")
+        raise error
 
     jobs = BackgroundJobs([BackgroundJob("operations", 60.0, fail, retries_silently=True)])
     jobs.start()
@@ -143,3 +152,27 @@ def test_outage_is_not_logged_by_a_job_that_retries_silently(events: Callable[[]
     jobs.stop()
 
     assert "background_job_failed" not in events()
+
+
+def test_lasting_error_is_logged_once_until_it_changes_or_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", logger="sqlqueue.background")
+    read_only = DatabaseError("cannot execute UPDATE in a read-only transaction")
+    runs: list[Exception | None] = [ConnectionLost("closed"), raw_outage(), read_only, read_only, None, None, ConnectionLost("cut")]
+    finished = threading.Event()
+
+    def run() -> None:
+        if not runs:
+            finished.set()
+        elif (error := runs.pop(0)) is not None:
+            raise error
+
+    jobs = BackgroundJobs([BackgroundJob("beat", 0.05, run)])
+    jobs.start()
+    assert finished.wait(60)
+    jobs.stop()
+
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", "background job beat failed: closed"),
+        ("ERROR", "background job beat failed: cannot execute UPDATE in a read-only transaction"),
+        ("WARNING", "background job beat failed: cut"),
+    ]

@@ -159,8 +159,8 @@ class BackgroundJobs:
         # A connection that idles longer may have been cut, which would make a rare job fail.
         is_frequent = job.every_seconds < POOL_IDLE_SECONDS
         with self._kept.checkout() if is_frequent else nullcontext():
-            self._fails(job)
-            if not is_frequent:
+            if self._fails(job) or not is_frequent:
+                # A session that failed may be read-only since a failover. Django forgets the error with the rollback.
                 connections.close_all()
         if job.sooner is not None and (seconds := job.sooner()) is not None:
             # The scheduler has forgotten the job if it stops.

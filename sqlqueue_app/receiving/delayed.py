@@ -403,7 +403,7 @@ class _WatchedTable:
                 extra=self._extra("delayed_move_failed"),
                 exc_info=None if isinstance(error, DatabaseError) else error,
             )
-        if isinstance(error, ConnectionLost):
+            # The session may be lost, or read-only since a failover.
             connections[self.due.delayed.alias].close()
         self._retry_at = self._clock() + wait
         return wait

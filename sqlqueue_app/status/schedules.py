@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cached_property, partial
 from typing import Any, Final
 
-from django.db import Error as DjangoError, IntegrityError, transaction
+from django.db import Error as DjangoError, IntegrityError, connections, transaction
 from django.db.models import Q, QuerySet, Subquery
 from django.utils import timezone
 
@@ -177,6 +177,7 @@ class Schedules:
             self._failed_at[entry.key] = [*last[-1:], at]
             logger.error("schedule %s cannot send: %s", entry.name, error, exc_info=error, extra={"event": "schedule_failed"})
             note_failure(self._alias, entry.key, error, now)
+        connections[self._alias].errors_occurred = True  # not to be kept: the session may be read-only since a failover
 
     def _send(self, entry: _Entry, tick: datetime, now: datetime) -> bool:
         """Claim the tick and send its message, both or none; False if another process has claimed it."""

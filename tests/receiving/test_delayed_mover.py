@@ -117,6 +117,18 @@ def test_outage_is_logged_once_for_each_table(
         assert events().count("delayed_move_failed") == outages * len(mover.mover._tables)
 
 
+def test_session_that_is_read_only_since_a_failover_is_replaced(postgresql_bench: Bench) -> None:
+    office = office_of(postgresql_bench)
+    put(office, PAST, "Sales")
+    mover = ManualMover()
+    with office.database.connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+    mover.run()
+    assert waiting(office, "Sales") == 1
+    mover.run(FAILURE_CAP_SECONDS)
+    assert waiting(office, "Sales") == 0
+
+
 def test_fatal_error_in_mover_thread_stops_the_worker(
     office: Bench, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]
 ) -> None:

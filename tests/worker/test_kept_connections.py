@@ -120,3 +120,21 @@ def test_frequent_jobs_share_a_connection_and_rare_ones_get_new_ones(postgresql_
         jobs.stop()
     assert len(set(often)) == 1
     assert not set(often) & set(seldom)
+
+
+def test_job_replaces_its_connection_after_a_failed_transaction(postgresql_database: QueueDatabase) -> None:
+    """The rollback resets Django's mark of the error, but the session may be read-only since a failover."""
+    alias, sessions, enough = postgresql_database.alias, list[int](), threading.Event()
+
+    def fail() -> None:
+        sessions.append(session(alias))
+        if len(sessions) == 3:
+            enough.set()
+        with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+            cursor.execute("SELECT 1 FROM nowhere")
+
+    jobs = BackgroundJobs([BackgroundJob("failing", 0.05, fail)])
+    jobs.start()
+    assert enough.wait(60)
+    jobs.stop()
+    assert len(set(sessions)) == len(sessions)

@@ -19,7 +19,7 @@ from sqlqueue_app.models import ScheduleTick
 from sqlqueue_app.status import schedules
 from sqlqueue_app.status.schedule_definitions import has_route, schedules_without_route
 from sqlqueue_app.status.schedules import KEPT, MAX_DELAY, read_schedules
-from sqlqueue_app.tables.connections import database_now
+from sqlqueue_app.tables.connections import ConnectionPool, database_now
 from tests.support.bench import Bench, Calls, Running
 from tests.support.waiting import join_all, poll_until
 from tests.worker.schedules import (
@@ -86,6 +86,27 @@ def test_tick_and_its_message_are_written_together(bench: Bench, caplog: pytest.
     clock.now = NOON + timedelta(minutes=20)
     assert worker.send_due() == 1
     assert ticks(bench) == [NOON]
+
+
+def test_session_that_is_read_only_since_a_failover_is_not_kept(postgresql_bench: Bench) -> None:
+    configure(postgresql_bench)
+    clock, pool, sent = Clock(NOON - MINUTE), ConnectionPool(), list[int]()
+    worker = schedules_of(clock)
+    clock.now = NOON
+
+    def send() -> None:
+        with pool.checkout():
+            with connections[postgresql_bench.database.alias].cursor() as cursor:
+                cursor.execute("SET default_transaction_read_only = on")
+            sent.append(worker.send_due())
+        with pool.checkout():
+            sent.append(worker.send_due())
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    join_all([thread])
+    pool.close()
+    assert sent == [0, 1]
 
 
 def test_unsendable_schedule_does_not_block_others(bench: Bench) -> None:

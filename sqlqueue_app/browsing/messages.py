@@ -23,6 +23,7 @@ from sqlqueue_app.browsing.bodies import DecodedBody, decode_body
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.lake.search import FoundMessage
 from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import IncomingMessage, guid_of
 from sqlqueue_app.messages.errors import PoisonMessage, QueueNotFound, SqlQueueError
 from sqlqueue_app.messages.headers import Headers, read_headers
@@ -475,7 +476,7 @@ def move_message(settings: Settings, table: QueueTable, row_version: int, to: st
         taken = take_rows(table, [row_version])
         if not taken:
             raise MessageUnavailable(_gone(table, row_version))
-        target.send(map(moved_row, taken))
+        target.send(moved_rows(settings, target.address, taken))
     return target
 
 
@@ -491,16 +492,12 @@ def target_of(settings: Settings, text: str) -> QueueTable:
     return parsed
 
 
-def moved_row(row: TakenRow) -> NewRow:
-    """The row for another queue, without its RowVersion. A NULL body, which some receivers reject, becomes empty."""
-    return NewRow(
-        id=str(row.id),
-        headers=row.headers or "",
-        body=row.body or b"",
-        correlation_id=row.correlation_id,
-        reply_to_address=row.reply_to_address,
-        time_to_be_received_ms=row.lifetime_ms,
-    )
+def moved_rows(settings: Settings, target: QueueAddress, rows: Iterable[TakenRow]) -> Iterator[NewRow]:
+    """The rows for another queue, without their RowVersions. A NULL body, which some receivers reject, becomes empty."""
+    claim_checks = claim_checks_of(settings, address_book_of(settings))
+    for row in rows:
+        moved = NewRow(str(row.id), row.headers or "", row.body or b"", row.correlation_id, row.reply_to_address, row.lifetime_ms)
+        yield moved if claim_checks is None else claim_checks.check_out(target, moved)
 
 
 def _gone(table: QueueTable, row_version: int) -> str:
@@ -511,8 +508,6 @@ def _gone(table: QueueTable, row_version: int) -> str:
 
 
 _CHUNK = 1_000
-
-
 _FIRST: Final = "bodies[0]: "
 
 

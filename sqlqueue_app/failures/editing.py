@@ -170,12 +170,7 @@ def check_body(text: str, content_type: str | None) -> None:
 
 
 def edit_and_retry(
-    settings: Settings,
-    failure_id: uuid.UUID,
-    *,
-    row_version: int,
-    headers: Mapping[str, str | None],
-    body: str,
+    settings: Settings, failure_id: uuid.UUID, *, row_version: int, headers: Mapping[str, str | None], body: str
 ) -> str:
     """Send an edited copy to where the message failed, or to the target of a redirect. Returns the new message id.
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _, gettext_lazy
 
-from sqlqueue_app.browsing.messages import moved_row
+from sqlqueue_app.browsing.messages import moved_rows
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.failures.operation_batches import (
     BatchOutcome,
@@ -181,7 +181,7 @@ def _work(settings: Settings, table: QueueTable, scope: QueueScope, row_versions
     if not target.exists():
         raise _gone(scope.target.table)
     taken = take_rows(table, row_versions)
-    target.send(map(moved_row, taken))
+    target.send(moved_rows(settings, scope.target, taken))
     return len(taken)
 
 

@@ -20,7 +20,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils.translation import gettext as _
 
-from sqlqueue_app.browsing.messages import moved_row
+from sqlqueue_app.browsing.messages import moved_rows
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.failures.operation_batches import (
     BatchOutcome,
@@ -41,6 +41,7 @@ from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
 from sqlqueue_app.models import FailedMessage, FailureStatus, Redirect, managed_alias
 from sqlqueue_app.receiving.destinations import allowed_destinations
 from sqlqueue_app.receiving.error_queue import headers_of_copy
+from sqlqueue_app.sending.claim_checks import claim_checks_of
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues, table_key
 from sqlqueue_app.tables.connections import database_now
@@ -118,6 +119,7 @@ class RetryBatch:
         self._now = now
         self._targets = RetryTargets(settings)
         self._dispatcher = Dispatcher(settings.database, self._targets.book)
+        self._claim_checks = claim_checks_of(settings, self._targets.book)
 
     def run(self, ids: Sequence[uuid.UUID]) -> BatchOutcome:
         """Retry the messages. A message that cannot be retried is skipped and stays in the error queue."""
@@ -194,7 +196,8 @@ class RetryBatch:
     def _row(self, each: _Sendable, row: TakenRow) -> tuple[QueueAddress, NewRow]:
         headers = retry_headers(each.headers, each.failure, each.source, self._targets)
         table = queue_table(self._settings.database, each.target.address)
-        return each.target.address, row_to_send(table, headers_of_copy(row, headers), row.body)
+        sent = row_to_send(table, headers_of_copy(row, headers), row.body)
+        return each.target.address, sent if self._claim_checks is None else self._claim_checks.check_out(table.address, sent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,11 +308,8 @@ def create_redirect(
     book = address_book_of(settings)
     source, target = _address(book, from_address), _address(book, to_address)
     alias = managed_alias()
-    if source == target:
-        raise RedirectRefused(_("%(queue)s cannot be redirected to itself.") % {"queue": source})
     with transaction.atomic(using=alias):
-        _refuse_chains(alias, source, target)
-        _refuse_missing(settings, book, target)
+        _refuse_wrong(settings, book, source, target)
         at = now() if now is not None else database_now(alias)
         made = Redirect(id=redirect_id(source), from_address=source, to_address=target, created_by=by[:255], created_at=at)
         try:
@@ -325,11 +325,8 @@ def change_redirect(settings: Settings, redirect: Redirect, to_address: str) -> 
     book = address_book_of(settings)
     target = _address(book, to_address)
     alias = managed_alias()
-    if target == redirect.from_address:
-        raise RedirectRefused(_("%(queue)s cannot be redirected to itself.") % {"queue": target})
     with transaction.atomic(using=alias):
-        _refuse_chains(alias, redirect.from_address, target)
-        _refuse_missing(settings, book, target)
+        _refuse_wrong(settings, book, redirect.from_address, target)
         if not Redirect.objects.using(alias).filter(pk=redirect.pk).update(to_address=target):
             raise RedirectRefused(_("The redirect has since been removed."))
 
@@ -355,16 +352,15 @@ def _address(book: AddressBook, text: str) -> str:
     return address
 
 
-def _refuse_chains(alias: str, source: str, target: str) -> None:
-    redirects = Redirect.objects.using(alias)
+def _refuse_wrong(settings: Settings, book: AddressBook, source: str, target: str) -> None:
+    if source == target:
+        raise RedirectRefused(_("%(queue)s cannot be redirected to itself.") % {"queue": source})
+    redirects = Redirect.objects.using(managed_alias())
     if redirects.filter(from_address=target).exists():
         raise RedirectRefused(_("Retries to %(queue)s are redirected themselves: name the last queue.") % {"queue": target})
     if redirects.filter(to_address=source).exists():
         text = _("Other retries are redirected to %(queue)s: change those redirects first.")
         raise RedirectRefused(text % {"queue": source})
-
-
-def _refuse_missing(settings: Settings, book: AddressBook, target: str) -> None:
     if not queue_table(settings.database, book.parse(target)).exists():
         raise RedirectRefused(_("The queue %(queue)s does not exist.") % {"queue": target})
 
@@ -401,8 +397,9 @@ def redirect_batch(settings: Settings, ids: Sequence[uuid.UUID], _now: datetime)
 
 def _move(settings: Settings, targets: RetryTargets, queue: str, failures: Sequence[FailedMessage], target: Target) -> int:
     taken = _take(settings, targets, queue, failures)
+    rows = moved_rows(settings, target.address, (row for _failure, row in taken))
     dispatcher = Dispatcher(settings.database, targets.book)
-    row_ids = dispatcher.dispatch_rows(((target.address, moved_row(row)) for _failure, row in taken), begun=True)
+    row_ids = dispatcher.dispatch_rows(((target.address, row) for row in rows), begun=True)
     for (failure, _row), row_id in zip(taken, row_ids, strict=True):
         failure.retried_to, failure.retry_row_id = target.text, row_id
     write_columns([failure for failure, _row in taken], _REDIRECTED)

@@ -16,14 +16,23 @@ from pytest_django import Settings
 
 from sqlqueue_app import handles, publish, send, send_many, subscribe
 from sqlqueue_app.browsing.bodies import BodyKind
-from sqlqueue_app.browsing.messages import read_body, read_message
+from sqlqueue_app.browsing.messages import move_message, read_body, read_message
 from sqlqueue_app.browsing.orphaned_bodies import OrphanedBodies, orphaned_bodies_of
-from sqlqueue_app.conf import get_settings
+from sqlqueue_app.conf import Settings as ProjectSettings, get_settings
+from sqlqueue_app.failures.index import catch_up
+from sqlqueue_app.failures.operation_kinds import queue_scope
+from sqlqueue_app.failures.operations import request_operation
+from sqlqueue_app.failures.retrying import create_redirect
+from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, MessageBodyError, Unrecoverable
 from sqlqueue_app.messages.headers import read_headers
+from sqlqueue_app.models import FailedMessage
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.keys import KeyedHandlerTable
+from sqlqueue_app.status.events import Actor
+from sqlqueue_app.status.queues import address_book_of
+from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.testing import drain, failed
 from tests.support import counted_app, forking
 from tests.support.bench import FAST, MODES, Bench, Calls
@@ -270,6 +279,63 @@ def test_queue_that_may_not_read_files_gets_the_body(bench: Bench, files: Files)
     configure(bench, claim_check={"ENDPOINTS": ["Other"]})
     send("Other.Message", LARGE)
     assert not bench.rows("Other")[1].body
+
+
+def table_of_queue(name: str) -> QueueTable:
+    settings = get_settings()
+    return queue_table(settings.database, address_book_of(settings).of_queue(name))
+
+
+def move_one(settings: ProjectSettings) -> None:
+    table = table_of_queue("Sales")
+    move_message(settings, table, table.row_versions(1)[0], "Other")
+
+
+def move_all(settings: ProjectSettings) -> None:
+    scope = queue_scope(table_of_queue("Sales"), "Sales", table_of_queue("Other"))
+    request_operation(settings, "move_queue", scope, actor=Actor("anna"))
+
+
+def retry(settings: ProjectSettings) -> None:
+    drain(raise_errors=False, with_delayed=True)
+    catch_up(settings, limit=1_000, now=datetime.now(UTC))
+    chosen = FailureSelection(ids=(FailedMessage.objects.get().pk,))
+    request_operation(settings, "retry", chosen, actor=Actor("anna"))
+
+
+def retry_through_a_redirect(settings: ProjectSettings) -> None:
+    create_redirect(settings, "Sales", "Other")
+    retry(settings)
+
+
+def redirect_the_retry(settings: ProjectSettings) -> None:
+    retry(settings)
+    create_redirect(settings, "Sales", "Other")
+    chosen = FailureSelection(ids=(FailedMessage.objects.get().pk,))
+    request_operation(settings, "redirect", chosen, actor=Actor("anna"))
+
+
+@pytest.mark.parametrize("way", [move_one, move_all, retry_through_a_redirect, redirect_the_retry])
+def test_operator_moves_the_body_to_a_queue_that_may_not_read_files(
+    bench: Bench, files: Files, failing: Calls, way: Callable[[ProjectSettings], None]
+) -> None:
+    send("Test.Message", LARGE)
+    way(get_settings())
+    (row,) = bench.rows("Other")
+    assert json.loads(row.body or b"") == LARGE
+    assert "SqlQueue.ClaimCheck" not in (row.headers or "")
+
+
+@pytest.mark.parametrize("way", [move_one, move_all, retry_through_a_redirect, redirect_the_retry])
+def test_operator_leaves_the_file_to_a_queue_that_reads_it(
+    bench: Bench, files: Files, failing: Calls, way: Callable[[ProjectSettings], None]
+) -> None:
+    configure(bench, claim_check={"ENDPOINTS": ["Other"]})
+    send("Test.Message", LARGE)
+    way(get_settings())
+    (row,) = bench.rows("Other")
+    assert not row.body
+    assert [json.loads(row.headers or "")["SqlQueue.ClaimCheck"]] == files.names
 
 
 def test_headers_of_another_message_do_not_keep_the_body_in_the_row(bench: Bench, files: Files, texts: Calls) -> None:

@@ -80,20 +80,22 @@ def delete_old_failures(alias: str, now: datetime) -> int:
     forgotten = 0
     messages = FailedMessage.objects.using(alias)
     has_row = Exists(FailedAttempt.objects.using(alias).filter(failure=OuterRef("pk"), row_version__isnull=False))
-    old = messages.filter(~has_row, status__in=_EXPIRING_STATUSES, status_at__lt=now - FAILURES_KEPT)
     fields = [each.field for each in CLASSIFIERS.values()]
-    while True:
-        with transaction.atomic(using=alias):
-            chosen = list(old.order_by("pk").values_list("pk", *fields)[:DELETE_BATCH])
-            messages.filter(pk__in=[key for key, *_groups in chosen]).delete()
-            for field, groups in zip(fields, zip(*(groups for _key, *groups in chosen), strict=True), strict=False):
-                ids = {each for each in groups if each is not None}
-                members = messages.filter(**{"status__in": FailureStatus.values, f"{field}__in": ids})
-                empty = ids.difference(members.values_list(field, flat=True).distinct())
-                FailureGroup.objects.using(alias).filter(pk__in=empty, note="").delete()
-        forgotten += len(chosen)
-        if len(chosen) < DELETE_BATCH:
-            return forgotten
+    # One status at a time, in the order of their index: by the primary key, every message would be read.
+    for status in _EXPIRING_STATUSES:
+        old = messages.filter(~has_row, status=status, status_at__lt=now - FAILURES_KEPT).order_by("failed_at", "pk")
+        is_last = False
+        while not is_last:
+            with transaction.atomic(using=alias):
+                chosen = list(old.values_list("pk", *fields)[:DELETE_BATCH])
+                messages.filter(pk__in=[key for key, *_groups in chosen]).delete()
+                for field, groups in zip(fields, zip(*(groups for _key, *groups in chosen), strict=True), strict=False):
+                    members = messages.filter(status__in=FailureStatus.values, **{field: OuterRef("pk")})
+                    ids = {each for each in groups if each is not None}
+                    FailureGroup.objects.using(alias).filter(~Exists(members), pk__in=ids, note="").delete()
+            forgotten += len(chosen)
+            is_last = len(chosen) < DELETE_BATCH
+    return forgotten
 
 
 NOTIFICATIONS_KEPT: Final = timedelta(days=30)

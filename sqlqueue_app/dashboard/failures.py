@@ -102,7 +102,7 @@ class FailureAdmin(PageAdmin):
         also = request.GET.get("and", "")
         also = also if also in CLASSIFIERS and also != by else ""
         if lists.wanted_format(request):
-            rows = queries.read_all_groups(selection, by, now=now, also=also)
+            rows = queries.read_groups(selection, by, now=now, also=also, whole=True).groups
             return lists.export(request, f"failure groups by {by} {also}", GROUP_COLUMNS, rows)
         found = queries.read_groups(selection, by, now=now, after=list_request.after, also=also)
         back = f"{escape_uri_path(request.path)}?{query_of(request)}"
@@ -214,7 +214,7 @@ class FailureAdmin(PageAdmin):
             list_request=list_request,
             bar_url=self.url(name or "messages"),
             table=self._messages(request, name, found.messages, back, is_selected if actions else None),
-            **_counted(counted or queries.count_failures(messages), selection),
+            **_counted(counted or queries.count_failures(messages, None if list_request.after else found), selection),
             buttons=[] if name == "unreadable" else actions,
             chosen=[replace(each, url=each.url.partition("?")[0]) for each in actions],
             newest=found.messages[0] if found.messages and not list_request.after else None,

@@ -7,7 +7,7 @@ pass over an index.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -87,8 +87,10 @@ def read_failures(messages: QuerySet[FailedMessage], *, after: PageKey | None, s
     return FailurePage(tuple(shown), None if last is None else PageKey(last.failed_at, last.pk))
 
 
-def count_failures(messages: QuerySet[FailedMessage]) -> tuple[int, bool]:
-    """The number of messages and whether it is exact: counting stops at 10,000. One statement."""
+def count_failures(messages: QuerySet[FailedMessage], first: FailurePage | None = None) -> tuple[int, bool]:
+    """The number of messages and whether it is exact: counting stops at 10,000. One statement, none if the first page has all."""
+    if first is not None and first.next is None:
+        return len(first.messages), True
     found = messages.order_by()[: MAX_COUNTED + 1].values("pk").count()
     return min(found, MAX_COUNTED), found <= MAX_COUNTED
 
@@ -117,9 +119,15 @@ class GroupPage:
 
 
 def read_groups(
-    selection: FailureSelection, classifier: str, *, now: datetime, after: PageKey | None = None, also: str = ""
+    selection: FailureSelection,
+    classifier: str,
+    *,
+    now: datetime,
+    after: PageKey | None = None,
+    also: str = "",
+    whole: bool = False,
 ) -> GroupPage:
-    """One page of the groups of a classifier (by key) over a selection; three statements.
+    """One page of the groups of a classifier (by key) over a selection; three statements. `whole`: all groups, without trends.
 
     With a second classifier `also` there is one row per pair of groups with common messages. KeyError for an unknown classifier.
     """
@@ -129,33 +137,18 @@ def read_groups(
     counted = counted.annotate(count=Count("*"), first=Min("first_failed_at"), last=Max("failed_at"))
     if after is not None:
         counted = counted.filter(_behind(after, fields))
-    rows = list(counted.order_by("-last", *(f"-{field}" for field in fields))[: GROUPS_PER_PAGE + 1])
-    shown = rows[:GROUPS_PER_PAGE]
+    counted = counted.order_by("-last", *(f"-{field}" for field in fields))
+    rows = list(counted if whole else counted[: GROUPS_PER_PAGE + 1])
+    shown = rows if whole else rows[:GROUPS_PER_PAGE]
     ids = [tuple(row[field] for field in fields) for row in shown]
     groups = FailureGroup.objects.using(managed_alias()).in_bulk({each for pair in ids for each in pair})
-    trends = read_trends(selection, fields, ids, now)
+    trends = defaultdict(lambda: (0,) * PIECES, {} if whole else read_trends(selection, fields, ids, now))
     found = tuple(
-        GroupRow(
-            groups[pair[0]],
-            row["count"],
-            row["first"],
-            row["last"],
-            trends.get(pair, (0,) * PIECES),
-            groups[pair[1]] if len(pair) > 1 else None,
-        )
+        GroupRow(groups[pair[0]], row["count"], row["first"], row["last"], trends[pair], groups[pair[1]] if len(pair) > 1 else None)
         for pair, row in zip(ids, shown, strict=True)
         if all(each in groups for each in pair)
     )
-    return GroupPage(found, PageKey(shown[-1]["last"], *ids[-1]) if len(rows) > GROUPS_PER_PAGE else None)
-
-
-def read_all_groups(selection: FailureSelection, classifier: str, *, now: datetime, also: str) -> Iterator[GroupRow]:
-    """The groups of all pages of `read_groups`."""
-    page = read_groups(selection, classifier, now=now, also=also)
-    yield from page.groups
-    while page.next is not None:
-        page = read_groups(selection, classifier, now=now, after=page.next, also=also)
-        yield from page.groups
+    return GroupPage(found, PageKey(shown[-1]["last"], *ids[-1]) if len(rows) > len(shown) else None)
 
 
 def read_group(group: FailureGroup, selection: FailureSelection, *, now: datetime) -> GroupRow | None:

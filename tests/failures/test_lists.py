@@ -104,6 +104,31 @@ def test_each_group_appears_on_exactly_one_page(errors: QueueDatabase, monkeypat
     assert titles == ["E", "D", "C", "B", "A"]
 
 
+def test_file_of_groups_counts_them_once(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sqlqueue_app.failures.queries.GROUPS_PER_PAGE", 2)
+    fill(errors, "A", "B", "C", "D", "E")
+
+    with CaptureQueriesContext(errors.connection) as queries:
+        rows = read_groups(everything(), "type", now=FAILED_AT, whole=True).groups
+    pairs = read_groups(everything(), "type", now=FAILED_AT, also="endpoint", whole=True).groups
+
+    assert len(queries) == 2
+    assert [each.group.title for each in rows] == ["E", "D", "C", "B", "A"]
+    assert [(each.group.title, each.also and each.also.title) for each in pairs] == [(name, "Sales") for name in "EDCBA"]
+
+
+def test_search_whose_first_page_has_all_matches_is_not_counted_again(errors: QueueDatabase) -> None:
+    fill(errors, "A", "B")
+    matches = everything().queryset()
+
+    with CaptureQueriesContext(errors.connection) as queries:
+        page = read_failures(matches, after=None, size=2)
+        counted = count_failures(matches, page)
+
+    assert (counted, len(queries)) == ((2, True), 1)
+    assert count_failures(matches, read_failures(matches, after=None, size=1)) == (2, True)
+
+
 @pytest.mark.parametrize("classifier", CLASSIFIERS)
 def test_every_classifier_forms_groups(errors: QueueDatabase, classifier: str) -> None:
     fill(errors, "A")

@@ -152,17 +152,8 @@ def read_status(
     if not others:
         delayed = tuple(each for each in delayed if each.is_in_settings)
     queues = _with_dead_rows(settings.database, queues)
-    return Status(
-        settings.database,
-        taken_at,
-        queues,
-        instances,
-        problem,
-        tuple(schedules),
-        delayed,
-        settings.error_queue_owner,
-        clock_of_rows(rows),
-    )
+    owner, clock = settings.error_queue_owner, clock_of_rows(rows)
+    return Status(settings.database, taken_at, queues, instances, problem, tuple(schedules), delayed, owner, clock)
 
 
 def _with_dead_rows(alias: str, queues: tuple[QueueStatus, ...]) -> tuple[QueueStatus, ...]:

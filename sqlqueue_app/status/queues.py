@@ -47,7 +47,7 @@ from sqlqueue_app.tables.listing import (
 )
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth, QueueTable, queue_table
 
-# The maximum number of rows counted in one read of all tables; beyond it, depths are estimated.
+# The maximum number of rows of long tables counted in one read of all tables; beyond it, depths are estimated.
 MAX_COUNTED: Final = 50_000
 _MIN_LIMIT: Final = 200
 
@@ -111,21 +111,26 @@ def read_queues(
 ) -> list[QueueStatus]:
     """Read queues in their order, except missing callback queues. `listed`: the tables, where known. Raises ConnectionLost.
 
-    Exact up to `limit`, or less for more than five queues: at most 50,000 rows are counted in total. A page of 200 queues
+    Exact up to `limit`, or less for more than five long queues, which share 50,000 rows to count. A page of 200 queues
     must not take 200 round trips: they are read together, and one by one if one of them fails.
     """
-    limit = limit_of_each(len(queues), limit)
+    lower = limit_of_each(len(queues), limit)
     listed = listed_tables(settings.database) if listed is None else listed
     layouts = {table_key(table.address): table.layout for table in listed if table.layout is not None}
     together = {queue: layout for queue in queues if (layout := layouts.get(table_key(queue.address))) is not None}
 
     def probe(unseen: list[KnownQueue]) -> dict[KnownQueue, QueueStatus]:
         with optional_read(settings.database, f"inspect {len(unseen)} queues"):
-            return _read_together(settings, {queue: together[queue] for queue in unseen}, limit, now)
+            found = _read_together(settings, {queue: together[queue] for queue in unseen}, lower, now)
+            # Few queues are long. Gaps inflate an estimate, most of all in an error queue.
+            long = [queue for queue, each in found.items() if each.depth is not None and not each.depth.exact]
+            if long and (higher := limit_of_each(len(long), limit)) > lower:
+                found |= _read_together(settings, {queue: together[queue] for queue in long}, higher, now)
+            return found
         return {}
 
     found = shared_snapshots({queue: (settings.database, queue) for queue in together}, probe)
-    statuses = [found.get(queue) or read_queue(settings, queue, limit=limit, now=lambda: now) for queue in queues]
+    statuses = [found.get(queue) or read_queue(settings, queue, limit=lower, now=lambda: now) for queue in queues]
     return [each for each in statuses if each.exists is not False or each.queue.kind is not QueueKind.CALLBACK]
 
 
@@ -157,17 +162,10 @@ def _read_together(
         table.remember_layout(queues[queue])
         depth = _depth(snapshot, expiries.get(queue), limit)
         problem = problem_of_found_layout(table, queue, settings.table_layout, queues[queue])
-        found[queue] = QueueStatus(
-            queue=queue,
-            table=table.qualified,
-            exists=True,
-            depth=depth,
-            expiry_exact=depth.exact or (queue in expiries and depth.expiring <= limit),
-            head_age=head_age(snapshot.head, now) if depth.waiting else None,
-            problem=problem,
-            written=snapshot.written,
-            dead=None if snapshot.dead is None else DeadRows(table.qualified, snapshot.dead, snapshot.live or 0),
-        )
+        expiry_exact = depth.exact or (queue in expiries and depth.expiring <= limit)
+        age = head_age(snapshot.head, now) if depth.waiting else None
+        dead = None if snapshot.dead is None else DeadRows(table.qualified, snapshot.dead, snapshot.live or 0)
+        found[queue] = QueueStatus(queue, table.qualified, True, depth, expiry_exact, age, problem, snapshot.written, dead)
     return found
 
 

@@ -187,14 +187,16 @@ class EndpointTraffic(NamedTuple):
 
 
 def endpoint_queues(status: Status, failed: Mapping[str, int]) -> dict[str, list[QueueStatus]]:
-    """The queues that each endpoint receives from; those with failures first, then by depth."""
+    """The queues that each endpoint receives from; in turn the one with the most failures and the one with the longest queues."""
     found: dict[str, list[QueueStatus]] = {}
     for each in status.queues:
         if each.queue.is_receiving:
             for endpoint in each.queue.endpoints:
                 found.setdefault(endpoint, []).append(each)
     waiting = {name: sum(each.depth.waiting for each in queues if each.depth) for name, queues in found.items()}
-    return {name: found[name] for name in sorted(found, key=lambda name: (-failed.get(name, 0), -waiting[name]))}
+    by_failures = sorted(found, key=lambda name: (-failed.get(name, 0), -waiting[name]))
+    by_depth = sorted(found, key=lambda name: (-waiting[name], -failed.get(name, 0)))
+    return {name: found[name] for both in zip(by_failures, by_depth, strict=True) for name in both}
 
 
 def traffic_of(endpoint: str, queues: Sequence[QueueStatus], traffic: Traffic, now: datetime) -> EndpointTraffic:

@@ -183,7 +183,19 @@ def test_many_endpoints_add_no_statements(postgresql_database: QueueDatabase) ->
         html = client.get(DASHBOARD).content.decode()
     assert len(own) <= 15
     assert html.count('data-plot="Endpoint.') == 20
-    assert "40 endpoints without failures and with fewer messages are not shown." in Markup(html).text()
+    assert "40 endpoints with fewer failed and waiting messages are not shown." in Markup(html).text()
+
+
+def test_longest_queue_is_shown_beside_many_endpoints_with_failures(sqlite_database: QueueDatabase) -> None:
+    names = [f"Endpoint.{number}" for number in range(30)]
+    install(sqlite_database, ENDPOINTS={name: {"CALLBACKS": False} for name in names})
+    for number, name in enumerate(names[:-2]):
+        failed(name, number)
+    table(sqlite_database, names[-1]).send([message() for _ in range(3)])
+    table(sqlite_database, names[0]).send([message()])
+    text, markup = shown()
+    assert rows(markup)[:2] == [names[0], names[-1]]
+    assert "10 endpoints with fewer failed and waiting messages are not shown." in text
 
 
 def test_page_without_a_worker_takes_few_statements(postgresql_database: QueueDatabase) -> None:

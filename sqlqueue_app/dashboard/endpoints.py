@@ -42,7 +42,7 @@ from sqlqueue_app.status.instances import InstanceState, InstanceStatus, is_rece
 from sqlqueue_app.status.queues import HeadAge, ProblemKind, QueueKind, QueueStatus
 from sqlqueue_app.status.samples import read_page_samples
 from sqlqueue_app.status.subscriptions import SubscriptionState, read_subscriptions
-from sqlqueue_app.status.texts import path_of
+from sqlqueue_app.status.texts import first_names, path_of
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.queue import Depth
 
@@ -437,8 +437,8 @@ def queues_table(caption: object, columns: Sequence[TableColumn[QueueStatus]], r
 
 
 def endpoints_html(pages: PageAdmin, names: Sequence[str]) -> SafeString:
-    """The endpoints of a queue; only a single endpoint is a link, because an error queue may have hundreds."""
-    return link_html(endpoint_url(pages, names[0]) if len(names) == 1 else "", ", ".join(names))
+    """The first endpoints of a queue; only a single endpoint is a link, because an error queue may have hundreds."""
+    return link_html(endpoint_url(pages, names[0]) if len(names) == 1 else "", first_names(names))
 
 
 def depth_cell(depth: Depth | None) -> object:

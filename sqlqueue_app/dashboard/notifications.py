@@ -35,9 +35,9 @@ from sqlqueue_app.models import (
 from sqlqueue_app.monitoring import notifying, rules, webhooks
 from sqlqueue_app.monitoring.notifying import RuleForm, SecretForm, change_summary, sentences_of, shown_target
 from sqlqueue_app.status.retention import NOTIFICATIONS_KEPT
+from sqlqueue_app.status.texts import first_names
 
 _LAST_DELIVERIES: Final = 20
-_SUBJECTS_SHOWN: Final = 5
 _RETRYING: Final = "retrying"
 # A notification that waits after an attempt is being retried.
 _STATES: Final[Mapping[str, State]] = {
@@ -404,10 +404,7 @@ def _to(request: HttpRequest, each: NotificationRule | NotificationDelivery) -> 
 def _raised(rule: NotificationRule) -> str:
     """The first few subjects above the threshold, and the number of others."""
     kind = rule.kind if rule.kind in NotificationKind.values else ""
-    names = [notifying.name_of(kind, each) for each in sorted(rule.raised)]
-    text = ", ".join(names[:_SUBJECTS_SHOWN])
-    left = len(names) - _SUBJECTS_SHOWN
-    return text if left <= 0 else _("%(names)s and %(count)s more") % {"names": text, "count": number(left)}
+    return first_names([notifying.name_of(kind, each) for each in sorted(rule.raised)])
 
 
 def target_for(request: HttpRequest, each: NotificationRule | NotificationDelivery) -> str:

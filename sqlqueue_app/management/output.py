@@ -16,6 +16,7 @@ from sqlqueue_app.status.instances import InstanceStatus
 from sqlqueue_app.status.overview import Status
 from sqlqueue_app.status.queues import QueueProblem, QueueStatus
 from sqlqueue_app.status.schedules import ScheduleStatus
+from sqlqueue_app.status.texts import FEW
 
 _QUEUE_HEAD = ("QUEUE", "KIND", "ENDPOINT", "MESSAGES", "EXPIRING", "EXPIRED", "HEAD AGE", "THREADS", "STATE")
 _SCHEDULE_HEAD = ("SCHEDULE", "WHEN", "SENDS", "NEXT", "LAST", "AS")
@@ -168,7 +169,8 @@ def _queue_cells(status: Status, each: QueueStatus) -> tuple[str, ...]:
         age = "unknown" if each.head_age.age is None else duration_text(each.head_age.age)
     state = "ok" if each.problem is None else each.problem.kind.value.replace("_", " ")
     threads = status.threads_of(each)
-    cells = (each.name, each.queue.kind.value, ", ".join(each.queue.endpoints), *numbers, age)
+    of = each.queue.endpoints
+    cells = (each.name, each.queue.kind.value, ", ".join(of) if len(of) <= FEW else f"{len(of)} endpoints", *numbers, age)
     return (*cells, "-" if threads is None else str(threads), state)
 
 
@@ -176,7 +178,7 @@ def _delayed_cells(each: DelayedStatus) -> tuple[str, ...]:
     if each.waiting is None or each.overdue is None:
         return each.endpoint, "-", "-", "missing" if each.exists is False else "unreadable"
     least = "" if each.exact else "≥"
-    return each.endpoint, f"{least}{each.waiting}", f"{least}{each.overdue}", "ok"
+    return each.endpoint, f"{least}{each.waiting}", f"{'' if each.overdue_exact else '≥'}{each.overdue}", "ok"
 
 
 def _instance_cells(status: Status, each: InstanceStatus) -> tuple[str, ...]:

@@ -77,6 +77,15 @@ def rounded(value: float, places: int) -> str:
     return _formatted(round(value, places) if places else round(value), places, get_language())
 
 
+FEW: Final = 5
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The first few names, and the number of the others: an error queue may have hundreds of endpoints."""
+    text, left = ", ".join(names[:FEW]), len(names) - FEW
+    return text if left <= 0 else _("%(names)s and %(count)s more") % {"names": text, "count": number(left)}
+
+
 def size_of(value: int | None) -> str:
     """A number of bytes with a suitable unit; NULL for None."""
     if value is None:

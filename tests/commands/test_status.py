@@ -144,6 +144,15 @@ def test_the_text_lists_queues_and_instances(sqlite_database: QueueDatabase) -> 
     assert "dead" in here
 
 
+def test_many_endpoints_of_a_queue_are_counted(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database, ENDPOINTS={f"E{number}": {"CALLBACKS": False} for number in range(6)})
+
+    (line,) = [line for line in text().splitlines() if line.startswith("error")]
+
+    assert line.split() == ["error", "error", "6", "endpoints", "0", "0", "0", "-", "-", "ok"]
+    assert document()["queues"][-1]["endpoints"] == [f"E{number}" for number in range(6)]
+
+
 def test_empty_status_names_the_next_step(sqlite_database: QueueDatabase) -> None:
     sqlite_database.configure(ENDPOINTS={})
 

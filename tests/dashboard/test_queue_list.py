@@ -60,6 +60,11 @@ def test_delayed_and_overdue_messages_are_counted(queue_database: QueueDatabase)
     assert "Sales Overdue" in text
 
 
+def test_first_endpoints_of_an_error_queue_are_named(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database, ENDPOINTS={f"E{number}": {"CALLBACKS": False} for number in range(60)})
+    assert "error error E0, E1, E2, E3, E4 and 55 more" in page_of().text()
+
+
 def test_growing_queue_is_not_ok(queue_database: QueueDatabase) -> None:
     install(queue_database)
     instance(threads={"Sales": 2})

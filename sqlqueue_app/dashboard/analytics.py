@@ -254,7 +254,7 @@ def _map(query: RollupQuery) -> dict[str, Any]:
     drawn = endpoint_map([(each.sender, each.receiver, each.count) for each in edges])
     rows = [(each, each.critical_times, sorted(each.types)) for each in edges]
     unit = times(critical[name] for _edge, critical, _types in rows for name in ("mean", "p95"))
-    return {"drawn": drawn, "edges": rows, "unit": unit}
+    return {"drawn": drawn, "edges": rows, "unit": unit, "is_cut": len(edges) == analytics.MAX_EDGES}
 
 
 def _edge_rows(query: RollupQuery) -> Iterator[tuple[Any, ...]]:

@@ -225,6 +225,27 @@ def test_files_contain_all_rows(queue_database: QueueDatabase) -> None:
     assert [each["message_id"] for each in rows("notable/?period=7d")] == [f"m {number}" for number in reversed(range(30))]
 
 
+def test_pages_tell_what_they_leave_out(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    now = datetime.now(UTC)
+    LakeBatch.objects.create(id=uuid.uuid4(), kind="audit", lake_id=uuid.uuid4(), committed_at=now)
+    edge = {"receiver": "Sales", "seconds": 3_600, "at": begin(3_600), "count": 1}
+    ConversationEdge.objects.bulk_create([ConversationEdge(sender=f"Web {number}", **edge) for number in range(101)])
+    UsageDay.objects.bulk_create([UsageDay(endpoint=f"Sales {number}", day=now.date(), messages=1) for number in range(201)])
+    seen = {"first_seen": now, "last_seen": now}
+    EndpointSeen.objects.bulk_create([EndpointSeen(endpoint="Sales", machine=f"pod {number}", **seen) for number in range(201)])
+
+    usage = page("usage/").text()
+
+    assert "a file has all" in page("map/").text()
+    assert "a file has all" in usage
+    assert "At most 200 instances are listed: choose an endpoint to see its own." in usage
+    usage = page("usage/?endpoint=Sales+1").text()
+    assert "a file has all" not in usage
+    assert "At most" not in usage
+    assert "a file has all" not in page("map/?endpoint=Web+1").text()
+
+
 def test_map_draws_a_limited_number_of_endpoints() -> None:
     drawn = endpoint_map([(f"from {number}", f"to {number}", 100 - number) for number in range(40)])
     assert len(drawn.nodes) == MAX_NODES

@@ -89,7 +89,7 @@ _TEXTS: Final = {
     Reason.NOT_ALLOWED: gettext_lazy("The setting ALLOWED_DESTINATIONS does not allow the queue %(detail)s."),
     Reason.NO_REDIRECT: gettext_lazy("Retries to the queue %(detail)s are not redirected."),
     Reason.RECEIVED: gettext_lazy("It is no longer in the queue: if it were sent again, it might be handled twice."),
-    Reason.ERROR: gettext_lazy("The database refused it: %(detail)s"),
+    Reason.ERROR: gettext_lazy("Error: %(detail)s"),
     Reason.OTHER: gettext_lazy("Other reasons."),
 }
 

@@ -20,6 +20,7 @@ from sqlqueue_app.browsing.messages import move_message, read_body, read_message
 from sqlqueue_app.browsing.orphaned_bodies import OrphanedBodies, orphaned_bodies_of
 from sqlqueue_app.conf import Settings as ProjectSettings, get_settings
 from sqlqueue_app.failures.index import catch_up
+from sqlqueue_app.failures.operation_batches import describe_reason
 from sqlqueue_app.failures.operation_kinds import queue_scope
 from sqlqueue_app.failures.operations import request_operation
 from sqlqueue_app.failures.retrying import create_redirect
@@ -27,7 +28,7 @@ from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, MessageBodyError, Unrecoverable
 from sqlqueue_app.messages.headers import read_headers
-from sqlqueue_app.models import FailedMessage
+from sqlqueue_app.models import FailedMessage, Operation
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.keys import KeyedHandlerTable
 from sqlqueue_app.status.events import Actor
@@ -336,6 +337,16 @@ def test_operator_leaves_the_file_to_a_queue_that_reads_it(
     (row,) = bench.rows("Other")
     assert not row.body
     assert [json.loads(row.headers or "")["SqlQueue.ClaimCheck"]] == files.names
+
+
+def test_message_without_its_file_is_not_moved(bench: Bench, files: Files) -> None:
+    send("Test.Message", LARGE)
+    (name,) = files.names
+    files.lose()
+    move_all(get_settings())
+    assert (len(bench.rows("Sales")), bench.rows("Other")) == (1, [])
+    (entry,) = Operation.objects.get().log
+    assert describe_reason(entry["reason"], entry["detail"]).startswith(f"Error: the body of the message is the file '{name}'")
 
 
 def test_headers_of_another_message_do_not_keep_the_body_in_the_row(bench: Bench, files: Files, texts: Calls) -> None:

@@ -28,6 +28,19 @@ def test_peek_continues_after_a_row(queue: QueueTable) -> None:
     assert [peeked.body for peeked in queue.peek(2, after=second.row_version)] == [b"2", b"3"]
 
 
+@pytest.mark.parametrize("name", ["estimate", "waiting", "snapshot"])
+def test_length_is_estimated_without_a_scan(sqlite_database: QueueDatabase, name: str) -> None:
+    queue = make_table(sqlite_database)
+    parts = {"number": "0"} if name == "snapshot" else {}
+    statement = queue.dialect.statement(name, table=queue.qualified, **parts)
+    with sqlite_database.connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN QUERY PLAN {statement.sql}", statement.bind({"limit": 100, "name": queue.address.table}))
+        steps = [detail for *_ids, detail in cursor.fetchall()]
+    # The head is read by the key up to the limit.
+    scans = [each for each in steps if each.startswith("SCAN") and queue.address.table in each]
+    assert len(scans) == 2 * (name == "snapshot"), steps
+
+
 def test_peek_truncates_bodies(queue: QueueTable) -> None:
     queue.send([row(b"0123456789")])
     (peeked,) = queue.peek(1, body_limit=4)

@@ -19,7 +19,7 @@ SELECT
     counted.waiting,
     counted.expiring,
     counted.expired,
-    (SELECT max(RowVersion) - min(RowVersion) + 1 FROM {table}),
+    (SELECT max(RowVersion) FROM {table}) - (SELECT min(RowVersion) FROM {table}) + 1,
     (SELECT CAST(Headers AS blob) FROM {table} ORDER BY RowVersion LIMIT 1),
     (SELECT seq FROM sqlite_sequence WHERE name = :name),
     NULL,

@@ -87,8 +87,8 @@ SELECT
     );
 
 -- name: estimate, waiting
-SELECT max(RowVersion) - min(RowVersion) + 1
-FROM {table};
+-- Two subqueries: with both in one SELECT, SQLite scans the table.
+SELECT (SELECT max(RowVersion) FROM {table}) - (SELECT min(RowVersion) FROM {table}) + 1;
 
 -- name: purge
 DELETE FROM {table};

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -156,35 +156,36 @@ class BackgroundJobs:
 
     def _run(self, job: BackgroundJob, modify: Callable[..., object]) -> None:
         """Call the job, and bring its next call forward if it asks for that."""
-        # A connection that idles longer may have been cut, which would make a rare job fail.
-        is_frequent = job.every_seconds < POOL_IDLE_SECONDS
-        with self._kept.checkout() if is_frequent else nullcontext():
-            if self._fails(job) or not is_frequent:
-                # A session that failed may be read-only since a failover. Django forgets the error with the rollback.
-                connections.close_all()
+        try:
+            with ExitStack() as connected:
+                if job.every_seconds < POOL_IDLE_SECONDS:
+                    connected.enter_context(self._kept.checkout())
+                else:
+                    # A connection that idles longer may have been cut, which would make a rare job fail.
+                    connected.callback(connections.close_all)
+                job.call()
+        except Exception as error:  # noqa: BLE001 - the job runs again at its next time
+            self._log_failure(job, error)
+        else:
+            self._failing.pop(job.name, None)
         if job.sooner is not None and (seconds := job.sooner()) is not None:
             # The scheduler has forgotten the job if it stops.
             with suppress(JobLookupError):
                 modify(next_run_time=datetime.now(UTC) + timedelta(seconds=seconds))
 
-    def _fails(self, job: BackgroundJob) -> bool:
-        """Call the job and return whether it failed. The same error is logged once until the job succeeds, and so is an outage."""
-        try:
-            job.call()
-        except Exception as error:
-            is_outage = is_database_unavailable(error)
-            cause = "outage" if is_outage else str(error)
-            is_silent = job.retries_silently and (is_outage or isinstance(error, TransientError))
-            if not is_silent and self._failing.get(job.name) != cause:
-                self._failing[job.name] = cause
-                extra = {"event": "background_job_failed", "job": job.name}
-                # A database error needs only its text, a bug its traceback.
-                trace = None if isinstance(error, (DatabaseError, OperationalError, InterfaceError)) else error
-                level = logging.WARNING if is_outage else logging.ERROR
-                background_logger.log(level, "background job %s failed: %s", job.name, error, extra=extra, exc_info=trace)
-            return True
-        self._failing.pop(job.name, None)
-        return False
+    def _log_failure(self, job: BackgroundJob, error: Exception) -> None:
+        """Log the same error once until the job succeeds, and so an outage."""
+        is_outage = is_database_unavailable(error)
+        cause = "outage" if is_outage else str(error)
+        is_silent = job.retries_silently and (is_outage or isinstance(error, TransientError))
+        if is_silent or self._failing.get(job.name) == cause:
+            return
+        self._failing[job.name] = cause
+        extra = {"event": "background_job_failed", "job": job.name}
+        # A database error needs only its text, a bug its traceback.
+        trace = None if isinstance(error, (DatabaseError, OperationalError, InterfaceError)) else error
+        level = logging.WARNING if is_outage else logging.ERROR
+        background_logger.log(level, "background job %s failed: %s", job.name, error, extra=extra, exc_info=trace)
 
 
 class BusyWatch:

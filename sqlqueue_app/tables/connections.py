@@ -508,6 +508,10 @@ class ConnectionPool:
             connections[connection.alias] = connection
         try:
             yield
+        except BaseException:
+            # Django forgets an error with the rollback, but the session may be read-only since a failover.
+            connections.close_all()
+            raise
         finally:
             self._give_back()
 

@@ -350,7 +350,6 @@ class UsageReport:
     by_endpoint: list[tuple[str, int, int, int]]
     queues: list[dict[str, Any]]
     instances: Sequence[EndpointSeen]
-    limit: int = MAX_ROWS
 
 
 def read_usage(query: RollupQuery, *, limit: int | None = MAX_ROWS) -> UsageReport:

@@ -216,7 +216,8 @@ def _usage(query: RollupQuery) -> dict[str, Any]:
         for place, name in enumerate((_("messages"), _("failures")))
         if usage.by_day
     ]
-    return {"usage": usage, "charts": [_chart(_("Messages per day"), series, daily, counts, 10.0)] if series else []}
+    charts = [_chart(_("Messages per day"), series, daily, counts, 10.0)] if series else []
+    return {"usage": usage, "most": analytics.MAX_ROWS, "charts": charts}
 
 
 def _notable(query: RollupQuery) -> dict[str, Any]:
